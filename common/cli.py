@@ -1,0 +1,76 @@
+"""From a command line to a study: what `python -m mnist_svm` and a user's own script call."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from common import node
+from common.errors import Exit, StorageError, UsageError
+from common.experiment import Experiment
+from common.launch import connect, launched
+from common.progress import start_logging
+from common.settings import Parser, add_settings, from_namespace
+
+
+def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the experiment that the command line describes, and exit with its status."""
+    status = main(experiment, sys.argv[1:] if arguments is None else arguments)
+    sys.stdout.flush()
+    sys.exit(int(status))
+
+
+def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
+    """As `run`, but returns the status. Only rank 0 reports what the user can mend."""
+    launch = launched()
+    name = name_of(experiment)
+    parser = _parser(experiment, name)
+    try:
+        namespace = parser.parse_args(list(arguments))
+        settings = from_namespace(experiment, namespace)
+        options = from_namespace(node.RunOptions, namespace)
+        transport = connect(launch, options.expect_nodes, options.silence)
+    except UsageError as error:
+        return _usage(parser.prog, error, launch.rank)
+    host = socket.gethostname().split(".")[0]
+    start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
+    try:
+        status = node.run(settings, name, options, transport, host)
+    except UsageError as error:
+        status = _usage(parser.prog, error, transport.rank)
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        traceback.print_exc()
+        transport.abort(Exit.ERROR)
+    transport.close(status)
+    return status
+
+
+def name_of(experiment: type[Experiment]) -> str:
+    """The program's name: its package, or the script's file name."""
+    package = experiment.__module__.split(".")[0]
+    return Path(sys.argv[0]).stem or "experiment" if package == "__main__" else package
+
+
+def _parser(experiment: type[Experiment], name: str) -> argparse.ArgumentParser:
+    in_package = experiment.__module__ != "__main__"
+    prog = f"python -m {name}" if in_package else os.path.basename(sys.argv[0])
+    summary = (experiment.__doc__ or "").strip().split("\n\n")[0]
+    parser = Parser(prog=prog, description=summary)
+    add_settings(parser, experiment)
+    add_settings(parser.add_argument_group("how it is run"), node.RunOptions)  # type: ignore[arg-type]
+    return parser
+
+
+def _usage(prog: str, error: UsageError, rank: int) -> Exit:
+    if rank == 0:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE
+    return Exit.DONE

@@ -1,0 +1,22 @@
+"""Exit statuses, and the error that becomes one line on stderr."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    FAILED_TRIALS = 3
+    STOPPED = 75  # EX_TEMPFAIL: run the same command to continue
+
+
+class UsageError(Exception):
+    """Something the user can mend: its text is one line that names the value and the fix."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split("\n"))  # a file's name may hold a newline
+
+
+class StorageError(UsageError):
+    """Results cannot be stored while a study runs. What was not stored is not done: the same command continues."""

@@ -1,0 +1,103 @@
+"""What a user writes: an Experiment. Everything else in this package serves it.
+
+@dataclass(frozen=True)
+class Quadratic(Experiment):
+    n: int = setting(help="points to try", low=1)
+
+    def searches(self):
+        yield grid([Trial(f"x{i}", {"x": i}) for i in range(self.n)])
+
+    def objective(self, device, data):
+        return each(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
+
+if __name__ == "__main__":
+    run(Quadratic)                      # from common.cli
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from common.table import write_trials
+from common.trial import Batch, Result, Search, Trial
+
+Data = Mapping[str, np.ndarray]
+Objective = Callable[[Batch], Iterator[Result]]
+
+
+class Outcome(NamedTuple):
+    """A trial with its result."""
+
+    trial: Trial
+    result: Result
+
+
+class Experiment(ABC):
+    """Settings, searches, objective and report of one kind of study.
+
+    Subclasses are frozen dataclasses; fields made by `setting` become the command line. An instance
+    is pickled to every worker, so its module must not import GPU libraries: `objective` does that.
+    """
+
+    def data(self) -> Data:
+        """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
+        return {}
+
+    @abstractmethod
+    def searches(self) -> Iterable[Search]:
+        """The searches of the study. They advance independently of each other, on rank 0."""
+
+    @abstractmethod
+    def objective(self, device: str, data: Data) -> Objective:
+        """What evaluates batches. Called once in each worker; heavy imports belong here.
+
+        device: "cpu", or "cuda" for the one GPU that this process can see.
+        data: read-only views of what `data()` returned.
+
+        A trial that cannot be evaluated here is a Result with an `error`: it is tried once more, elsewhere if
+        there is another slot, then recorded as failed. An exception does the same, at the price of the worker.
+        """
+
+    def cost(self, trial: Trial) -> float:
+        """How long this trial may take compared with others: costly batches are handed out first."""
+        return 1.0
+
+    def divided(self, batch: Batch) -> Sequence[Batch]:
+        """The parts of a batch, in its order, for when there are fewer batches than slots to keep busy.
+
+        Parts are evaluated apart, so what the batch would share is computed once for each. Its results must
+        not depend on that.
+        """
+        return [batch]
+
+    def n_trials(self) -> int | None:
+        """How many trials the study will have, for the progress bar; None when it cannot be known."""
+        return None
+
+    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+        """Tables, figures and printed summary, on rank 0, of a finished study.
+
+        outcomes: every trial, search by search in the order asked; failed ones too.
+        """
+        write_trials(folder / "trials.csv", outcomes)
+
+
+def each(function: Callable[[Trial], Mapping[str, float] | Result]) -> Objective:
+    """An objective from a function of one trial, which returns its values or a whole Result."""
+
+    def objective(batch: Batch) -> Iterator[Result]:
+        for trial in batch:
+            returned = function(trial)
+            yield returned if isinstance(returned, Result) else Result(trial.key, dict(returned))
+
+    return objective
+
+
+def grid(trials: Iterable[Trial]) -> Search:
+    """A search of one round in which every trial is a batch of its own."""
+    yield [(trial,) for trial in trials]

@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file to write that appears under its name only when it is complete and on disk.
+
+    It is written under a neighbouring name, fsynced and renamed; on an exception it is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        text = "b" not in mode
+        with open(part, mode, newline="" if text else None, encoding="utf-8" if text else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what writers of `written_whole` that were killed left in a folder. No writer may be at work there."""
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(r"\..+\.\d+\.part", path.name):
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, as fsync of a file does for its content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Join the journals of one study: `python -m common.merge RESULTS... --into RESULTS`.
+
+For studies that were run in shares (`--share K/N`), or on machines that see each other's files only later. The same
+command without --share, on the joined folder, then evaluates what is missing, which includes all that a search asks
+once it knows its first results, and reports. The sources are only read; to merge again does no harm.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import Exit, UsageError
+from common.history import differing_setting
+from common.journal import History, Journal, read_journal
+from common.settings import Parser, add_settings, from_namespace, setting
+
+
+@dataclass(frozen=True)
+class Options:
+    folders: tuple[Path, ...] = setting(help="results folders to join")
+    into: Path | None = setting(None, "results folder that shall hold all of them; it may exist", metavar="RESULTS")
+
+
+def merge(folders: Sequence[Path], into: Path) -> History:
+    """Add to the study in `into` every result of `folders` that it lacks, or has as a failure only.
+
+    Raises UsageError when a folder holds no study, or one of other settings, before anything is written; and as
+    Journal does for `into`.
+    """
+    histories = [_read(folder) for folder in folders]
+    header = histories[0].header
+    for folder, history in zip(folders, histories, strict=True):
+        _refuse_other_settings(folders[0], header, folder, history.header)
+    with closing(Journal(into, {name: value for name, value in header.items() if name != "format"})) as journal:
+        known = journal.history.results
+        for history in histories:
+            fresh = [
+                (history.trials[key], result)
+                for key, result in history.results.items()
+                if key not in known or (known[key].failed and not result.failed)
+            ]
+            if fresh:
+                for run in history.runs:
+                    journal.note(run=run)
+                journal.append(fresh)
+                known.update((result.key, result) for _, result in fresh)
+        return journal.history
+
+
+def _read(folder: Path) -> History:
+    history = read_journal(folder)
+    if history is None:
+        raise UsageError(f"{folder} holds no study: give the results folder of one")
+    return history
+
+
+def _refuse_other_settings(first: Path, one: dict[str, Any], folder: Path, other: dict[str, Any]) -> None:
+    mine, theirs = one["settings"], other["settings"]
+    if (name := differing_setting(mine, theirs)) is not None:
+        raise UsageError(
+            f"{folder} holds a study with {name} = {theirs.get(name)}, {first} one with {mine.get(name)}: "
+            f"join studies of the same settings"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    parser = Parser(prog="python -m common.merge", description="Join the journals of one study.")
+    add_settings(parser, Options)
+    try:
+        options = from_namespace(Options, parser.parse_args(arguments))
+        if options.into is None:
+            raise UsageError("--into is missing: name the results folder that shall hold all of them")
+        history = merge(options.folders, options.into)
+    except UsageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    print(f"{options.into}: {len(history.results)} trials; to finish and report, run the search with this folder")
+    return Exit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

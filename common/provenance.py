@@ -1,0 +1,62 @@
+"""Where a result came from: library versions, commit, data. For journal headers and tables of benchmarks."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+_LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu11", "cuml-cu12", "cuml-cu13", "mpi4py")
+
+
+def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
+    """Versions of Python and of those libraries that are installed, without importing them."""
+    found = {"python": platform.python_version()}
+    for name in libraries:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The git commit of this package's checkout, with "+" when files were changed; None without one."""
+    folder = Path(__file__).resolve().parent.parent
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head + "+" * bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, shapes, types and contents."""
+    total = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        total.update(f"{name} {array.shape} {array.dtype.str}\n".encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

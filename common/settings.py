@@ -1,0 +1,153 @@
+"""Frozen dataclasses as command lines: every field made by `setting` is an option or a positional."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, NoReturn
+
+from common.errors import UsageError
+
+
+def setting(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] | None = None,
+    changes_results: bool = True,
+    flag: str | None = None,
+    metavar: str | None = None,
+) -> Any:
+    """A dataclass field that is also a command-line argument.
+
+    Without a default it is positional; with one it is `--its-name`. `low` and `high` are inclusive
+    bounds. `changes_results=False` marks what may differ when a study is continued.
+    """
+    metadata = dict(
+        help=help, low=low, high=high, choices=choices, changes_results=changes_results, flag=flag, metavar=metavar
+    )
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are UsageErrors, and which takes each option once and in full."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        message = message.removeprefix("argument ")
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class _Once(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        given = vars(namespace).setdefault("given", set())
+        if self.dest in given:
+            parser.error(f"{option_string} is given twice: keep one")
+        given.add(self.dest)
+        setattr(namespace, self.dest, True if self.nargs == 0 else values)
+
+
+def add_settings(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Declare on `parser` every field of dataclass `cls` that was made by `setting`.
+
+    Fields may be int, float, str, Path, bool (a switch, default False), `X | None`, or
+    `tuple[X, ...]` (one or more values).
+    """
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        meta = field.metadata
+        if "help" not in meta:
+            continue
+        kind, many = _kind(hints[field.name])
+        options: dict[str, Any] = {"help": meta["help"], "action": _Once}
+        if kind is bool:
+            options["nargs"] = 0
+        else:
+            options["type"] = _converter(kind, meta)
+            options["metavar"] = meta["metavar"] or (field.name.upper() if field.default is not MISSING else field.name)
+            options["nargs"] = "+" if many else None
+        if field.default is MISSING:
+            parser.add_argument(field.name, **options)
+        else:
+            if field.default is not None and field.default is not False and field.default != ():
+                options["help"] += f" (default {field.default})"
+            name = meta["flag"] or "--" + field.name.replace("_", "-")
+            names = name.split("/")
+            parser.add_argument(*names, dest=field.name, default=field.default, **options)
+
+
+def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:
+    """An instance of `cls` from what `add_settings` parsed. Raises UsageError on what the class refuses."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        if "help" in field.metadata:
+            value = getattr(namespace, field.name)
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def result_settings(instance: Any) -> dict[str, Any]:
+    """The settings of a dataclass instance that change its results, as JSON values by name."""
+    return {
+        field.name: _plain(getattr(instance, field.name))
+        for field in dataclasses.fields(instance)
+        if field.metadata.get("changes_results", True)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _kind(hint: Any) -> tuple[type, bool]:
+    """(type of one value, whether there are many) of a field's type hint."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True
+    return hint, False
+
+
+def _converter(kind: type, meta: Any) -> Any:
+    low, high, choices = meta["low"], meta["high"], meta["choices"]
+
+    def convert(text: str) -> Any:
+        if choices is not None and text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        if kind is Path or kind is str:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8: use another name") from None
+            if not text or "\0" in text:
+                raise argparse.ArgumentTypeError("an empty value: give a name")
+            return kind(text)
+        try:
+            value = kind(text)
+        except (ValueError, OverflowError):
+            noun = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {noun}") from None
+        if isinstance(value, float) and math.isnan(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+        if low is not None and value < low:
+            raise argparse.ArgumentTypeError(f"{text} is too small: give at least {low}")
+        if high is not None and value > high:
+            raise argparse.ArgumentTypeError(f"{text} is too large: give at most {high}")
+        return value
+
+    return convert

@@ -1,0 +1,87 @@
+"""How far a study is, from its journal alone: `python -m common.status RESULTS`.
+
+Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
+is more to do (the same command as before does it), 2 when there is no study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import Exit, UsageError
+from common.journal import NAME, History, read_journal
+from common.progress import duration
+from common.settings import Parser, add_settings, from_namespace, setting
+from common.table import last_line
+
+
+@dataclass(frozen=True)
+class Options:
+    folder: Path = setting(help="results folder of the study")
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a job holds the folder now."""
+    with open(folder / NAME, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def describe(folder: Path, history: History, running: bool) -> str:
+    """State, counts, work per host and slot, and the failures, as lines."""
+    results = history.results.values()
+    failed = [result for result in results if result.failed]
+    total = history.runs[-1].get("n_trials") if history.runs else None
+    total = total if isinstance(total, int) else None  # some experiments cannot know it
+    state = "complete" if history.complete else "running" if running else "stopped, run the same command to continue"
+    lines = [
+        f"study      {history.header['settings']['experiment']} in {folder}: {state}",
+        f"trials     {len(results)} finished, {len(failed)} of them failed"
+        + (f", {max(0, total - len(results))} missing of {total}" if total else ""),
+        f"runs       {len(history.runs)}",
+    ]
+    work: dict[tuple[str, int, int, str], float] = defaultdict(float)
+    count: Counter[tuple[str, int, int, str]] = Counter()
+    for result in results:
+        place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
+        work[place] += result.seconds
+        count[place] += 1
+    lines += [
+        f"place      {host}/{rank}/{slot}/{device}: {count[host, rank, slot, device]} trials, "
+        f"{duration(work[host, rank, slot, device])} of work"
+        for host, rank, slot, device in sorted(work)
+    ]
+    lines += [f"failed     {result.key} at {result.place}: {last_line(result.error)}" for result in failed]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    parser: argparse.ArgumentParser = Parser(
+        prog="python -m common.status", description="How far a study is, from its journal alone."
+    )
+    add_settings(parser, Options)
+    try:
+        folder = from_namespace(Options, parser.parse_args(arguments)).folder
+        history = read_journal(folder)
+        if history is None:
+            raise UsageError(f"{folder} holds no study: give the results folder of one")
+    except UsageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    print(describe(folder, history, is_running(folder)))
+    if not history.complete:
+        return Exit.STOPPED
+    return Exit.FAILED_TRIALS if any(result.failed for result in history.results.values()) else Exit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

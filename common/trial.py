@@ -1,0 +1,92 @@
+"""The four nouns of a search: trial, result, batch, search.
+
+A *trial* is one point to evaluate. A *result* is what became of it. A *batch* is a tuple of trials
+that one worker evaluates together because they share work. A *search* is a generator that yields
+rounds of batches and is sent the results of each round, in the order it asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Parameter = float | int | str
+_PLAIN = frozenset({float, int, str, bool})  # what a journal gives back exactly as it was
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a search.
+
+    key: unique in its study and the same in every run of it; seeds are derived from it.
+    params: what the objective needs to know, JSON scalars only.
+    """
+
+    key: str
+    params: Mapping[str, Parameter]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.key) <= 200:
+            raise ValueError(f"a trial's key has 1 to 200 characters, not {len(self.key)}: {self.key[:40]!r}")
+        for name, value in self.params.items():
+            if type(value) not in _PLAIN or value != value or value in (math.inf, -math.inf):
+                raise ValueError(f"parameter {name} of trial {self.key} is {value!r}: give a finite float, int or str")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trial ran: host name, MPI rank, slot of that rank, device of that slot."""
+
+    host: str = ""
+    rank: int = 0
+    slot: int = 0
+    device: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.rank}/{self.slot}/{self.device}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one trial.
+
+    values: named scalars; infinity is a value (a diverged fit), NaN is a failure.
+    arrays: named arrays; once journaled they are read from disk when looked at.
+    seconds: wall time of this trial in its worker; of a batch, the time since the result before.
+    attempt: 1, or 2 when the first attempt failed.
+    error: None, or why the trial failed; then `values` is empty.
+    """
+
+    key: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    seconds: float = 0.0
+    place: Place = Place()
+    attempt: int = 1
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    def value(self, name: str) -> float:
+        """The value of that name; NaN when the trial failed, so that it can never win a comparison."""
+        return float("nan") if self.failed else self.values[name]
+
+
+Batch = tuple[Trial, ...]
+Search = Generator[Sequence[Batch], list[Result], None]
+
+
+def seed_of(root: int, key: str) -> np.random.SeedSequence:
+    """The random stream of the thing called `key`, independent of where, when and after what it is drawn.
+
+    root: seed of the study, >= 0.  The key's SHA-256 becomes the spawn key, so that streams of
+    different keys are independent (NumPy, "Parallel random number generation").
+    """
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
+    return np.random.SeedSequence(root, spawn_key=tuple(int(word) for word in words))

@@ -1,0 +1,202 @@
+"""The grid search: which points, in which batches, and what is reported of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data import ImageSettings, fold_slices
+from common.devices import free_memory, workers_here
+from common.errors import UsageError
+from common.experiment import Data, Objective, Outcome
+from common.files import written_whole
+from common.settings import setting
+from common.table import last_line, write_table
+from common.trial import Batch, Result, Search, Trial
+
+REFIT = "refit"
+
+
+@dataclass(frozen=True)
+class SvmGrid(ImageSettings):
+    """Choose penalty C and kernel parameter gamma of a support vector machine by cross-validation.
+
+    The kernel is exp(-gamma |x - z|^2). The grid is n x n points, C = 10^-3 to 10^6 and
+    gamma = 10^-6 to 10^-2, equally spaced in the exponent; the best point is then fitted to all
+    training images.
+    """
+
+    n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
+    multiclass: str = setting(
+        "ovo", "one machine per pair of classes (ovo) or per class against the rest (ovr)", choices=("ovo", "ovr")
+    )
+    solver: str = setting(
+        "auto",
+        "auto (cuml on a GPU, else shared), shared (the whole grid as one computation), sklearn or cuml",
+        choices=("auto", "shared", "sklearn", "cuml"),
+    )
+    memory: float | None = setting(
+        None,
+        "memory of each worker for the shared solver (default: six tenths of what is free, divided by the workers)",
+        low=0.1,
+        changes_results=False,
+        metavar="GB",
+    )
+
+    @property
+    def penalties(self) -> np.ndarray:
+        """C, float64 (n_tuning,), ascending."""
+        return 10 ** np.linspace(-3, 6, self.n_tuning)
+
+    @property
+    def gammas(self) -> np.ndarray:
+        """gamma, float64 (n_tuning,), ascending."""
+        return 10 ** np.linspace(-6, -2, self.n_tuning)
+
+    def data(self) -> dict[str, np.ndarray]:
+        """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""
+        from mnist_svm.objective import check_classes
+
+        arrays = super().data()
+        labels = arrays["train_labels"]
+        try:
+            check_classes(labels, fold_slices(len(labels), self.folds))
+        except ValueError as error:
+            raise UsageError(f"{error}; give a larger --train-size") from error
+        return arrays
+
+    def searches(self) -> Iterable[Search]:
+        yield self._search()
+
+    def _search(self) -> Search:
+        """Every gamma, a batch of all folds with every C ascending; then the refit of the best point, if any."""
+        folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
+        results = yield [tuple(self._trial(g, c, fold) for fold in folds for c in columns) for g in rows]
+        best = best_point(self._errors({result.key: result for result in results}))
+        if best is not None:
+            g, c = best
+            yield [(Trial(REFIT, {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}),)]
+
+    def objective(self, device: str, data: Data) -> Objective:
+        from mnist_svm.objective import Problem, SvmObjective, make_solver
+
+        memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
+        solver = make_solver(self.solver, device, self.multiclass, int(memory))
+        return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver)
+
+    def divided(self, batch: Batch) -> list[Batch]:
+        """By fold: each part makes the kernel matrix again, and a 24 x 24 grid keeps 120 slots busy instead of 24."""
+        folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
+        return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
+
+    def cost(self, trial: Trial) -> float:
+        """More towards both ends of gamma: a large one makes every image a support vector, a small one most of C."""
+        return 1 + abs(math.log10(float(trial.params["gamma"])) + 4)
+
+    def n_trials(self) -> int:
+        return len(self.gammas) * len(self.penalties) * self.folds + 1
+
+    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+        """Print the best point; write validation_error.npy, results.csv, best.json and the figures.
+
+        validation_error.npy: float64 (folds, n_gamma, n_C), fraction of each fold that is wrong, NaN where failed.
+        """
+        from mnist_svm.figures import draw_figures
+
+        results = {outcome.trial.key: outcome.result for outcome in outcomes}
+        errors = self._errors(results)
+        best = best_point(errors)
+        with written_whole(folder / "validation_error.npy") as file:
+            np.save(file, errors)
+        write_table(folder / "results.csv", self._rows(results, errors))
+        summary = self._summary(results, errors, best)
+        with written_whole(folder / "best.json", "w") as file:
+            json.dump(summary, file, indent=2)
+            file.write("\n")
+        draw_figures(folder, errors, self.gammas, self.penalties, best)
+        _print_summary(summary, errors.size)
+
+    def _key(self, g: int, c: int, fold: int) -> str:
+        width = max(2, len(str(self.n_tuning - 1)))
+        return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
+
+    def _trial(self, g: int, c: int, fold: int) -> Trial:
+        params = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g]), "fold": fold}
+        return Trial(self._key(g, c, fold), params)
+
+    def _errors(self, results: dict[str, Result]) -> np.ndarray:
+        """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
+        errors = np.full((self.folds, len(self.gammas), len(self.penalties)), np.nan)
+        for fold, g, c in np.ndindex(errors.shape):
+            result = results.get(self._key(g, c, fold))
+            if result is not None:
+                errors[fold, g, c] = result.value("error")
+        return errors
+
+    def _rows(self, results: dict[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
+        """One row per point, gamma by gamma."""
+        rows = []
+        for g, c in np.ndindex(errors.shape[1:]):
+            keys = [self._key(g, c, fold) for fold in range(self.folds)]
+            folds = [results[key] for key in keys if key in results]
+            row: dict[str, Any] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
+            row.update({f"error_{fold}": float(error) for fold, error in enumerate(errors[:, g, c])})
+            row["mean"], row["standard_deviation"] = float(errors[:, g, c].mean()), float(errors[:, g, c].std())
+            row["unconverged_folds"] = sum(result.values.get("converged") == 0 for result in folds)
+            row["seconds"] = f"{sum(result.seconds for result in folds):.6g}"
+            row["place"] = " ".join(dict.fromkeys(str(result.place) for result in folds))
+            row["error"] = "; ".join(dict.fromkeys(last_line(result.error) for result in folds if result.failed))
+            rows.append(row)
+        return rows
+
+    def _summary(self, results: dict[str, Result], errors: np.ndarray, best: tuple[int, int] | None) -> dict[str, Any]:
+        """The best point and its errors as JSON values; None for what is not known."""
+        summary: dict[str, Any] = dict.fromkeys(
+            ("C", "gamma", "cross_validation_error", "standard_deviation", "test_error", "n_support")
+        )
+        if best is not None:
+            g, c = best
+            summary["C"], summary["gamma"] = float(self.penalties[c]), float(self.gammas[g])
+            summary["cross_validation_error"] = float(errors[:, g, c].mean())
+            summary["standard_deviation"] = float(errors[:, g, c].std())
+        refit = results.get(REFIT)
+        if refit is not None and not refit.failed:
+            summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
+        summary["failed_fits"] = int(np.isnan(errors).sum())
+        summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
+        return summary
+
+
+def best_point(errors: np.ndarray) -> tuple[int, int] | None:
+    """(gamma index, C index) of the least mean error over folds; None when every point has a failed fold.
+
+    errors: (folds, n_gamma, n_C), NaN where failed. Of equal points the one with the smaller C wins,
+    then the one with the smaller gamma. Means are compared to 12 decimals, because the last bits of
+    a mean depend on the order of its folds.
+    """
+    means = np.round(errors.mean(axis=0), 12).T
+    means[np.isnan(means)] = np.inf
+    c, g = np.unravel_index(np.argmin(means), means.shape)
+    return (int(g), int(c)) if np.isfinite(means[c, g]) else None
+
+
+def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
+    if summary["C"] is None:
+        print(f"no best point: each one has a failed fold ({summary['failed_fits']} of {n_fits} fits failed)")
+        return
+    test_error = "not known: the refit failed" if summary["test_error"] is None else f"{summary['test_error']:.4%}"
+    error, deviation = summary["cross_validation_error"], summary["standard_deviation"]
+    print(f"best penalty C:           {summary['C']:.6g}")
+    print(f"best kernel parameter:    {summary['gamma']:.6g}")
+    print(f"cross-validation error:   {error:.4%} (standard deviation of the folds {deviation:.4%})")
+    print(f"test error:               {test_error}")
+    if summary["failed_fits"]:
+        print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
+    if summary["unconverged_fits"]:
+        print(f"fits short of tolerance:  {summary['unconverged_fits']} of {n_fits} (see results.csv)")

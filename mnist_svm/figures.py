@@ -1,0 +1,145 @@
+"""Figures of the grid: one box plot per gamma, and a map of the mean error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MultipleLocator
+
+from common.figures import BLUE, COLOUR_MAP, GREY, INK, PALE, RED, percent_axis, save, subplots
+
+MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
+
+
+def draw_figures(
+    folder: Path, errors: np.ndarray, gammas: np.ndarray, penalties: np.ndarray, best: tuple[int, int] | None
+) -> None:
+    """heat_map in `folder`, and gamma_00, gamma_01, ... in `folder`/figures; each as SVG and PNG.
+
+    errors: float64 (folds, n_gamma, n_C), fractions, NaN where failed. gammas: (n_gamma,). penalties: (n_C,).
+    best: indices of gamma and C. All box plots share one scale, so that they can be leafed through.
+    """
+    save(heat_map(errors.mean(axis=0), gammas, penalties, best), folder, "heat_map")
+    limits = _limits(errors)
+    width = max(2, len(str(len(gammas) - 1)))
+    for g, gamma in enumerate(gammas):
+        figure = box_plot(errors[:, g], gamma, penalties, limits, best is not None and best[0] == g)
+        save(figure, folder / "figures", f"gamma_{g:0{width}}")
+
+
+def box_plot(
+    errors: np.ndarray, gamma: float, penalties: np.ndarray, limits: tuple[float, float], best_gamma: bool
+) -> Any:
+    """Errors of the folds, (folds, n_C), against log10 C: all folds as dots, the middle half of them as a box.
+
+    The C of the least mean is red; a cross at the top says that a fold of that C failed.
+    """
+    n = errors.shape[1]
+    figure, axes = subplots(size=(max(5.8, min(9.0, 3.0 + 0.26 * n)), 4.0))
+    low, high = limits
+    positions, step = _exponents(penalties)
+    means = errors.mean(axis=0)
+    least = None if np.isnan(means).all() else int(np.nanargmin(np.round(means, 12)))  # ties as in best_point
+    for c, position in enumerate(positions):
+        colour = RED if c == least else BLUE
+        folds = np.maximum(errors[:, c][~np.isnan(errors[:, c])], low)
+        if len(folds):
+            axes.boxplot(
+                folds,
+                positions=[position],
+                widths=0.6 * step,
+                whis=(0, 100),
+                showcaps=False,
+                showfliers=False,
+                patch_artist=True,
+                manage_ticks=False,
+                boxprops={"facecolor": colour, "alpha": 0.25, "edgecolor": "none"},
+                medianprops={"color": colour, "linewidth": 2},
+                whiskerprops={"color": colour, "linewidth": 1},
+            )
+        beside = np.linspace(-0.15, 0.15, len(folds)) * step if len(folds) > 1 else np.zeros(len(folds))
+        axes.plot(position + beside, folds, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
+        if len(folds) < len(errors):
+            axes.plot(position, 0.97, "x", color=GREY, markersize=6, transform=axes.get_xaxis_transform())
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.15, high * 1.3)
+    percent_axis(axes.yaxis, low / 1.15, high * 1.3, zero_at=low if (errors == 0).any() else None)
+    axes.grid(False, axis="x")
+    axes.set_xlim(positions[0] - 0.7 * step, positions[-1] + 0.7 * step)
+    _label(axes.xaxis, positions)
+    axes.set_xlabel("log$_{10}$ C")
+    axes.set_ylabel("validation error of a fold")
+    axes.set_title(f"gamma = {gamma:.3g}")
+    if least is not None:
+        scope = "best of the grid" if best_gamma else "best of this gamma"
+        text = f"{scope}: {100 * means[least]:.2f} % at C = {penalties[least]:.4g}"
+        axes.set_title(text, loc="right", color=RED)
+    return figure
+
+
+def heat_map(means: np.ndarray, gammas: np.ndarray, penalties: np.ndarray, best: tuple[int, int] | None) -> Any:
+    """Mean error, (n_gamma, n_C), in colour; points with a failed fold are hatched, the best one is framed."""
+    figure, axes = subplots(size=(7.0, 5.4))
+    (x, width), (y, height) = _exponents(penalties), _exponents(gammas)
+    low, high = _limits(means)
+    norm = LogNorm(low, high)
+    shown = np.ma.masked_invalid(np.maximum(means, low))
+    coarse = max(means.shape) <= MOST_WRITTEN_CELLS
+    axes.patch.set(facecolor=PALE, hatch="////", edgecolor=GREY)
+    image = axes.pcolormesh(
+        np.append(x - width / 2, x[-1] + width / 2),
+        np.append(y - height / 2, y[-1] + height / 2),
+        shown,
+        norm=norm,
+        cmap=COLOUR_MAP,
+        edgecolors="white",
+        linewidth=0.6 if coarse else 0.25,
+    )
+    if coarse:
+        for g, c in np.argwhere(~np.isnan(means)):
+            colour = "white" if norm(shown[g, c]) > 0.45 else INK
+            axes.text(x[c], y[g], f"{100 * means[g, c]:#.3g}", ha="center", va="center", size=8, color=colour)
+    title = "mean validation error"
+    if best is not None:
+        g, c = best
+        corner = (x[c] - width / 2, y[g] - height / 2)
+        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=INK, linewidth=2, clip_on=False))
+        title += f", least {100 * means[best]:.2f} % at C = {penalties[c]:.4g} and gamma = {gammas[g]:.3g}"
+    axes.set_title(title)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("log$_{10}$ C")
+    axes.set_ylabel("log$_{10}$ gamma")
+    _label(axes.xaxis, x)
+    _label(axes.yaxis, y)
+    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    percent_axis(bar.ax.yaxis, low, high, zero_at=low if (means == 0).any() else None)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _limits(errors: np.ndarray) -> tuple[float, float]:
+    """Least and largest error on a logarithmic scale; an error of 0 is drawn at half the least other one."""
+    positive = errors[errors > 0]
+    if not len(positive):
+        return 0.001, 1.0
+    low = float(positive.min()) / (2 if (errors == 0).any() else 1)
+    return low, max(float(positive.max()), 1.5 * low)
+
+
+def _exponents(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """log10 of equally spaced powers, and their distance; 1 for a single one."""
+    exponents = np.log10(values)
+    return exponents, float(exponents[1] - exponents[0]) if len(exponents) > 1 else 1.0
+
+
+def _label(axis: Any, exponents: np.ndarray) -> None:
+    """Ticks at the exponents themselves when they are few, else at whole numbers."""
+    if len(exponents) <= 7:
+        axis.set_ticks(exponents, [f"{exponent:.3g}" for exponent in exponents])
+    else:
+        axis.set_major_locator(MultipleLocator(1))

@@ -1,0 +1,82 @@
+"""What is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mnist_svm.shared.kernel import Samples
+from mnist_svm.shared.multiclass import machines_of
+from mnist_svm.shared.path import MAX_ACTIVE
+from mnist_svm.shared.simd import LANES
+
+CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which matrices one process keeps; none of it changes a result.
+
+    distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
+    at a time), "whole" (of all samples) or "rows" (computed on demand, ``capacity`` of them kept).
+    need: bytes at most, this process's part of what it shares included.
+    """
+
+    distances: bool
+    kernel: str
+    capacity: int
+    need: int
+    description: str
+
+    def __str__(self) -> str:
+        return self.description
+
+
+def choose_plan(
+    samples: Samples, multiclass: str, n_penalties: int, n_folds: int, memory: int, sharers: int = 1
+) -> Plan:
+    """The fastest plan that fits ``memory`` bytes per process.
+
+    n_folds: folds that are solved in one call. sharers: processes of this node that share the squared
+    distances and, for one-vs-rest, the kernel matrix, each counted with its part of them.
+    Raises MemoryError, which says what is needed, where not even the most frugal plan fits, and ValueError if
+    ``multiclass`` is neither "ovo" nor "ovr".
+    """
+    width, k = samples.width, len(samples.classes)
+    machines_of(k, multiclass)
+    matrix = 4 * width * width
+    if multiclass == "ovo":
+        largest = sum(sorted(int(size) for size in samples.first[1:] - samples.first[:-1])[-2:])
+        solutions = 12 * width * (k - 1) * n_penalties * n_folds
+        base, kernel = 4 * largest**2, "pairs"
+    else:
+        solutions = 12 * width * k * n_penalties * n_folds
+        base, kernel = matrix // sharers, "whole"
+    # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
+    working = solutions + 8 * MAX_ACTIVE * min(MAX_ACTIVE, width) + 4 * CHUNK + 4 * samples.panels.size
+    capacity = 0
+    if multiclass == "ovr" and working + base > memory:
+        capacity = (memory - working) // (4 * width)
+        base, kernel = 4 * width * capacity, "rows"
+    fits = working + base + matrix // sharers <= memory and kernel != "rows"
+    need = working + base + (matrix // sharers if fits else 0)
+    fewest = min(width, MAX_ACTIVE + LANES)
+    if need > memory or (kernel == "rows" and capacity < fewest):
+        least = working + (4 * width * fewest if kernel == "rows" else base)
+        raise MemoryError(
+            f"{multiclass} over {len(samples.place)} samples of {k} classes, {n_penalties} values of C and {n_folds} "
+            f"folds at once needs {_gb(least)} for each process, {_gb(memory)} are allowed: give more memory, "
+            f"use fewer processes or solve fewer folds at once"
+        )
+    text = {
+        "pairs": "K of one class pair at a time",
+        "whole": "K of all samples",
+        "rows": f"rows of K on demand, {capacity} of {width} kept",
+    }[kernel]
+    distances = "squared distances kept" if fits else "squared distances computed when needed"
+    shared = f" ({sharers} processes share them)" if sharers > 1 and kernel != "rows" else ""
+    description = f"{multiclass}: {text}, {distances}{shared}; {_gb(need)} of {_gb(memory)} per process"
+    return Plan(fits, kernel, capacity, need, description)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,1 @@
+"""Random search and bagging of small convolutional networks on images of digits."""

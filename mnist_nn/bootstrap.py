@@ -1,0 +1,51 @@
+"""Bagging: the bootstrap samples that networks learn from, and the answers of the networks together.
+
+Source: L. Breiman, "Bagging predictors", Machine Learning 24 (1996).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from common.data import fold_slices
+
+
+class BootstrapSample(NamedTuple):
+    """indices: int64 (n,) into the training images; folds: where each fold lies in `indices`."""
+
+    indices: np.ndarray
+    folds: list[slice]
+
+
+def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> BootstrapSample:
+    """A bootstrap sample of n images whose folds have no image in common.
+
+    A permutation of the images is cut into folds, and each fold is drawn with replacement from its own
+    images. Were the whole sample drawn before it is cut, copies of one image would lie on both sides of the
+    cross-validation.
+    """
+    random = np.random.default_rng(seed)
+    order = random.permutation(n)
+    slices = fold_slices(n, folds)
+    drawn = [random.choice(order[part], part.stop - part.start) for part in slices]
+    return BootstrapSample(np.concatenate(drawn), slices)
+
+
+def majority_vote(probabilities: np.ndarray) -> np.ndarray:
+    """int64 (n_images,): the class that most networks find most probable, the lowest of equally frequent ones.
+
+    probabilities: (n_networks, n_images, n_classes), at least one network.
+    """
+    classes = np.arange(probabilities.shape[2])
+    return (probabilities.argmax(axis=2)[..., None] == classes).sum(axis=0).argmax(axis=1)
+
+
+def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
+    """int64 (at most n,): the images that the ensemble is least sure of, the least sure first.
+
+    It is as sure of an image as the highest mean probability that its networks give to any one class.
+    probabilities: (n_networks, n_images, n_classes), at least one network.
+    """
+    return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]

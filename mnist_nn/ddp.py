@@ -1,0 +1,89 @@
+"""Train one network on many devices at once, data parallel:
+
+python -m mnist_nn.ddp                                     here: one process per GPU, or one on the CPU
+mpirun --map-by ppr:1:node python -m mnist_nn.ddp          one process per node, which starts one per GPU
+srun --ntasks-per-node=4 --gpus-per-task=1 python -m mnist_nn.ddp
+torchrun --nproc-per-node=4 -m mnist_nn.ddp
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from common.devices import visible_gpus
+from common.errors import Exit, UsageError
+from common.process import die_with
+from common.settings import Parser, add_settings, from_namespace
+from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
+from mnist_nn.parallel.settings import PROG, Settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status; where processes end together, that of rank 0."""
+    parser = Parser(prog=PROG, description=Settings.__doc__)
+    try:
+        add_settings(parser, Settings)
+        settings = from_namespace(Settings, parser.parse_args(arguments))
+        from mnist_nn.parallel.process import check_backend, run
+
+        problem = ""
+        try:
+            check_backend(settings)
+        except UsageError as error:
+            if started().rank == 0:
+                raise
+            problem = str(error)  # only this node may have it, so the others must hear of it
+        meeting = meet()
+        n_gpus = 0 if settings.no_cuda else len(visible_gpus())
+        places = places_here(meeting, settings.nproc_per_node, n_gpus, problem)
+    except UsageError as error:
+        if started().rank:
+            return Exit.DONE
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    alone = len(places) == 1
+    status = run(settings, places[0], meeting.address, meeting.run) if alone else _start(settings, places, meeting)
+    if meeting.transport is not None:
+        if status:
+            meeting.transport.abort(status)
+        meeting.transport.close(status)
+    return status
+
+
+def _start(settings: Settings, places: Sequence[Place], meeting: Meeting) -> int:
+    """Start the processes of this node and wait for them; when one fails, end the others."""
+    context = multiprocessing.get_context("spawn")
+    running: dict[int, Any] = {}
+    for place in places:
+        arguments = (settings, place, meeting.address, meeting.run, os.getpid())
+        process = context.Process(target=_child, args=arguments)
+        process.start()
+        running[process.sentinel] = process
+    status = 0
+    while running and not status:
+        for sentinel in multiprocessing.connection.wait(list(running)):
+            process = running.pop(sentinel)  # type: ignore[arg-type]
+            process.join()
+            if process.exitcode < 0:
+                print(f"{PROG}: a process was ended by signal {-process.exitcode}", file=sys.stderr)
+            status = status or (process.exitcode if process.exitcode >= 0 else 128 - process.exitcode)
+    for process in running.values():
+        process.kill()
+        process.join()
+    return status
+
+
+def _child(settings: Settings, place: Place, address: Address, name: str, parent: int) -> None:
+    from mnist_nn.parallel.process import run
+
+    die_with(parent)
+    sys.exit(run(settings, place, address, name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

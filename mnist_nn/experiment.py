@@ -1,0 +1,282 @@
+"""The random search of every bootstrap sample, in which batches it is evaluated, and what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data import N_CLASSES, ImageSettings
+from common.experiment import Data, Objective, Outcome, each
+from common.files import written_whole
+from common.settings import setting
+from common.table import last_line, write_table, write_trials
+from common.trial import Batch, Result, Search, Trial, seed_of
+from mnist_nn.bootstrap import least_sure, majority_vote
+from mnist_nn.halving import leading, rungs
+from mnist_nn.images import Frame, no_digit, read_image
+from mnist_nn.keys import EPOCH_LIMIT, fold_key, refit_key
+from mnist_nn.shapes import Params, weights_of
+
+SMALL = 1_000_000  # weights below which the folds of a parameter set are trained by one worker
+STEPS = ("auto", "autograd", "manual", "deferred")
+CHOSEN = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
+
+
+@dataclass(frozen=True)
+class Bagging(ImageSettings):
+    """Choose and train an ensemble of small convolutional networks, one for each bootstrap sample.
+
+    For each sample a random search draws parameters, scores them by cross-validation, and trains a
+    network with the best ones on the whole sample.
+    """
+
+    n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
+    n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
+    max_conv_layer: int = setting(999, "most channels of the convolution", low=1, high=100_000)
+    max_hidden_layer: int = setting(1999, "most units of the hidden layer", low=1, high=1_000_000)
+    max_kernel_size: int = setting(10, "largest side of the kernel, in pixels; at most that of an image", low=2)
+    epochs: int = setting(20, "most epochs of a training", low=1)
+    batch_size: int = setting(10, "images per step of the training", low=1)
+    tolerance: float = setting(
+        0.8, "training ends after an epoch whose loss is above this times the one before", low=0, high=1e6
+    )
+    step: str = setting(
+        "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS
+    )
+    halving: int | None = setting(
+        None,
+        "successive halving: every parameter set is trained for one epoch, the best one in ETA for ETA epochs, and "
+        "so on, the last ETA or fewer to their end",
+        low=2,
+        metavar="ETA",
+    )
+    plot: int = setting(
+        20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
+    )
+    image: tuple[Path, ...] = setting((), "images of your own to be judged by the ensemble", metavar="FILE")
+    save_models: bool = setting(
+        False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False
+    )
+
+    @property
+    def image_side(self) -> int:
+        """Of the data set's square images, in pixels."""
+        return 8 if self.dataset == "digits" else 28
+
+    def data(self) -> dict[str, np.ndarray]:
+        """The arrays of `common.data.load`, and `extra_images` uint8 (n, height, width): no digit, then the user's."""
+        arrays = super().data()
+        frame = Frame.of(arrays["train_images"], self.max_pixel)
+        extra = [no_digit(frame), *(read_image(path, frame) for path in self.image)]
+        return {**arrays, "extra_images": np.stack(extra)}
+
+    def searches(self) -> Iterable[Search]:
+        return (self._search(bootstrap) for bootstrap in range(self.n_bootstrap))
+
+    def _search(self, bootstrap: int) -> Search:
+        """The cross-validation; then the refit of the best set, if one has a loss."""
+        best = best_set((yield from self._cross_validation(bootstrap)))
+        if best is not None:
+            yield [(Trial(refit_key(bootstrap, self.save_models), self._draw(bootstrap, best)),)]
+
+    def _cross_validation(self, bootstrap: int) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+        """Every fold of every parameter set, with --halving one round for each rung.
+
+        A training goes no further where it ended by itself on a lower rung; else it begins anew, as to keep
+        the weights of all trainings of a rung would take 8 bytes a weight of each.
+
+        Returns:
+            Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or did not
+            come to the last rung.
+        """
+        losses = np.zeros((self.n_tuning, self.folds))
+        ended = np.zeros(losses.shape, bool)
+        ladder = [(self.n_tuning, self.epochs)]
+        if self.halving is not None:
+            ladder = rungs(self.n_tuning, self.epochs, self.halving)
+        for n_sets, limit in ladder:
+            sets = leading(losses, n_sets)
+            losses[np.delete(np.arange(self.n_tuning), sets)] = np.nan
+            batches = [
+                batch
+                for tuning in sets
+                for batch in self._batches(bootstrap, tuning, limit, np.flatnonzero(~ended[tuning]))
+            ]
+            if not batches:
+                continue
+            results = yield batches
+            for trial, result in zip((trial for batch in batches for trial in batch), results, strict=True):
+                at = int(trial.params["tuning"]), int(trial.params["fold"])
+                losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
+        return losses
+
+    def _draw(self, bootstrap: int, tuning: int) -> dict[str, float | int | str]:
+        random = np.random.default_rng(seed_of(self.seed, f"b{bootstrap}/t{tuning}"))
+        max_kernel_size = min(self.max_kernel_size, self.image_side)
+        return {
+            "bootstrap": bootstrap,
+            "tuning": tuning,
+            "n_conv_layer": int(random.integers(1, self.max_conv_layer, endpoint=True)),
+            "kernel_size": int(random.integers(2, max_kernel_size, endpoint=True)),
+            "n_hidden_layer": int(random.integers(1, self.max_hidden_layer, endpoint=True)),
+            "learning_rate": float(10 ** random.uniform(-5, -1)),
+            "momentum": float(10 ** random.uniform(-2, 0)),
+        }
+
+    def _batches(self, bootstrap: int, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+        """One for all folds of a small network, so that they can be trained together, else one for each."""
+        params, suffix = self._draw(bootstrap, tuning), ""
+        if limit < self.epochs:
+            params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
+        trials = tuple(
+            Trial(fold_key(bootstrap, tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
+        )
+        together = self.n_weights(params) < SMALL and trials
+        return [trials] if together else [(trial,) for trial in trials]
+
+    def n_weights(self, params: Params) -> int:
+        """Of the network of these parameters."""
+        return weights_of(params, (self.image_side, self.image_side), N_CLASSES)
+
+    def objective(self, device: str, data: Data) -> Objective:
+        from mnist_nn.objective import BaggingObjective
+
+        return each(BaggingObjective(self, device, data))
+
+    def cost(self, trial: Trial) -> float:
+        """Weights moved in an epoch: of the network, times the share of the images that it learns from.
+
+        With a limit of epochs below the study's, times the share of these.
+        """
+        images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
+        return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
+
+    def n_trials(self) -> int | None:
+        return None if self.halving else self.n_bootstrap * (self.n_tuning * self.folds + 1)
+
+    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+        """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.
+
+        results.csv: a row per bootstrap sample, NaN for what it does not have; `seconds` is the sum of its
+            trials', `place` that of the refit.
+        predictions.npz: `probabilities` float32 (n_bootstrap, n_test, n_classes), NaN where there is no network;
+            `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, n_extra, n_classes),
+            of the image that is no digit, then of the user's images.
+        """
+        results = {outcome.trial.key: outcome.result for outcome in outcomes}
+        seconds = [0.0] * self.n_bootstrap
+        for trial, result in outcomes:
+            seconds[int(trial.params["bootstrap"])] += result.seconds
+        rows = [self._row(bootstrap, results, seconds[bootstrap]) for bootstrap in range(self.n_bootstrap)]
+        write_table(folder / "results.csv", rows)
+        write_trials(folder / "trials.csv", outcomes)
+        labels, n_extra = data["test_labels"], len(data["extra_images"])
+        probabilities = np.full((self.n_bootstrap, len(labels), N_CLASSES), np.nan, np.float32)
+        extra = np.full((self.n_bootstrap, n_extra, N_CLASSES), np.nan, np.float32)
+        there = [row["bootstrap"] for row in rows if not row["error"]]
+        for bootstrap in there:
+            arrays = results[refit_key(bootstrap, self.save_models)].arrays
+            probabilities[bootstrap], extra[bootstrap] = arrays["probabilities"], arrays["extra_probabilities"]
+            if self.save_models:
+                self._save_model(bootstrap, rows[bootstrap], arrays, data, folder)
+        with written_whole(folder / "predictions.npz") as file:
+            np.savez(file, probabilities=probabilities, labels=labels, extra_probabilities=extra)
+        _print_networks(rows)
+        if there:
+            _print_ensemble(probabilities[there], labels)
+            self._draw_figures(probabilities[there], extra[there], data, folder / "figures")
+
+    def _losses(self, bootstrap: int, results: Mapping[str, Result]) -> np.ndarray:
+        """What `_cross_validation` returned."""
+        course = self._cross_validation(bootstrap)
+        try:
+            batches = next(course)
+            while True:
+                batches = course.send([results[trial.key] for batch in batches for trial in batch])
+        except StopIteration as end:
+            return np.asarray(end.value)
+
+    def _row(self, bootstrap: int, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
+        """What a bootstrap sample chose and what came of it; `error` says why it has no network."""
+        losses = self._losses(bootstrap, results)
+        best = best_set(losses)
+        refit = results.get(refit_key(bootstrap, self.save_models))
+        nan = float("nan")
+        chosen = {} if best is None else self._draw(bootstrap, best)
+        row: dict[str, Any] = {"bootstrap": bootstrap}
+        row.update({name: chosen.get(name, nan) for name in ("tuning", *CHOSEN)})
+        row["cv_loss"] = nan if best is None else float(losses[best].mean())
+        row.update({name: refit.value(name) if refit else nan for name in ("train_error", "test_error", "epochs")})
+        row["seconds"] = f"{seconds:.6g}"
+        row["place"] = str(refit.place) if refit else ""
+        if refit is None:
+            row["error"] = "no parameter set has a finite loss on every fold"
+        elif refit.failed:
+            row["error"] = last_line(refit.error) or "its training failed"
+        else:
+            row["error"] = "" if refit.arrays else "its training diverged"
+        return row
+
+    def _save_model(
+        self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
+    ) -> None:
+        from mnist_nn.objective import WEIGHT
+        from mnist_nn.predict import Model, save_model
+
+        weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
+        params = {name: row[name] for name in CHOSEN}
+        width = max(2, len(str(self.n_bootstrap - 1)))
+        frame = Frame.of(data["train_images"], self.max_pixel)
+        save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", Model(params, frame, weights))
+
+    def _draw_figures(self, probabilities: np.ndarray, extra: np.ndarray, data: Data, folder: Path) -> None:
+        """figures/: unsure-01-test-..., least sure first, least-sure (all on one sheet), no-digit, image-1-..."""
+        from mnist_nn.figures import Shown, draw_certainty, draw_sheet, file_stem
+
+        noun = "class" if self.dataset == "fashion-mnist" else "digit"
+        unsure = []
+        for rank, test in enumerate(least_sure(probabilities, self.plot).tolist(), start=1):
+            label = int(data["test_labels"][test])
+            unsure.append(
+                Shown(
+                    f"unsure-{rank:0{max(2, len(str(self.plot)))}}-test-{test}",
+                    f"test image {test}: a {label}",
+                    data["test_images"][test],
+                    probabilities[:, test],
+                    label,
+                )
+            )
+        names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(self.image, start=1))]
+        titles = [f"an image that is no {noun}", *(path.name for path in self.image)]
+        others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
+        draw_certainty(folder, unsure + others, noun)
+        if len(unsure) > 1:
+            draw_sheet(folder, "least-sure", unsure)
+
+
+def best_set(losses: np.ndarray) -> int | None:
+    """The parameter set of the lowest mean loss, see `leading`; None when there is none."""
+    return next(iter(leading(losses, 1)), None)
+
+
+def _print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
+    print("network  test error  training error  CV loss  channels  kernel  hidden  learning rate  momentum")
+    for row in rows:
+        if row["error"]:
+            print(f"{row['bootstrap']:>7}  no network: {row['error']}")
+        else:
+            print(
+                f"{row['bootstrap']:>7}  {row['test_error']:>10.2%}  {row['train_error']:>14.2%}"
+                f"  {row['cv_loss']:>7.4f}  {row['n_conv_layer']:>8}  {row['kernel_size']:>6}"
+                f"  {row['n_hidden_layer']:>6}  {row['learning_rate']:>13.3g}  {row['momentum']:>8.3g}"
+            )
+
+
+def _print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
+    vote = np.mean(majority_vote(probabilities) != labels)
+    mean = np.mean(probabilities.mean(axis=0).argmax(axis=1) != labels)
+    print(f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {mean:.2%} by mean probability")

@@ -1,0 +1,163 @@
+"""Figures of certainty: what probability each network of the ensemble gives to each digit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.figures import BLUE, GREEN, GREY, INK, RED, save, subplots
+from mnist_nn.bootstrap import majority_vote
+
+MOST_POINTS = 40  # more networks than this are shown by their boxes alone
+SHEET_COLUMNS, SHEET_ROWS = 4, 5
+
+
+class Shown(NamedTuple):
+    """An image with what the networks make of it.
+
+    name: of the file, and title: of the figure, without the ensemble's answer.
+    image: (height, width), bright on dark. probabilities: (n_networks, n_classes).
+    label: the true class; None where there is none or it is not known.
+    """
+
+    name: str
+    title: str
+    image: np.ndarray
+    probabilities: np.ndarray
+    label: int | None = None
+
+    @property
+    def answer(self) -> int:
+        """The class of the highest mean probability."""
+        return int(self.probabilities.mean(axis=0).argmax())
+
+    @property
+    def certainty(self) -> float:
+        """The mean probability of the answer."""
+        return float(self.probabilities.mean(axis=0).max())
+
+    @property
+    def votes(self) -> str:
+        """Of the majority's class, which can differ from the answer."""
+        voted = int(majority_vote(self.probabilities[:, None])[0])
+        n, count = len(self.probabilities), int((self.probabilities.argmax(axis=1) == voted).sum())
+        return f"{count} of {n} networks vote {voted}" if n > 1 else f"the only network votes {voted}"
+
+    @property
+    def colour(self) -> str:
+        """Of the answer: green when it is right, red when it is wrong, blue when that is not known."""
+        return BLUE if self.label is None else GREEN if self.label == self.answer else RED
+
+
+def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str) -> None:
+    """One box plot per image as SVG and PNG. noun: what a class is, such as "digit"."""
+    for one in shown:
+        save(box_plot(one, noun), folder, one.name)
+
+
+def box_plot(shown: Shown, noun: str) -> Any:
+    """Certainty of the networks per class, with the image inset at the right; the true class is green."""
+    figure, axes = subplots(size=(7.2, 3.6))
+    draw_boxes(axes, shown, points=len(shown.probabilities) <= MOST_POINTS)
+    axes.set_xlabel(noun)
+    axes.set_ylabel("certainty of a network")
+    axes.set_title(_plain(shown.title))
+    axes.set_title(f"ensemble: {shown.answer}, {100 * shown.certainty:.0f} % sure", loc="right", color=shown.colour)
+    inset = axes.inset_axes((1.04, 0.34, 0.33, 0.66))
+    draw_image(inset, shown.image)
+    inset.set_xlabel(shown.votes, color=INK, fontsize=8.5)
+    return figure
+
+
+def draw_sheet(folder: Path, name: str, shown: Sequence[Shown]) -> None:
+    """The first 20 labelled images, at least two, with small box plots, on one sheet: SVG and PNG."""
+    shown = shown[: SHEET_ROWS * SHEET_COLUMNS]
+    columns = min(SHEET_COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    figure, grid = subplots(
+        rows, 2 * columns, size=(3.3 * columns, 1.5 * rows + 0.5), squeeze=False, width_ratios=(1, 1.9) * columns
+    )
+    for axes in grid.flat[2 * len(shown) :]:
+        axes.set_visible(False)
+    for one, image, boxes in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
+        draw_image(image, one.image)
+        draw_boxes(boxes, one, points=False)
+        boxes.tick_params(labelsize=7.5, length=2)
+        title = f"true {one.label}, ensemble {one.answer} ({100 * one.certainty:.0f} %)"
+        boxes.set_title(title, fontsize=9, pad=4, color=one.colour)
+    figure.suptitle("The ensemble is least sure of these test images", fontsize=10.5, x=0.005, ha="left")
+    save(figure, folder, name)
+
+
+def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
+    """A box per class over the networks: quartiles, median, whiskers to the extremes."""
+    n, n_classes = shown.probabilities.shape
+    for digit in range(n_classes):
+        colour = GREEN if digit == shown.label else shown.colour if digit == shown.answer else GREY
+        certainties = shown.probabilities[:, digit]
+        axes.boxplot(
+            certainties,
+            positions=[digit],
+            widths=0.62,
+            whis=(0, 100),
+            showcaps=False,
+            patch_artist=True,
+            manage_ticks=False,
+            boxprops={"facecolor": colour, "alpha": 0.25, "edgecolor": "none"},
+            medianprops={"color": colour, "linewidth": 2},
+            whiskerprops={"color": colour, "linewidth": 1},
+        )
+        if points:
+            beside = np.linspace(-0.22, 0.22, n) if n > 1 else np.zeros(1)
+            axes.plot(digit + beside, certainties, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
+    axes.set_xlim(-0.6, n_classes - 0.4)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xticks(range(n_classes))
+    axes.set_yticks((0, 0.5, 1), ("0 %", "50 %", "100 %"))
+    axes.grid(False, axis="x")
+    for digit, tick in enumerate(axes.get_xticklabels()):
+        if digit == shown.label:
+            tick.set(color=GREEN, fontweight="bold")
+
+
+def draw_image(axes: Any, image: np.ndarray) -> None:
+    """Dark on bright, as on paper."""
+    axes.imshow(image, cmap="gray_r", interpolation="nearest")
+    axes.set_xticks(())
+    axes.set_yticks(())
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=GREY, linewidth=0.6)
+
+
+def file_stem(path: Path) -> str:
+    """The name of the user's file, for use in the name of a figure: at most 40 plain characters."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in path.stem)[:40]
+
+
+def _plain(text: str) -> str:
+    """Text of the user's as one line that fits, without matplotlib's formulas."""
+    text = "".join(c if c.isprintable() else "?" for c in text).replace("$", r"\$")
+    return text if len(text) <= 34 else f"{text[:20]}…{text[-12:]}"
+
+
+def draw_learning(
+    folder: Path, train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]
+) -> None:
+    """learning.svg and learning.png: losses, and the error on the test images, after each epoch from the first on."""
+    epochs = range(1, len(accuracy) + 1)
+    figure, (left, right) = subplots(1, 2, size=(8.4, 3.6))
+    left.plot(epochs, train_loss, color=GREY, marker="o", label="training")
+    left.plot(epochs, test_loss, color=BLUE, marker="o", label="test")
+    left.set(title="mean cross-entropy per image", ylim=(0, 1.05 * max(*train_loss, *test_loss)))
+    left.legend()
+    errors = [100 * (1 - one) for one in accuracy]
+    right.plot(epochs, errors, color=BLUE, marker="o")
+    right.set(title="test error", ylabel="%", ylim=(0, 1.05 * max(errors) or 1))
+    for axes in (left, right):
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    save(figure, folder, "learning")

@@ -1,0 +1,27 @@
+"""The names of trials, and the random stream of each: the one of a training, however far it goes and whatever it keeps.
+
+b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/t7/f0/e3 the first 3 epochs of the same training;
+b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned.
+"""
+
+from __future__ import annotations
+
+from common.trial import Trial
+
+EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the study's --epochs
+
+
+def fold_key(bootstrap: int, tuning: int, fold: int) -> str:
+    return f"b{bootstrap}/t{tuning}/f{fold}"
+
+
+def refit_key(bootstrap: int, with_weights: bool = False) -> str:
+    return f"b{bootstrap}/refit" + "/weights" * with_weights
+
+
+def stream_of(trial: Trial) -> str:
+    """What `common.trial.seed_of` is asked for."""
+    params = trial.params
+    if "fold" not in params:
+        return refit_key(int(params["bootstrap"]))
+    return fold_key(int(params["bootstrap"]), int(params["tuning"]), int(params["fold"]))

@@ -1,0 +1,59 @@
+"""The network, as plain functions of a dictionary of weights.
+
+    image (1, h, w) -> convolution, n_conv_layer channels, k x k, no padding -> ReLU -> flatten
+                    -> hidden layer, n_hidden_layer units -> ReLU -> one logit per class
+
+`logits` is the definition: every faster way of training in `mnist_nn.steps` is tested against its gradient.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnist_nn.shapes import Params, shapes_of
+
+Weights = dict[str, Tensor]
+
+
+def initial_weights(
+    params: Params, image_shape: tuple[int, int], n_classes: int, *, seed: int, device: torch.device
+) -> Weights:
+    """Weights and biases drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for both layers.
+
+    They are drawn on the device itself, so the same seed gives other weights on another kind of device, and
+    lie in memory with the first axis last, which is how `mnist_nn.steps.hidden` wants the largest of them.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    weights: Weights = {}
+    bound = 0.0
+    for name, shape in shapes_of(params, image_shape, n_classes).items():
+        if name.endswith("weight"):  # Its bias comes next and has the same bound.
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
+        weights[name] = torch.empty(shape[::-1], device=device).uniform_(-bound, bound, generator=generator)
+        weights[name] = weights[name].permute(*reversed(range(len(shape))))
+    return weights
+
+
+def normalised(images: Tensor, white: float) -> Tensor:
+    """uint8 images of any shape as float32, (x - white / 2) / (white / sqrt(12)); float32 images as they are.
+
+    Mean and deviation are those of the uniform distribution on 0..white, not of the data, so that nothing
+    of a validation fold enters the training. For white = 255 this is (x - 127.5) / 73.61.
+    """
+    if images.is_floating_point():
+        return images
+    return (images - white / 2).mul_(math.sqrt(12) / white)
+
+
+def logits(weights: Weights, pixels: Tensor) -> Tensor:
+    """Network output before the softmax, of shape (n, n_classes), for normalised pixels (n, h, w)."""
+    x = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
+    x = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()
+    return F.linear(x, weights["output.weight"], weights["output.bias"])
+
+
+def evaluation_batch(features: int) -> int:
+    """Number of images to evaluate at a time: as many as keep the convolution's output within 256 MiB."""
+    return max(1, min(1000, 2**26 // features))

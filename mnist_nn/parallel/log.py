@@ -1,0 +1,98 @@
+"""What rank 0 writes of a training: a line per epoch, a log in JSON lines, a row of a table, a figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import StorageError
+from common.progress import duration
+
+TABLE = "ddp.csv"
+COLUMNS = (
+    "nodes", "devices", "device", "batch", "epochs", "seconds", "accuracy", "loss", "images_per_second", "network",
+    "dataset", "backend", "strategy", "lr", "amp",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes:
+        train_loss, test_loss: mean cross-entropy per image; the first one while training.
+        accuracy: fraction of the test images that are told right.
+        images_per_second: of the training, over all processes.
+        seconds: wall time, the test included.
+    """
+
+    epoch: int
+    train_loss: float
+    test_loss: float
+    accuracy: float
+    images_per_second: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch:>3}  train loss {self.train_loss:.4f}  test loss {self.test_loss:.4f}  "
+            f"accuracy {self.accuracy:.2%}  {self.images_per_second:,.0f} images/s  {duration(self.seconds)}"
+        )
+
+
+class Log:
+    """JSON lines, each written at once. A training that is resumed goes on in the same file."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a" if resume else "w", encoding="utf-8")  # noqa: SIM115 - for the training's life
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written ({error.strerror}): give another --log-path") from error
+
+    def write(self, **what: Any) -> None:
+        print(json.dumps({"time": round(time.time(), 3), **what}), file=self._file, flush=True)
+
+    def epoch(self, epoch: Epoch) -> None:
+        self.write(**asdict(epoch))
+        print(epoch, flush=True)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a row of `COLUMNS` to a table, which begins with their names, in one write."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    with open(path, "a", encoding="utf-8") as file:
+        if not file.tell():
+            writer.writeheader()
+        writer.writerow(row)
+        file.write(text.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def summary(row: Mapping[str, Any]) -> str:
+    """The row as a line for people."""
+    nodes, devices = row["nodes"], row["devices"]
+    return (
+        f"{nodes} node{'s' * (nodes > 1)}, {devices} {row['device']} process{'es' * (devices > 1)}, "
+        f"batch {row['batch']} each, {row['epochs']} epoch{'s' * (row['epochs'] > 1)}: "
+        f"{duration(float(row['seconds']))}, accuracy {float(row['accuracy']):.2%}, loss {float(row['loss']):.4f}"
+    )
+
+
+def draw(folder: Path, epochs: Sequence[Epoch]) -> None:
+    """learning.svg and learning.png: losses and accuracy after each epoch."""
+    from mnist_nn.figures import draw_learning
+
+    draw_learning(folder, *zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True))

@@ -1,0 +1,64 @@
+"""The networks as modules, whose weights carry the names under which `mnist_nn.predict` stores them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnist_nn.net import logits
+from mnist_nn.shapes import Params, shapes_of
+
+KUBEFLOW_CHANNELS, KUBEFLOW_UNITS, KERNEL = (20, 50), 500, 5
+
+
+class Kubeflow(nn.Module):
+    """Two convolutions of 20 and 50 channels, each 5 x 5 and followed by pooling, and 500 hidden units.
+
+    The network of the MNIST example of the Kubeflow training operator: 431,080 weights for images of 28 x 28 pixels.
+    """
+
+    def __init__(self, image_shape: tuple[int, int], n_classes: int) -> None:
+        super().__init__()
+        first, second = KUBEFLOW_CHANNELS
+        height, width = (((side - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in image_shape)
+        if min(height, width) < 1:
+            raise ValueError("the Kubeflow network needs images of at least 16 x 16 pixels")
+        self.conv1 = nn.Conv2d(1, first, KERNEL)
+        self.conv2 = nn.Conv2d(first, second, KERNEL)
+        self.hidden = nn.Linear(second * height * width, KUBEFLOW_UNITS)
+        self.output = nn.Linear(KUBEFLOW_UNITS, n_classes)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = F.max_pool2d(self.conv1(pixels[:, None]), 2).relu()  # ReLU is monotonic: a quarter of it after pooling
+        x = F.max_pool2d(self.conv2(x), 2).relu()
+        return self.output(self.hidden(x.flatten(1)).relu())
+
+
+class Searched(nn.Module):
+    """The network of the search, with its weights as parameters; `mnist_nn.net.logits` is what it computes."""
+
+    def __init__(self, params: Params, image_shape: tuple[int, int], n_classes: int) -> None:
+        super().__init__()
+        shapes = shapes_of(params, image_shape, n_classes)
+        channels, _, kernel, _ = shapes["conv.weight"]
+        units, features = shapes["hidden.weight"]
+        self.conv = nn.Conv2d(1, channels, kernel)
+        self.hidden = nn.Linear(features, units)
+        self.output = nn.Linear(units, n_classes)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return logits(dict(self.named_parameters()), pixels)
+
+
+def build(params: Params, image_shape: tuple[int, int], n_classes: int, device: str = "cpu") -> nn.Module:
+    """The network that `params` describe, with PyTorch's initial weights from its global generator.
+
+    Its `forward` maps normalised pixels (n, h, w) to logits (n, n_classes).
+    device: "meta" only checks and counts.
+    Raises ValueError for images that are too small.
+    """
+    with torch.device(device):
+        if params["network"] == "kubeflow":
+            return Kubeflow(image_shape, n_classes)
+        return Searched(params, image_shape, n_classes)

@@ -1,0 +1,126 @@
+"""One process of the training, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.devices import usable_cores
+from common.errors import Exit, StorageError, UsageError
+from mnist_nn.parallel.keeper import Job, Keeper
+from mnist_nn.parallel.rendezvous import Address, Place, open_store
+from mnist_nn.parallel.settings import PROG, Settings
+from mnist_nn.parallel.train import Training
+from mnist_nn.parallel.watch import SILENCE_S, Watch
+
+
+def check_backend(settings: Settings) -> tuple[str, str]:
+    """(backend, "cuda" or "cpu"). Raises UsageError where this PyTorch does not have what is asked for."""
+    cuda = not settings.no_cuda and torch.cuda.is_available()
+    kinds = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
+    built = ", ".join(name for name, there in kinds.items() if there)
+    here = f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU and was built with {built}"
+    backend = settings.backend or ("nccl" if cuda and kinds["nccl"] else "gloo")
+    if not kinds[backend]:
+        raise UsageError(f"--backend {backend}: {here}: give --backend gloo")
+    if backend == "nccl" and not cuda:
+        without = "--no-cuda leaves none" if settings.no_cuda else here
+        raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
+    return backend, "cuda" if cuda else "cpu"
+
+
+def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
+    """Train in this process as `place`. address: of the store; name: of this attempt in it.
+
+    Where an exception ends the training, the process ends at once, and the others soon after.
+    """
+    backend, kind = check_backend(settings)
+    device = torch.device(kind, place.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, usable_cores() // place.local_size))
+    watched = open_store(address)
+    watched.set_timeout(timedelta(seconds=SILENCE_S))
+    watch = Watch(dist.PrefixStore(f"{name}/watch", watched), place.rank, place.size)
+    try:
+        dist.init_process_group(
+            backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=place.rank,
+            world_size=place.size, device_id=device if backend == "nccl" else None,
+        )  # fmt: skip
+        watch.start()
+        status = _train(settings, place, device, backend)
+        dist.barrier()
+        dist.destroy_process_group()
+        watch.leave()
+    except BaseException as error:
+        watch.failed(f"{type(error).__name__} {error}".split("\n")[0])
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(Exit.ERROR)  # an orderly end would wait for the others
+    return status
+
+
+def _train(settings: Settings, place: Place, device: torch.device, backend: str) -> Exit:
+    """Only rank 0 reads, writes and says something; its status counts."""
+    keeper: Keeper | None = None
+    job: Job | UsageError | None = None
+    if place.rank == 0:
+        try:
+            keeper = Keeper(settings, place, device.type, backend)
+            job = keeper.job
+        except UsageError as error:
+            job = error
+    job = _told(job, device)
+    try:
+        if isinstance(job, UsageError):
+            raise job
+        assert job is not None
+        data = _shared(keeper.arrays if keeper else None, job, device)
+        training = Training(job.options, job.params, place, device, data)
+        if job.epochs:
+            training.restore(keeper.checkpoint if keeper else None, job.epochs)
+        while len(training.epochs) < settings.epochs:
+            training.epoch(keeper.log if keeper else None)
+            state = training.state()
+            stored = _told(keeper and keeper.epoch_done(state), device)
+            if stored is not None:
+                raise stored
+        weights = training.weights()
+        stored = _told(keeper and keeper.finish(training.epochs, weights), device)
+        if stored is not None:
+            raise stored
+    except (UsageError, FloatingPointError) as error:
+        if place.rank != 0:
+            return Exit.DONE
+        print(f"{PROG}: {error}", file=sys.stderr)
+        usage = isinstance(error, UsageError) and not isinstance(error, StorageError)
+        return Exit.USAGE if usage else Exit.ERROR
+    return Exit.DONE
+
+
+def _told(thing: Any, device: torch.device) -> Any:
+    """In every process what rank 0 has."""
+    things = [thing]
+    dist.broadcast_object_list(things, src=0, device=device)
+    return things[0]
+
+
+def _shared(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> dict[str, Tensor]:
+    """Rank 0's arrays on every device: images as uint8, labels as int64."""
+    data = {}
+    for name, shape in job.shapes.items():
+        there = torch.empty(shape, dtype=torch.uint8, device=device)
+        if arrays:
+            there.copy_(torch.tensor(arrays[name]))
+        dist.broadcast(there, src=0)
+        data[name] = there.long() if len(shape) == 1 else there
+    return data

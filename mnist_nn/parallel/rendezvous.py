@@ -1,0 +1,208 @@
+"""How the processes of one training find each other.
+
+    whoever launched us  ->  rank and size           torchrun, a PyTorchJob, mpirun, mpiexec, srun, or a shell
+    rank 0               ->  a store at host:port    TCPStore; told by MPI, by MASTER_ADDR, or by Slurm's node list
+    all, in the store    ->  who is on which host    and so nodes, local ranks, and how many processes each one is
+
+A launched process that has its host for itself may stand for several processes, one for each GPU: it then starts
+them, and does nothing but wait for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from common.errors import UsageError
+from common.launch import connect, launched
+from common.process import die_with
+from common.transport import Transport
+
+JOIN_SECONDS = 600.0  # a PyTorchJob's pods, or the nodes of a cloud, may start minutes apart
+LOOPBACK = "127.0.0.1"
+FIRST_PORT, N_PORTS = 20_000, 10_000  # below the range from which Linux takes the ports of outgoing connections
+
+
+class Address(NamedTuple):
+    """Where the store of rank 0 listens; port 0 is one that rank 0 chooses and tells."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """What launched this process, and which of how many it is; size 0 where only MPI knows it."""
+
+    launcher: str
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process of the training, of `size` on `nodes` hosts; `local_rank` of the `local_size` on its host."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The store that all launched processes share, and the transport that told where it is, if one did.
+
+    `store` is kept by its owner until all have left. `run` names this attempt, when torchrun starts processes anew.
+    """
+
+    started: Started
+    address: Address
+    store: Any
+    run: str
+    transport: Transport | None
+
+
+def started(environ: Mapping[str, str] = os.environ) -> Started:
+    """Who launched us, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
+    rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+    if rank.isdigit() and size.isdigit() and int(rank) < int(size):
+        return Started("torch", int(rank), int(size))
+    launch = launched(environ)
+    return Started(launch.launcher, launch.rank, launch.size)
+
+
+def one_each(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the launcher itself was told how many processes a node has, and so we start no others."""
+    return environ.get("LOCAL_WORLD_SIZE", "").isdigit()
+
+
+def known_address(me: Started, environ: Mapping[str, str] = os.environ) -> Address | None:
+    """Where rank 0 listens, as far as the environment says; None where it must be told.
+
+    Slurm places task 0 on the first node of a step. Without anybody to tell a port, all derive the same one from the
+    number of the job and its step.
+    """
+    if me.size == 1 and "MASTER_ADDR" not in environ:
+        return Address(LOOPBACK, 0)
+    digits = environ.get("MASTER_PORT", "")
+    if "MASTER_ADDR" in environ:
+        return Address(environ["MASTER_ADDR"], int(digits) if digits.isdigit() else 29_500)
+    if me.launcher == "srun" and (nodes := environ.get("SLURM_STEP_NODELIST")):
+        job = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
+        return Address(first_node(nodes), int(digits) if digits.isdigit() else derived_port(job))
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if environ.get(name) == str(me.size):
+            job = environ.get("PMIX_NAMESPACE") or environ.get("PMI_FD") or str(os.getppid())
+            return Address(LOOPBACK, derived_port(job))
+    return None
+
+
+def first_node(nodes: str) -> str:
+    """The first name of Slurm's list of nodes: "node[08-11,13],gpu1" is node08."""
+    prefix, _, rest = nodes.partition("[")
+    return prefix.split(",")[0] if "," in prefix or not rest else prefix + re.split(r"[-,\]]", rest)[0]
+
+
+def derived_port(job: str) -> int:
+    """The same port for all processes of a job, seldom that of another job."""
+    return FIRST_PORT + zlib.crc32(job.encode()) % N_PORTS
+
+
+def meet(environ: Mapping[str, str] = os.environ) -> Meeting:
+    """Find the others. Raises UsageError where the environment does not tell where rank 0 is."""
+    me = started(environ)
+    run = "run" + environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    address = known_address(me, environ)
+    by_mpi = me.launcher in ("mpirun", "prterun", "mpiexec") or "PMIX_RANK" in environ or "PMI_RANK" in environ
+    if by_mpi and me.launcher not in ("", "torch") and "MASTER_ADDR" not in environ:
+        try:
+            transport = connect(launched(environ))
+        except UsageError as error:
+            if address is None:
+                raise UsageError(f"{error}, or set MASTER_ADDR and MASTER_PORT") from error
+        else:
+            me = Started(me.launcher, transport.rank, transport.size)
+            store, address = _told(transport)
+            return Meeting(me, address, store, run, transport)
+    if me.launcher not in ("", "torch"):
+        die_with(os.getppid())
+    if address is None:
+        raise UsageError(f"{me.launcher} does not tell where rank 0 is: set MASTER_ADDR and MASTER_PORT")
+    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = open_store(address, is_master=me.rank == 0 and not agent)
+    return Meeting(me, Address(address.host, store.port), store, run, None)
+
+
+def _told(transport: Transport) -> tuple[Any, Address]:
+    """Rank 0 opens a store on a free port and tells the others its name, its number and the port."""
+    store = open_store(Address(LOOPBACK, 0), is_master=True) if transport.rank == 0 else None
+    host = socket.gethostname()
+    theirs, number, port = transport.broadcast((host, _number(host), store.port if store else 0))
+    transport.close()  # a barrier: MPI sends only while it is called, and rank 0 is about to wait in the store
+    address = Address(LOOPBACK if theirs == host else theirs if _number(theirs) else number, port)
+    return store or open_store(address), address
+
+
+def _number(host: str) -> str:
+    """The IP address of a host, "" where its name is not known here."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return ""
+
+
+def open_store(address: Address, is_master: bool = False) -> Any:
+    """A connection of its own to the store, which the master listens for. Raises UsageError where there is none."""
+    from torch.distributed import DistError, TCPStore
+
+    try:
+        return TCPStore(
+            address.host, address.port, is_master=is_master, wait_for_workers=False,
+            timeout=timedelta(seconds=JOIN_SECONDS),
+        )  # fmt: skip
+    except (DistError, RuntimeError) as error:
+        why = str(error).splitlines()[0]
+        what = "cannot listen" if is_master else "is not reached"
+        raise UsageError(f"rank 0 at {address.host}:{address.port} {what} ({why}): set MASTER_PORT") from error
+
+
+def places_here(meeting: Meeting, processes: int | None, n_gpus: int, problem: str) -> list[Place]:
+    """The processes of the training that this launched one stands for, after a call of the roll.
+
+    processes: how many each node shall have; None for one per GPU (n_gpus, 0 where none is used) where the launcher
+        started a single process on the host, and else for those that it started.
+    problem: why this process cannot take part; "" when it can.
+    Raises UsageError where a process has a problem, and where `processes` are asked for and the launcher has already
+    started several on a host.
+    """
+    me, key = meeting.started, f"{meeting.run}/here/"
+    meeting.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), n_gpus, problem]))
+    try:
+        roll = [json.loads(meeting.store.get(f"{key}{rank}")) for rank in range(me.size)]
+    except RuntimeError as error:
+        raise UsageError(f"a process is missing, of {me.size} ({str(error).splitlines()[0]})") from error
+    for host, _, why in roll:
+        if why:
+            raise UsageError(f"on {host}: {why}")
+    hosts = [host for host, _, _ in roll]
+    counts = []
+    for host, gpus, _ in roll:
+        alone = hosts.count(host) == 1 and not one_each()
+        if processes is not None and not alone:
+            raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
+        counts.append(processes if processes is not None else max(1, gpus) if alone else 1)
+    first = sum(counts[: me.rank])
+    local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
+    local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])
+    return [
+        Place(first + n, sum(counts), local + n, local_size, len(set(hosts))) for n in range(counts[me.rank])
+    ]  # fmt: skip

@@ -1,0 +1,214 @@
+"""The training itself: what each of its processes does between meeting the others and leaving them.
+
+The order of the images depends on the seed and the epoch alone. It is cut into global batches, and each global batch
+into one part per process, so one process with batches of 128 and two with 64 take the same steps. Parts may differ
+in size where a batch does not divide: a process scales the sum of its losses so that the mean of the processes'
+gradients is the gradient of the global batch's mean loss.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from common.data import N_CLASSES
+from mnist_nn.net import normalised
+from mnist_nn.parallel.checkpoint import Checkpoint
+from mnist_nn.parallel.log import Epoch, Log
+from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.rendezvous import Place
+from mnist_nn.shapes import Params
+from mnist_nn.training import prepare
+
+VELOCITY = "momentum_buffer"  # as torch.optim.SGD calls it
+
+
+class Part(NamedTuple):
+    """This process's part of a global batch: int64 indices, at least one; what each of its losses counts; the whole.
+
+    Where there are more processes than images, some take the first image with weight 0: all take part in every step.
+    """
+
+    indices: Tensor
+    weight: float
+    n_global: int
+
+
+class Options(NamedTuple):
+    """batch_size and test_batch_size are per process, learning_rate is what the optimizer gets."""
+
+    batch_size: int
+    test_batch_size: int
+    learning_rate: float
+    momentum: float
+    seed: int
+    strategy: str = "ddp"
+    amp: bool = False
+    compile: bool = False
+    log_interval: int = 10
+    white: float = 255.0
+
+
+def parts(order: Tensor, batch_size: int, rank: int, size: int) -> Iterator[Part]:
+    """The part of process `rank` of each global batch of batch_size * size images, the last one smaller."""
+    for batch in order.split(batch_size * size):
+        mine = batch.tensor_split(size)[rank]
+        yield Part(mine, 1.0, len(batch)) if len(mine) else Part(batch[:1], 0.0, len(batch))
+
+
+def order_of(n: int, seed: int, epoch: int) -> Tensor:
+    """int64 (n,): the images in the order of that epoch, the same in every process."""
+    return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(n))
+
+
+class Training:
+    """A network spread over the processes of the default process group, and its optimizer.
+
+    Args:
+        images, labels, test_images, test_labels: uint8 (n, h, w) and int64 (n,), all on `device`.
+    """
+
+    def __init__(
+        self, options: Options, params: Params, place: Place, device: torch.device, data: dict[str, Tensor]
+    ) -> None:
+        prepare(device)
+        torch.manual_seed(options.seed)
+        self.options, self.place, self.device, self.data = options, place, device, data
+        height, width = data["train_images"].shape[1:]
+        network = build(params, (height, width), N_CLASSES).to(device)
+        self.network = _spread(network, options.strategy, device)
+        self._weights = dict(network.named_parameters())
+        self._forward = torch.compile(self.network) if options.compile else self.network
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(), lr=options.learning_rate, momentum=options.momentum,
+            fused=options.strategy == "ddp" or None,
+        )  # fmt: skip
+        self.epochs: list[Epoch] = []
+
+    def epoch(self, log: Log | None) -> Epoch:
+        """Train for one epoch and evaluate. Raises FloatingPointError in all processes where the loss is not finite."""
+        number, start = len(self.epochs) + 1, time.perf_counter()
+        n_images, total, step = len(self.data["train_labels"]), 0.0, 0
+        order = order_of(n_images, self.options.seed, number).to(self.device)
+        per_block = self.options.batch_size * self.place.size * self.options.log_interval
+        for block in order.split(per_block):
+            taken = list(parts(block, self.options.batch_size, self.place.rank, self.place.size))
+            losses = self._steps(taken)
+            dist.all_reduce(losses)
+            sums = losses.tolist()
+            total, step = total + math.fsum(sums), step + len(taken)
+            if log:
+                log.write(epoch=number, step=step, loss=math.fsum(sums) / len(block))
+            if not math.isfinite(total):
+                raise FloatingPointError(f"the loss is not finite in step {step} of epoch {number}")
+        training_seconds = time.perf_counter() - start
+        test_loss, accuracy = self.evaluate()
+        seconds = time.perf_counter() - start
+        done = Epoch(number, total / n_images, test_loss, accuracy, n_images / training_seconds, seconds)
+        self.epochs.append(done)
+        return done
+
+    def _steps(self, taken: list[Part]) -> Tensor:
+        """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
+        indices = torch.cat([part.indices for part in taken])
+        sizes = [len(part.indices) for part in taken]
+        pixels = normalised(self.data["train_images"][indices], self.options.white).split(sizes)
+        labels = self.data["train_labels"][indices].split(sizes)
+        self.network.train()
+        losses = []
+        for part, x, y in zip(taken, pixels, labels, strict=True):
+            self.optimizer.zero_grad()
+            loss = self.gradient(part, x, y)
+            self.optimizer.step()
+            losses.append(loss)
+        return torch.stack(losses).double()
+
+    def gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
+        """Add the gradient of the global batch's mean loss to the parameters; returns the sum of the part's losses."""
+        loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
+        (loss * (self.place.size / part.n_global)).backward()
+        return loss.detach()
+
+    def _logits(self, pixels: Tensor) -> Tensor:
+        reduced = torch.autocast(self.device.type, torch.bfloat16) if self.options.amp else nullcontext()
+        with reduced:
+            return self._forward(pixels).float()
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Mean cross-entropy per test image, and the fraction told right; every image counts once."""
+        self.network.eval()
+        images, labels = self.data["test_images"], self.data["test_labels"]
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        everything = torch.arange(len(labels), device=self.device)
+        for part in parts(everything, self.options.test_batch_size, self.place.rank, self.place.size):
+            logits = self._logits(normalised(images[part.indices], self.options.white))
+            truth = labels[part.indices]
+            loss = F.cross_entropy(logits, truth, reduction="sum")
+            right = (logits.argmax(1) == truth).sum()
+            sums += part.weight * torch.stack([loss, right]).double()
+        dist.all_reduce(sums)
+        loss, right = (sums / len(labels)).tolist()
+        return loss, right
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, on the CPU. All processes must call this."""
+        return {name: _whole(weight.detach()) for name, weight in self._weights.items()}
+
+    def state(self) -> Checkpoint:
+        """All there is to continue from. All processes must call this."""
+        known = ((name, self.optimizer.state[weight]) for name, weight in self._weights.items())
+        velocity = {name: _whole(state[VELOCITY]) for name, state in known if state.get(VELOCITY) is not None}
+        return Checkpoint(list(self.epochs), self.weights(), velocity)
+
+    @torch.no_grad()
+    def restore(self, state: Checkpoint | None, epochs: list[Epoch]) -> None:
+        """Continue after `epochs`, from the checkpoint that rank 0 has read. All processes must call this."""
+        for name, weight in self._weights.items():
+            weight.copy_(_spread_as(weight, state and state.weights[name]))
+            if self.options.momentum:
+                velocity = torch.empty_like(weight)
+                velocity.copy_(_spread_as(weight, state and state.velocity[name]))
+                self.optimizer.state[weight][VELOCITY] = velocity
+        self.epochs = list(epochs)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """A tensor, or all shares of one, on the CPU."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().contiguous()
+
+
+def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
+    """What rank 0 gives as `content`, on the device and in the shares of `weight`."""
+    whole = torch.empty(weight.shape, device=weight.device)
+    if content is not None:
+        whole.copy_(content)
+    dist.broadcast(whole, src=0)
+    if isinstance(weight, DTensor):
+        return distribute_tensor(whole, weight.device_mesh, weight.placements)
+    return whole
+
+
+def _spread(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
+    """The network as the strategy wants it. CPUs are faster with the channels last in memory; FSDP refuses that."""
+    if strategy == "fsdp":
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        fully_shard(network)
+        assert isinstance(network, FSDPModule)
+        if dist.get_backend() != "nccl":
+            network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
+        return network
+    network = network.to(memory_format=torch.channels_last)
+    devices = [device.index] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)

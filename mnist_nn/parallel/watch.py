@@ -1,0 +1,73 @@
+"""Whether all processes of the training still live.
+
+Collective operations wait: gloo notices a closed connection but not a silent one, NCCL inside a node neither. So each
+process says every two seconds in the store that it lives, and listens for the next one, in a ring. What any process
+finds is written to the store for all to read. A thread does it, since the main one may be inside an operation that
+never returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from common.errors import Exit
+
+BEAT_S = 2.0
+SILENCE_S = 14.0
+
+
+class Watch(threading.Thread):
+    """Ends this process when another one has ended before its work was done.
+
+    store: a connection that nobody else uses; its operations fail after its timeout.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._store, self._rank, self._next, self._size = store, rank, (rank + 1) % size, size
+        self._over = threading.Event()
+        store.set(f"alive/{rank}", "0")
+        if rank == 0:
+            store.set("failed", "")
+
+    def run(self) -> None:
+        beats, heard, heard_at = 0, b"", time.monotonic()
+        while not self._over.wait(BEAT_S):
+            beats += 1
+            try:
+                self._store.set(f"alive/{self._rank}", str(beats))
+                failed, word = self._store.multi_get(["failed", f"alive/{self._next}"])
+                if word != heard:
+                    heard, heard_at = word, time.monotonic()
+                elif time.monotonic() - heard_at > SILENCE_S and not failed:
+                    failed = f"rank {self._next} is silent".encode()
+                    self._store.set("failed", failed)
+            except RuntimeError:
+                failed = b"rank 0 is gone"
+            if failed and not self._over.is_set():
+                self._end(failed.decode())
+
+    def failed(self, why: str) -> None:
+        """Tell the others that this process is about to end. Best effort: they would notice its silence too."""
+        self._over.set()
+        with contextlib.suppress(RuntimeError):
+            self._store.set("failed", f"rank {self._rank}: {why}")
+
+    def leave(self) -> None:
+        """This process is done. Rank 0, whose host has the store, waits until all have said so."""
+        self._over.set()
+        self.join()
+        self._store.set(f"alive/{self._rank}", "done")
+        left, deadline = self._store.add("left", 1), time.monotonic() + SILENCE_S
+        while self._rank == 0 and left < self._size and time.monotonic() < deadline:
+            time.sleep(0.01)
+            left = self._store.add("left", 0)
+
+    def _end(self, why: str) -> NoReturn:
+        print(f"rank {self._rank} ends, as the training cannot go on: {why}", file=sys.stderr, flush=True)
+        os._exit(Exit.ERROR)

@@ -1,0 +1,128 @@
+"""What an ensemble kept by --save-models says of images:
+
+python -m mnist_nn.predict RESULTS IMAGE...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from common.data import N_CLASSES
+from common.errors import Exit, UsageError
+from common.files import written_whole
+from common.settings import Parser, add_settings, from_namespace, setting
+from mnist_nn.images import Frame, read_image
+from mnist_nn.shapes import shapes_of
+
+PROG = "python -m mnist_nn.predict"
+FORMAT = 1
+
+
+class Model(NamedTuple):
+    """A network of the ensemble: its parameters, the form of its images, and its weights by name, float32."""
+
+    params: Mapping[str, float | int | str]
+    frame: Frame
+    weights: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Print and plot how certain an ensemble is of images. It is one that was trained with --save-models."""
+
+    results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt")
+    image: tuple[Path, ...] = setting(help="image files")
+    output: Path | None = setting(None, "folder of the figures (default: figures in the results folder)", metavar="DIR")
+
+
+def save_model(path: Path, model: Model) -> None:
+    """Write a model for `torch.load(path, weights_only=True)`: a dictionary of plain values and tensors."""
+    import torch
+
+    weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
+    content = {"format": FORMAT, "parameters": dict(model.params), "image": asdict(model.frame), "weights": weights}
+    with written_whole(path) as file:
+        torch.save(content, file)
+
+
+def load_model(path: Path) -> Model:
+    """Read what `save_model` wrote. Raises UsageError naming the file when it is anything else."""
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
+        frame, params = Frame(**content["image"]), dict(content["parameters"])
+        weights = {name: tensor.numpy() for name, tensor in content["weights"].items()}
+        expected = shapes_of(params, (frame.height, frame.width), N_CLASSES)
+        for name, shape in expected.items():
+            if weights[name].shape != shape or weights[name].dtype != np.float32:
+                raise ValueError(f"its {name} does not have the shape that its parameters ask for")
+    except Exception as error:  # a damaged file fails in many ways, and the fix is the same
+        raise UsageError(f"{path} is no model of mnist_nn: train again with --save-models and --restart") from error
+    return Model(params, frame, weights)
+
+
+def predict(model: Model, images: np.ndarray) -> np.ndarray:
+    """float32 (n, n_classes): probabilities of images uint8 (n, height, width), computed on the CPU."""
+    import torch
+
+    from mnist_nn.training import probabilities
+
+    weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
+    return probabilities(weights, torch.from_numpy(images), white=float(model.frame.white)).numpy()
+
+
+def judge(settings: Predict) -> None:
+    """Load the models one after the other, then print and draw their answers. Raises UsageError."""
+    from mnist_nn.figures import Shown, draw_certainty, file_stem
+
+    folder = settings.results / "models"
+    paths = sorted(folder.glob("bootstrap-*.pt"))
+    if not paths:
+        raise UsageError(f"there are no models in {folder}: give the results folder of a run with --save-models")
+    frame = load_model(paths[0]).frame
+    images = np.stack([read_image(path, frame) for path in settings.image])
+    answers = []
+    for path in paths:
+        model = load_model(path)
+        if model.frame != frame:
+            raise UsageError(f"{path} was trained on other images than {paths[0].name}: keep one study in a folder")
+        answers.append(predict(model, images))
+    shown = [
+        Shown(f"image-{n + 1}-{file_stem(path)}", path.name, images[n], np.stack([answer[n] for answer in answers]))
+        for n, path in enumerate(settings.image)
+    ]
+    output = settings.output or settings.results / "figures"
+    try:
+        draw_certainty(output, shown, "class")
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written ({error.strerror}): give another --output") from error
+    for path, one in zip(settings.image, shown, strict=True):
+        means = one.probabilities.mean(axis=0)
+        print(f"{path}: {one.answer}, {one.certainty:.1%} sure; {one.votes}")
+        print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(means)))
+    print(f"figures: {output}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status."""
+    parser = Parser(prog=PROG, description=Predict.__doc__)
+    try:
+        add_settings(parser, Predict)
+        judge(from_namespace(Predict, parser.parse_args(arguments)))
+    except UsageError as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    return Exit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

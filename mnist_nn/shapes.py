@@ -1,0 +1,38 @@
+"""The sizes of a network, known without building it. Nothing here imports PyTorch, so rank 0 may ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+Params = Mapping[str, float | int | str]
+
+
+def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of the network that `params` describes.
+
+    Args:
+        params: `n_conv_layer`, `kernel_size` and `n_hidden_layer`.
+        image_shape: height and width of an image in pixels.
+
+    Raises:
+        ValueError: the kernel is larger than the image.
+    """
+    channels, hidden, k = (int(params[name]) for name in ("n_conv_layer", "n_hidden_layer", "kernel_size"))
+    height, width = image_shape
+    if k > min(height, width):
+        raise ValueError(f"kernel_size {k} does not fit an image of {height} x {width} pixels")
+    features = channels * (height - k + 1) * (width - k + 1)
+    return {
+        "conv.weight": (channels, 1, k, k),
+        "conv.bias": (channels,),
+        "hidden.weight": (hidden, features),
+        "hidden.bias": (hidden,),
+        "output.weight": (n_classes, hidden),
+        "output.bias": (n_classes,),
+    }
+
+
+def weights_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> int:
+    """Number of weights, biases included."""
+    return sum(math.prod(shape) for shape in shapes_of(params, image_shape, n_classes).values())

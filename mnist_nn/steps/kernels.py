@@ -1,0 +1,238 @@
+"""The three products of a wide layer with a small batch, at the speed of one CPU core's memory.
+
+Let f count the features that enter the layer, h its units and b the images of a batch. A step needs
+
+    forward     z[b, h]   = sum_f a[f, b] w[f, h]
+    backward    da[f, b]  = sum_h w[f, h] d[b, h]
+    learning    v[f, h]   = momentum v[f, h] + sum_b a[f, b] d[b, h];    w[f, h] -= rate v[f, h]
+
+with w and v far larger than a cache and b about 10, so that time is spent moving w and v, not multiplying.
+A general matrix product copies (packs) its operands first and writes the gradient before the update reads it
+again: 28 bytes per weight and step. Here w and v pass through the registers in the order they lie in
+memory, once forward (4 bytes per weight) and once for backward and learning together (16 bytes).
+
+A register holds LANES neighbouring units h. Batches are *packed*: `packed[h // LANES, b, h % LANES]`, so that
+the b registers that belong to one piece of a row of w are neighbours. The loops over b must be unrolled and
+their sums stay in registers, which no compiler does reliably by itself; hence the inner loops are built from
+vector instructions of LLVM, which lowers them to whatever the processor has.
+"""
+
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
+LARGEST_BATCH = 16  # One register per image, one or two for weights, of the 32 (or 16) there are.
+ROWS = 8  # Rows of w per pass over z: fewer load and store z more often, more need too many streams.
+SUM_ROWS = 1024  # Rows summed in one go: a float32 sum of 300,000 products would lose two digits.
+TILE_ROWS, TILE_UNITS = 16, 512  # Part of w for which d stays in the nearest cache.
+AHEAD = 4096  # Floats ahead to prefetch: the processor's own prefetching ends at each 4 KiB page.
+
+Batch = tuple[int, ...]
+Array = np.ndarray
+
+_FLOAT, _INDEX, _BYTE, _INT = ir.FloatType(), ir.IntType(64), ir.IntType(8), ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
+
+
+class _Emit:
+    """Writes vector instructions. Pointers are to float32, offsets in elements."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def _call(self, name: str, result: Any, *args: Any, **options: Any) -> Any:
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, args, **options)
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        return self.builder.gep(pointer, [_INDEX(offset) if isinstance(offset, int) else offset])
+
+    def load(self, pointer: Any, offset: Any = 0) -> Any:
+        address = self.builder.bitcast(self.at(pointer, offset), _VECTOR.as_pointer())
+        return self.builder.load(address, align=4)
+
+    def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+        address = self.builder.bitcast(self.at(pointer, offset), _VECTOR.as_pointer())
+        self.builder.store(value, address, align=4)
+
+    def splat(self, scalar: Any) -> Any:
+        first = self.builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, _INT(0))
+        zeros = ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES)
+        return self.builder.shuffle_vector(first, first, zeros)
+
+    def broadcast(self, pointer: Any, offset: Any) -> Any:
+        return self.splat(self.builder.load(self.at(pointer, offset)))
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """x * y + z"""
+        return self._call(f"llvm.fma.v{LANES}f32", _VECTOR, x, y, z)
+
+    def total(self, vector: Any) -> Any:
+        name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+        return self._call(name, _FLOAT, ir.Constant(_FLOAT, 0.0), vector, fastmath=("reassoc",))
+
+    def prefetch(self, pointer: Any, offset: Any) -> None:
+        address = self.builder.bitcast(self.at(pointer, offset), _BYTE.as_pointer())
+        self._call("llvm.prefetch.p0", ir.VoidType(), address, _INT(1), _INT(3), _INT(1))
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
+
+
+@intrinsic
+def _add_rows(typing_context: Any, batch: Any, rows: Any, w: Any, a: Any, z: Any, row: Any, width: Any) -> Any:
+    """z += a[row : row + rows].T @ w[row : row + rows], for tuples of `batch` and of `rows` elements."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        n_batch, n_rows = batch.count, rows.count
+        w_, a_, z_, row_, width_ = args[2:]
+        emit = _Emit(builder)
+        w_start = _pointer(context, builder, w, w_, builder.mul(row_, width_))
+        a_start = _pointer(context, builder, a, a_, builder.mul(row_, _INDEX(n_batch)))
+        z_start = _pointer(context, builder, z, z_, _INDEX(0))
+        with cgutils.for_range_slice(builder, _INDEX(0), width_, _INDEX(LANES), _INDEX) as (unit, _):
+            z_here = emit.at(z_start, builder.mul(unit, _INDEX(n_batch)))
+            sums = [emit.load(z_here, b * LANES) for b in range(n_batch)]
+            for i in range(n_rows):
+                offset = builder.add(unit, builder.mul(width_, _INDEX(i)))
+                emit.prefetch(w_start, builder.add(offset, builder.mul(width_, _INDEX(n_rows))))
+                weight = emit.load(w_start, offset)
+                for b in range(n_batch):
+                    sums[b] = emit.fma(weight, emit.broadcast(a_start, i * n_batch + b), sums[b])
+            for b in range(n_batch):
+                emit.store(sums[b], z_here, b * LANES)
+        return context.get_dummy_value()
+
+    return types.none(batch, rows, w, a, z, row, width), generate
+
+
+def _emit_row(context: Any, builder: Any, kinds: dict[str, Any], values: dict[str, Any]) -> Any:
+    """The body of `_backward_row`, and where there is a velocity `v` of `_learn_row`."""
+    emit, n_batch, learning = _Emit(builder), kinds["batch"].count, "v" in kinds
+
+    def pointer(name: str, offset: Any) -> Any:
+        return _pointer(context, builder, kinds[name], values[name], offset)
+
+    of_weights, of_features = (builder.mul(values["row"], size) for size in (values["width"], _INDEX(n_batch)))
+    w_row, da_row, d_start = pointer("w", of_weights), pointer("da", of_features), pointer("d", _INDEX(0))
+    streams = [w_row]
+    if learning:
+        a_row, v_row = pointer("a", of_features), pointer("v", of_weights)
+        streams.append(v_row)
+        features = [emit.broadcast(a_row, b) for b in range(n_batch)]
+        momentum, minus_rate = emit.splat(values["momentum"]), emit.splat(values["minus_rate"])
+    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(n_batch)]
+    for partial in sums:
+        builder.store(_ZERO, partial)
+    bounds = values["start"], values["stop"], _INDEX(LANES)
+    with cgutils.for_range_slice(builder, *bounds, _INDEX) as (unit, _):
+        for stream in streams:
+            emit.prefetch(stream, builder.add(unit, _INDEX(AHEAD)))
+        weight = emit.load(w_row, unit)
+        if learning:
+            velocity = builder.fmul(momentum, emit.load(v_row, unit))
+        d_here = emit.at(d_start, builder.mul(unit, _INDEX(n_batch)))
+        for b in range(n_batch):
+            delta = emit.load(d_here, b * LANES)
+            builder.store(emit.fma(weight, delta, builder.load(sums[b])), sums[b])
+            if learning:
+                velocity = emit.fma(features[b], delta, velocity)
+        if learning:
+            emit.store(velocity, v_row, unit)
+            emit.store(emit.fma(minus_rate, velocity, weight), w_row, unit)
+    for b in range(n_batch):
+        address = emit.at(da_row, b)
+        builder.store(builder.fadd(builder.load(address), emit.total(builder.load(sums[b]))), address)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def _backward_row(
+    typing_context: Any, batch: Any, w: Any, d: Any, da: Any, row: Any, start: Any, stop: Any, width: Any
+) -> Any:
+    """da[row] += w[row] @ d.T for the units in start..stop-1."""
+    kinds = dict(batch=batch, w=w, d=d, da=da, row=row, start=start, stop=stop, width=width)
+    return types.none(*kinds.values()), _generator(kinds)
+
+
+@intrinsic
+def _learn_row(
+    typing_context: Any, batch: Any, w: Any, d: Any, da: Any, row: Any, start: Any, stop: Any, width: Any,
+    v: Any, a: Any, momentum: Any, minus_rate: Any,
+) -> Any:  # fmt: skip
+    """The same, then velocity and weights of that row learn."""
+    kinds = dict(batch=batch, w=w, d=d, da=da, row=row, start=start, stop=stop, width=width)
+    kinds |= dict(v=v, a=a, momentum=momentum, minus_rate=minus_rate)
+    return types.none(*kinds.values()), _generator(kinds)
+
+
+def _generator(kinds: dict[str, Any]) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _emit_row(context, builder, kinds, dict(zip(kinds, args, strict=True)))
+
+    return generate
+
+
+def _compiled(function: Any) -> Any:
+    """numba's njit, its machine code kept on disk where there is a place to keep it."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # No folder to write to.
+        return numba.njit(nogil=True)(function)
+
+
+_EIGHT, _ONE = (0,) * ROWS, (0,)
+
+
+@_compiled
+def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: int, units: int) -> None:
+    """z = a.T @ w, packed. `batch` is any tuple with one element per image, all else flat float32 arrays.
+
+    part: of the size of z, overwritten.
+    """
+    z[:] = 0
+    for start in range(0, features, SUM_ROWS):
+        stop = min(start + SUM_ROWS, features)
+        whole = stop - (stop - start) % ROWS
+        part[:] = 0
+        for row in range(start, whole, ROWS):
+            _add_rows(batch, _EIGHT, w, a, part, row, units)
+        for row in range(whole, stop):
+            _add_rows(batch, _ONE, w, a, part, row, units)
+        for i in range(z.size):
+            z[i] += part[i]
+
+
+@_compiled
+def backward(batch: Batch, w: Array, d: Array, da: Array, features: int, units: int) -> None:
+    """da = w @ d.T; d is packed."""
+    da[:] = 0
+    for top in range(0, features, TILE_ROWS):
+        for start in range(0, units, TILE_UNITS):
+            stop = min(start + TILE_UNITS, units)
+            for row in range(top, min(top + TILE_ROWS, features)):
+                _backward_row(batch, w, d, da, row, start, stop, units)
+
+
+@_compiled
+def learn(
+    batch: Batch, w: Array, d: Array, da: Array, features: int, units: int, v: Array, a: Array,
+    momentum: np.float32, minus_rate: np.float32,
+) -> None:  # fmt: skip
+    """The same, then v = momentum * v + a @ d and w += minus_rate * v, in one pass."""
+    da[:] = 0
+    for top in range(0, features, TILE_ROWS):
+        for start in range(0, units, TILE_UNITS):
+            stop = min(start + TILE_UNITS, units)
+            for row in range(top, min(top + TILE_ROWS, features)):
+                _learn_row(batch, w, d, da, row, start, stop, units, v, a, momentum, minus_rate)

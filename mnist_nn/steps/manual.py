@@ -1,0 +1,141 @@
+"""The training step written by hand: no autograd, and every buffer allocated once.
+
+The convolution is a product with the unfolded images. Batches have the image as their last axis, so that
+the output of that product, (channels, positions x batch), is without any copy the input of the hidden
+layer, (features, batch). A batch smaller than the step's is filled up with images whose loss does not count.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mnist_nn import net
+from mnist_nn.steps.hidden import Hidden
+
+
+class ManualStep:
+    """One step of SGD with momentum per call, equal to `AutogradStep` up to rounding.
+
+    Args:
+        name: of this way of training.
+        weights: of the network; emptied.
+        image_shape: height and width of the images.
+        batch_size: the largest number of images of a call.
+        make_hidden: from the hidden layer's weights (features, units) to the layer that will learn them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weights: net.Weights,
+        image_shape: tuple[int, int],
+        make_hidden: Callable[[Tensor], Hidden],
+        *,
+        batch_size: int,
+        learning_rate: float,
+        momentum: float,
+    ) -> None:
+        self.name = name
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self._n_units = len(weights["hidden.weight"])
+        # Taken out of the dictionary, so that the layer may replace them and memory never holds both.
+        self._hidden = make_hidden(weights.pop("hidden.weight").T)
+        units = self._hidden.units
+        n_classes, channels = len(weights["output.bias"]), len(weights["conv.bias"])
+        kernel = weights["conv.weight"].shape[-1]
+        new = weights["conv.bias"].new_zeros
+
+        # All weights but the hidden layer's lie in one vector, to be updated by one operation.
+        shapes = {
+            "conv.weight": (channels, kernel * kernel),
+            "conv.bias": (channels,),
+            "hidden.bias": (units,),
+            "output.weight": (n_classes, units),
+            "output.bias": (n_classes,),
+        }
+        self._weights, self._velocity = (new(sum(map(math.prod, shapes.values()))) for _ in range(2))
+        self._weight_of, self._velocity_of = (_views(flat, shapes) for flat in (self._weights, self._velocity))
+        self._weight_of["conv.weight"].copy_(weights["conv.weight"].flatten(1))
+        self._weight_of["conv.bias"].copy_(weights["conv.bias"])
+        self._weight_of["hidden.bias"][: self._n_units] = weights["hidden.bias"]
+        self._weight_of["output.weight"][:, : self._n_units] = weights["output.weight"]
+        self._weight_of["output.bias"].copy_(weights["output.bias"])
+        weights.clear()
+
+        height, width = image_shape
+        rows, columns = height - kernel + 1, width - kernel + 1
+        self._images = new(height, width, batch_size)
+        windows = self._images.unfold(0, kernel, 1).unfold(1, kernel, 1)  # (rows, columns, batch, k, k)
+        self._windows = windows.permute(3, 4, 0, 1, 2)
+        self._unfolded = new(kernel, kernel, rows, columns, batch_size)
+        self._convolved = new(channels, rows * columns * batch_size)
+        self._masked = new(channels, rows * columns * batch_size)
+        self._log_probabilities, self._delta_output = (new(batch_size, n_classes) for _ in range(2))
+        self._delta_hidden = new(batch_size, units)
+        self._ones = new(self._convolved.shape[1]).fill_(1)
+        self._target = new(batch_size, 1).fill_(-1)
+
+    @torch.inference_mode()
+    def __call__(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        """Learn from normalised pixels (n, h, w) and labels (n,); return the sum of losses before the step."""
+        n, weight = len(pixels), self._weight_of
+        self._images[:, :, :n] = pixels.permute(1, 2, 0)
+        self._unfolded.copy_(self._windows)
+        unfolded = self._unfolded.view(weight["conv.weight"].shape[1], -1)
+        torch.addmm(weight["conv.bias"][:, None], weight["conv.weight"], unfolded, out=self._convolved)
+        features = self._convolved.relu_().view(-1, self._images.shape[2])
+        units = self._hidden.forward(features).add_(weight["hidden.bias"]).relu_()
+        logits = torch.addmm(weight["output.bias"], units, weight["output.weight"].T, out=self._delta_output)
+        log_probabilities = torch.log_softmax(logits, 1, out=self._log_probabilities)
+
+        target = labels[:, None]
+        loss = log_probabilities.gather(1, target).sum().neg_()
+        delta_output = torch.exp(log_probabilities, out=self._delta_output)
+        delta_output.scatter_add_(1, target, self._target).mul_(1 / n)
+        delta_output[n:] = 0
+        delta_hidden = torch.mm(delta_output, weight["output.weight"], out=self._delta_hidden)
+        _mask(delta_hidden, units, delta_hidden)
+        delta_features = self._hidden.learn(features, delta_hidden).view_as(self._convolved)
+        delta_convolved = _mask(delta_features, self._convolved, self._masked)
+
+        self._learn("output.weight", delta_output.T, units)
+        self._learn("output.bias", delta_output.T)
+        self._learn("hidden.bias", delta_hidden.T)
+        self._learn("conv.weight", delta_convolved, unfolded.T)
+        self._learn("conv.bias", delta_convolved)
+        self._weights.add_(self._velocity, alpha=-self.learning_rate)
+        return loss
+
+    def _learn(self, name: str, delta: Tensor, inputs: Tensor | None = None) -> None:
+        """Velocity of the weights of one name from delta @ inputs, or from the sum of delta for a bias."""
+        velocity = self._velocity_of[name]
+        if inputs is None:
+            velocity.addmv_(delta, self._ones[: delta.shape[1]], beta=self.momentum)
+        else:
+            velocity.addmm_(delta, inputs, beta=self.momentum)
+
+    def finish(self) -> net.Weights:
+        """The weights after the last step, as views of the step's own."""
+        weight, n = self._weight_of, self._n_units
+        kernel = self._unfolded.shape[0]
+        return {
+            "conv.weight": weight["conv.weight"].view(-1, 1, kernel, kernel),
+            "conv.bias": weight["conv.bias"],
+            "hidden.weight": self._hidden.weights()[:, :n].T,
+            "hidden.bias": weight["hidden.bias"][:n],
+            "output.weight": weight["output.weight"][:, :n],
+            "output.bias": weight["output.bias"],
+        }
+
+
+def _views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """One view of the vector for each name, in turn."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()])
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def _mask(delta: Tensor, activation: Tensor, out: Tensor) -> Tensor:
+    """delta where the rectified activation is positive, else 0: the derivative of ReLU."""
+    return torch.ops.aten.threshold_backward.grad_input(delta, activation, 0, grad_input=out)

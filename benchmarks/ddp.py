@@ -1,0 +1,177 @@
+"""Images per second of data-parallel training: the plain example way and `mnist_nn.ddp`, on 1 and 2 processes.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.ddp [--data DIR] [--rounds N] [--images N] [--results FILE]
+
+Both ways train the Kubeflow network on one thread per process over gloo, batch 64 per process, in the same processes,
+turn by turn; a turn is a pass over the images, evaluation apart. The plain way is what examples do: a DataLoader with
+a DistributedSampler over PIL images and torchvision's transforms, the eager network, DistributedDataParallel, SGD.
+Shown are medians over the rounds, with the extremes. Efficiency is the images per second of 2 processes over twice
+those of 1, which take turns as well. CPU time, summed over the processes, says less of how long one waits but hardly
+depends on what else the machine does. Without --data the pixels are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from benchmarks.machine import circumstances, publish, table
+from benchmarks.nn_reference import Images
+from mnist_nn.parallel.networks import KUBEFLOW_CHANNELS, KUBEFLOW_UNITS
+from mnist_nn.parallel.rendezvous import Address, Place, open_store
+from mnist_nn.parallel.train import Options, Training
+
+BATCH, RATE, MOMENTUM, SEED = 64, 0.01, 0.5, 1
+CPU = torch.device("cpu")
+WAYS = ("plain", "resident")
+
+
+class Example(nn.Module):
+    """The network as examples write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = KUBEFLOW_CHANNELS
+        self.conv1, self.conv2 = nn.Conv2d(1, first, 5), nn.Conv2d(first, second, 5)
+        self.fc1, self.fc2 = nn.Linear(second * 16, KUBEFLOW_UNITS), nn.Linear(KUBEFLOW_UNITS, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2, 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2, 2)
+        x = F.relu(self.fc1(x.flatten(1)))
+        return F.log_softmax(self.fc2(x), dim=1)
+
+
+def plain(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]:
+    """A function that trains for one epoch."""
+    pictures = Images(images, labels)
+    sampler: DistributedSampler[Any] = DistributedSampler(pictures, place.size, place.rank, seed=SEED)
+    loader = DataLoader(pictures, batch_size=BATCH, sampler=sampler)
+    network = nn.parallel.DistributedDataParallel(Example())
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
+
+    def epoch() -> None:
+        for number, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            loss = F.nll_loss(network(x), y)
+            loss.backward()
+            optimizer.step()
+            if number % 10 == 0:
+                loss.item()  # which an example prints here
+
+    return epoch
+
+
+def resident(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]:
+    data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
+    training = Training(Options(BATCH, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, place, CPU, data)
+
+    def epoch() -> None:
+        training.epoch(None)
+
+    return epoch
+
+
+def process(port: int, place: Place, images: Tensor, labels: Tensor, orders: Connection) -> None:
+    """Train for an epoch in the way that is asked for, each time; answer with its wall and its CPU seconds."""
+    torch.set_num_threads(1)
+    store = dist.PrefixStore(f"of {place.size}", open_store(Address("127.0.0.1", port)))
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
+    ways = {name: make(images, labels, place) for name, make in (("plain", plain), ("resident", resident))}
+    while way := orders.recv():
+        dist.barrier()
+        start, cpu_start = time.perf_counter(), time.process_time()
+        ways[way]()
+        orders.send((time.perf_counter() - start, time.process_time() - cpu_start))
+    dist.destroy_process_group()
+
+
+Seconds = dict[tuple[int, str], list[float]]  # of each round, by number of processes and way
+
+
+def measure(images: Tensor, labels: Tensor, sizes: Sequence[int], rounds: int) -> tuple[Seconds, Seconds]:
+    """Wall seconds of an epoch, of its slowest process, and CPU seconds of all processes."""
+    store = open_store(Address("127.0.0.1", 0), is_master=True)
+    context = multiprocessing.get_context("spawn")
+    worlds: dict[int, list[Connection]] = {}
+    processes = []
+    for size in sizes:
+        worlds[size] = []
+        for rank in range(size):
+            here, there = context.Pipe()
+            arguments = (store.port, Place(rank, size, rank, size, 1), images, labels, there)
+            processes.append(context.Process(target=process, args=arguments, daemon=True))
+            processes[-1].start()
+            worlds[size].append(here)
+    wall: Seconds = {(size, way): [] for size in sizes for way in WAYS}
+    cpu: Seconds = {(size, way): [] for size in sizes for way in WAYS}
+    for number in range(rounds + 1):
+        for size, way in wall:
+            for pipe in worlds[size]:
+                pipe.send(way)
+            taken = [pipe.recv() for pipe in worlds[size]]
+            if number:  # the first round is for warming up
+                wall[size, way].append(max(one for one, _ in taken))
+                cpu[size, way].append(sum(one for _, one in taken))
+    for pipe in (pipe for pipes in worlds.values() for pipe in pipes):
+        pipe.send("")
+    for one in processes:
+        one.join()
+    return wall, cpu
+
+
+def spread(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of MNIST; default: random pixels")
+    parser.add_argument(
+        "--images", type=int, default=6400, metavar="N", help="images of an epoch (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    parser.add_argument("--results", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.data is None:
+        images = torch.randint(256, (options.images, 28, 28), dtype=torch.uint8)
+        labels = torch.randint(10, (options.images,))
+    else:
+        from common.data import load
+
+        data = load("mnist", options.data, options.images)
+        images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
+    sizes = (1, 2)
+    wall, cpu = measure(images, labels, sizes, options.rounds)
+    rows: list[dict[str, Any]] = []
+    for size in sizes:
+        row: dict[str, Any] = {"processes": size}
+        for way in WAYS:
+            row[f"{way}, images/s"] = f"{len(labels) / statistics.median(wall[size, way]):,.0f}"
+            row[f"{way}, CPU us/image"] = f"{statistics.median(cpu[size, way]) / len(labels) * 1e6:.0f}"
+        for name, seconds in (("wall", wall), ("CPU", cpu)):
+            pairs = zip(seconds[size, "plain"], seconds[size, "resident"], strict=True)
+            row[f"plain / resident, {name}"] = spread([slow / fast for slow, fast in pairs])
+        for way in WAYS:
+            ones = zip(wall[1, way], wall[size, way], strict=True)
+            row[f"{way}, efficiency"] = spread([one / several / size for one, several in ones])
+        rows.append(row)
+    facts = dict(threads=1, batch=BATCH, images=len(labels), rounds=options.rounds)
+    facts["pixels"] = "MNIST" if options.data else "random"
+    publish(circumstances("torch", "torchvision", **facts) + "\n\n" + table(rows), options.results)
+
+
+if __name__ == "__main__":
+    main()

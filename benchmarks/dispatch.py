@@ -1,0 +1,194 @@
+"""How many empty trials a second go through the whole path, and how busy a thousand slots are kept.
+
+    python -m benchmarks.dispatch                   against concurrent.futures and mpi4py.futures
+    python -m benchmarks.dispatch --simulate 1000   the coordinator against simulated slots
+
+Ours is the whole engine: queue, agent, pipes, workers, journal with fsync, study. The others return a
+number to a list and remember nothing. Start-up is left out of all: ours is timed with few and with n
+trials and the difference taken, the others' workers are warmed up first. The ways take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import io
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import circumstances, publish, table
+from common.coordinator import LATENCY, Coordinator
+from common.experiment import Experiment, each, grid
+from common.journal import Journal
+from common.messages import Returned, Run
+from common.node import RunOptions, run
+from common.settings import setting
+from common.study import Study
+from common.transport import LocalTransport
+from common.trial import Place, Result, Search, Trial
+from tests.helpers import mpirun_command
+
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Empty(Experiment):
+    """Trials that do nothing."""
+
+    n: int = setting(help="how many")
+
+    def searches(self) -> list[Search]:
+        return [grid(Trial(f"t{i}", {"x": i}) for i in range(self.n))]
+
+    def objective(self, device: str, data: Any) -> Any:
+        return each(lambda trial: {"y": nothing(int(trial.params["x"]))})
+
+
+def nothing(x: int) -> int:
+    return x
+
+
+def ours(n: int) -> float:
+    """Seconds of a study of n empty trials, from nothing to its table."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        options = RunOptions(gpu="none", workers=WORKERS, results=Path(folder), quiet=True)
+        start = time.perf_counter()
+        run(Empty(n), "empty", options, LocalTransport(), "here")
+        return time.perf_counter() - start
+
+
+def futures(executor: Any, n: int) -> float:
+    """Seconds of n submitted calls of a warm executor."""
+    for future in [executor.submit(nothing, i) for i in range(4 * WORKERS)]:
+        future.result()
+    start = time.perf_counter()
+    for future in [executor.submit(nothing, i) for i in range(n)]:
+        future.result()
+    return time.perf_counter() - start
+
+
+def concurrent_futures(n: int) -> float:
+    with ProcessPoolExecutor(WORKERS) as executor:
+        return futures(executor, n)
+
+
+def mpi4py_futures(n: int) -> float:
+    """Run under mpirun with a rank for the caller and one for each worker."""
+    command = [*mpirun_command(1 + WORKERS), sys.executable, "-m", "mpi4py.futures", "-m", "benchmarks.dispatch"]
+    done = subprocess.run([*command, "--inside-mpi", str(n)], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def compare(n: int, repeats: int) -> str:
+    seconds: dict[str, list[float]] = {"this engine": [], "concurrent.futures": [], "mpi4py.futures": []}
+    for _ in range(repeats):
+        few = ours(WORKERS)
+        seconds["this engine"].append(ours(n) - few)
+        seconds["concurrent.futures"].append(concurrent_futures(n))
+        seconds["mpi4py.futures"].append(mpi4py_futures(n))
+    rates = {name: n / statistics.median(times) for name, times in seconds.items()}
+    rows = [
+        {
+            "way": name,
+            "trials/s (median)": f"{rate:.0f}",
+            "lowest to highest": f"{n / max(seconds[name]):.0f} to {n / min(seconds[name]):.0f}",
+            "journal": "every result, fsynced" if name == "this engine" else "none",
+            "ours / this": f"{rates['this engine'] / rate:.2f}",
+        }
+        for name, rate in rates.items()
+    ]
+    return circumstances("mpi4py", n=n, workers=WORKERS, repeats=repeats) + "\n\n" + table(rows)
+
+
+def simulate(n_slots: int, per_slot: int) -> str:
+    """Utilisation of slots with 1-s trials, in simulated time that the real coordinator's own work moves on.
+
+    Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal
+    is real, on this machine's disk.
+    """
+    rng = np.random.default_rng(0)
+    n_trials = n_slots * per_slot
+    durations = rng.uniform(0.8, 1.2, n_trials)
+    study = Study([grid(Trial(f"t{i}", {"x": i}) for i in range(n_trials))], {}, {})
+    places = {
+        (slot // 8, slot % 8): Place(f"node{slot // 8}", slot // 8, slot % 8, "simulated") for slot in range(n_slots)
+    }
+    free = dict.fromkeys(places, 0.0)  # when each slot has done all it was given
+    events: list[tuple[float, int, tuple[int, int], Trial, float]] = []  # arrival at the coordinator
+    now = busy = last = 0.0
+
+    def tell(rank: int, message: Any) -> None:
+        nonlocal busy, last
+        if isinstance(message, Run):
+            slot = (rank, message.slot)
+            (trial,) = message.batch
+            number = int(trial.params["x"])
+            free[slot] = max(free[slot], now + LATENCY / 2) + durations[number]
+            busy += durations[number]
+            last = max(last, free[slot])
+            heapq.heappush(events, (free[slot] + LATENCY / 2, number, slot, trial, durations[number]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
+        coordinator = Coordinator(study, journal, tell, places, lambda trial: 1.0)
+        spent, messages = 0.0, 0
+        coordinator.step()
+        while not coordinator.finished:
+            now = max(now, events[0][0])
+            arrived = []
+            while events and events[0][0] <= now:
+                arrived.append(heapq.heappop(events))
+            start = time.perf_counter()
+            for _, _, slot, trial, seconds in arrived:
+                result = Result(trial.key, {"y": 0.0}, seconds=seconds, place=places[slot])
+                coordinator.handle(slot[0], Returned(slot[1], (result,), 1))
+            coordinator.step()
+            elapsed = time.perf_counter() - start
+            now += elapsed
+            spent += elapsed
+            messages += len(arrived)
+        journal.close()
+    row = {
+        "slots": n_slots,
+        "trials of 1 s": n_trials,
+        "utilisation": f"{busy / (n_slots * last):.1%}",
+        "coordinator, us per message": f"{spent / messages * 1e6:.0f}",
+        "coordinator's share of a core": f"{spent / last:.1%}",
+    }
+    return circumstances(slots=n_slots, trials=n_trials) + "\n\n" + table([row])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Dispatch rates, or utilisation of simulated slots.")
+    parser.add_argument("--n", type=int, default=20_000, help="empty trials")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--simulate", type=int, metavar="SLOTS", help="play the coordinator against so many slots")
+    parser.add_argument("--per-slot", type=int, default=60, help="simulated trials of each slot")
+    parser.add_argument("--results", type=Path, help="keep the table in this file")
+    parser.add_argument("--inside-mpi", type=int, metavar="N", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    logging.disable(logging.INFO)
+    if arguments.inside_mpi:
+        from mpi4py.futures import MPIPoolExecutor
+
+        with MPIPoolExecutor() as executor:
+            print(futures(executor, arguments.inside_mpi))
+    elif arguments.simulate:
+        publish(simulate(arguments.simulate, arguments.per_slot), arguments.results)
+    else:
+        publish(compare(arguments.n, arguments.repeats), arguments.results)
+
+
+if __name__ == "__main__":
+    main()

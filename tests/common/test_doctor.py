@@ -1,0 +1,277 @@
+"""What the preflight says of a layout, and what `python -m common.doctor` finds on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.checks import GIB, Examined, Gpu, check_clocks, check_ranks, check_results, file_system
+from common.devices import usable_cores, visible_gpus
+from common.errors import Exit
+from common.preflight import Node, problems, survey
+from common.trial import Place
+from tests.common.test_data import write_files
+from tests.common.test_engine import start, wait_for_lines
+from tests.helpers import ROOT, TOYS
+
+DOCTOR = ("-m", "common.doctor")
+DIGITS = ("--dataset", "digits")
+
+
+def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda:0", **changes: Any) -> Node:
+    places = tuple(Place(host, rank, slot, device) for slot in range(slots))
+    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 * GIB, shared_memory=8 * GIB)
+    return replace(sound, **changes)
+
+
+def said(nodes: list[Node], gpu: str | None = None, **options: Any) -> str:
+    defaults: dict[str, Any] = {"workers": None, "allow_shared_host": False, "environ": {}}
+    return "\n".join(map(str, problems(nodes, gpu, **{**defaults, **options})))
+
+
+def test_a_sound_layout_has_no_problem() -> None:
+    assert said([node("node0"), node("node1", 1)]) == ""
+    slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+    assert said([node("node0"), node("node1", 1)], environ=slurm) == ""
+
+
+def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
+    nodes = [node("a"), node("b", 1), node("b", 2), node("b", 3)]
+    assert said(nodes).startswith("error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs")
+    assert said(nodes, gpu="0").startswith("error:")
+    assert said(nodes, gpu="none") == said(nodes, allow_shared_host=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("node_", "options", "warned"),
+    [
+        (node(slots=4, pinned=True, cores=1), {}, True),
+        (node(threads=4, pinned=True, cores=1), {}, True),
+        (node(device="cpu", pinned=True, cores=1), {"gpu": "none"}, True),  # one worker, since one core was seen
+        (node(device="cpu", pinned=True, cores=1), {"gpu": "none", "workers": 1}, False),
+        (node(pinned=True, cores=1), {}, False),
+        (node(slots=4, cores=1, cores_there=1), {}, False),
+    ],
+)
+def test_a_rank_bound_to_one_core_is_told_how_not_to_be(node_: Node, options: dict[str, Any], warned: bool) -> None:
+    assert ("warning: node0: the rank and all its workers are bound" in said([node_], **options)) == warned
+    assert ("--bind-to none" in said([node_], **options)) == warned
+
+
+def test_hosts_that_a_scheduler_gave_and_nobody_uses(tmp_path: Path) -> None:
+    slurm = {"SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "7"}
+    assert "Slurm's job 7 has 3 nodes, this run uses 1" in said([node()], environ=slurm)
+    (tmp_path / "hostfile").write_text("# by the operator\nw-0.job.ns.svc slots=1\nw-1.job.ns.svc slots=1\n\n")
+    operator = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
+    assert "hostfile has 2 nodes, this run uses 1" in said([node()], environ=operator)
+    assert said([node()], environ={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "absent")}) == ""
+
+
+def judged(*examined: Examined, data_bytes: int = 0) -> str:
+    return "\n".join(map(str, check_ranks(examined, data_bytes)))
+
+
+def test_what_a_host_lacks() -> None:
+    assert judged(Examined(node(slots=8))) == ""
+    assert "9 workers x 1 threads would wait for each other on 8 cores" in judged(Examined(node(slots=9)))
+    assert "4.0 GiB of memory for 8 workers" in judged(Examined(node(slots=8, memory=4 * GIB)))
+    assert judged(Examined(node(memory=0))) == "", "unknown is not little"
+    two = (Examined(node(shared_memory=3 * GIB)), Examined(node(rank=1, shared_memory=3 * GIB)))
+    assert "error: node0: the data needs 4096 MiB of shared memory, of which 3072" in judged(*two, data_bytes=2 * GIB)
+    assert judged(two[0], data_bytes=2 * GIB) == "" == judged(two[0], Examined(node("node1", 1)), data_bytes=2 * GIB)
+
+
+def test_gpus_that_are_not_one_ranks_own() -> None:
+    whole = Gpu("H200", "abc", 140 * GIB, 139 * GIB)
+    here, there = Examined(node(), {"cuda:0": whole}), Examined(node("node1", 1), {"cuda:0": whole})
+    assert judged(here, there) == ""
+    assert "node0: ranks 0, 1 share GPU-abc" in judged(here, Examined(node(rank=1), {"cuda:3": whole}))
+    assert judged(here, Examined(node(rank=1), {"cuda:0": replace(whole, uuid="def")})) == ""
+    taken = Examined(node(), {"cuda:0": replace(whole, free=20 * GIB)})
+    assert judged(taken) == "warning: node0: other processes hold 120.0 of 140.0 GiB of cuda:0: nvidia-smi names them"
+
+
+def test_clocks_are_compared_no_better_than_they_were_read() -> None:
+    hosts = ["a", "b", "c", "d"]
+    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], 100.0, 101.5)]
+    assert [text.split(", so")[0] for text in found] == [
+        "warning: b: its clock is 2 s behind rank 0's",
+        "warning: d: its clock is 68 s ahead of rank 0's",
+    ]
+    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], 90.0, 1000.0))
+
+
+def test_this_machine_is_surveyed() -> None:
+    found = survey([Place("here", 0, 0, "cpu")], 1)
+    assert found.cores == usable_cores() and found.cores <= found.cores_there
+    assert found.memory > 0 and found.shared_memory > 0
+
+
+def test_results_folders(program: Any, tmp_path: Path) -> None:
+    def problem(folder: Path) -> str:
+        return "\n".join(map(str, check_results(folder)[1]))
+
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert problem(folder).startswith("error: results folder") and "cannot be written" in problem(folder)
+    described, _ = check_results(tmp_path / "new" / "below")
+    assert f"{tmp_path / 'new' / 'below'} (" in described and not (tmp_path / "new").exists()
+    job = start(tmp_path / "r", "20", "--seconds", "0.1")
+    wait_for_lines(tmp_path / "r", 2)
+    assert "another job is writing" in problem(tmp_path / "r")
+    job.communicate(timeout=60)
+    assert "a study of toys: 20 trials known" in check_results(tmp_path / "r")[0]
+    assert "error" not in problem(tmp_path / "r")
+    (tmp_path / "r" / "journal.jsonl").write_text("no journal\n")
+    assert "error:" in problem(tmp_path / "r") and "is no journal header" in problem(tmp_path / "r")
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="/dev/shm is no file system of its own")
+def test_a_file_system_in_memory_is_named() -> None:
+    assert file_system(Path("/dev/shm/any/where")) == "tmpfs" and file_system(Path("/proc")) == "proc"
+    assert "is in memory (tmpfs)" in str(check_results(Path("/dev/shm/absent"))[1][0])
+
+
+# From outside.
+
+
+def write_library(folder: Path, name: str, content: str) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(content)
+
+
+@pytest.fixture
+def light(tmp_path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Environment and arguments for questions that are not about libraries: empty ones, and a small data set."""
+    folder = tmp_path / "light"
+    for name in ("torch", "sklearn"):
+        write_library(folder, name, "")
+    write_files(folder / "MNIST" / "raw")
+    environ = {"PYTHONPATH": f"{folder}:{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    return environ, ("--data", str(folder), "--results", str(tmp_path / "r"))
+
+
+def test_this_machine_could_run_a_study(program: Any, tmp_path: Path) -> None:
+    done = program(*DOCTOR, *DIGITS, "--gpu", "none", "--workers", "1", cwd=tmp_path)
+    assert "a study can run here" in done.stdout and "1,437 train images" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    write_files(tmp_path / "MNIST" / "raw")
+    (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
+    arguments = ("--gpu", "7", "--results", tmp_path / "file", "--data", tmp_path)
+    done = program(*DOCTOR, *arguments, env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
+    errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    for words in ("--gpu 7, but no GPU is visible", "cannot be written", "train-labels-idx1-ubyte has 4 bytes"):
+        assert any(words in line for line in errors), errors
+    assert "a study would not run here" in done.stdout and done.stderr == ""
+
+
+def test_data_that_is_absent_is_no_obstacle_where_there_is_a_network(program: Any, light: Any, tmp_path: Path) -> None:
+    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", "--data", tmp_path, env=light[0])
+    assert f"warning: mnist is not in {tmp_path} and would be downloaded" in done.stdout
+
+
+def test_two_ranks_on_this_host(program: Any, light: Any, tmp_path: Path) -> None:
+    environ, arguments = light
+    done = program(*DOCTOR, *arguments, ranks=2, env=environ, status=Exit.USAGE)
+    assert "error: ranks 0 and 1 are on one host" in done.stdout and "2 ranks started by mpirun" in done.stdout
+    done = program(*DOCTOR, *arguments, "--gpu", "none", "--workers", "1", ranks=2, env=environ)
+    assert "a study can run here" in done.stdout
+    # The study itself says the same, before anything is written.
+    study = (*TOYS, "4", "--results", tmp_path / "r")
+    done = program(*study, ranks=2, env=environ, status=Exit.USAGE)
+    assert "ranks 0 and 1 are on one host" in done.stderr and not (tmp_path / "r").exists()
+    program(*study, "--allow-shared-host", ranks=2, env=environ)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_study_on_one_core_of_several_is_warned(program: Any, tmp_path: Path) -> None:
+    core = {min(os.sched_getaffinity(0))}
+    pinned = {"preexec_fn": lambda: os.sched_setaffinity(0, core)}
+    study = (*TOYS, "2", "--gpu", "none", "--results", tmp_path)
+    assert "--bind-to none" in program(*study, **pinned).stderr
+    assert "--bind-to none" not in program(*study, "--workers", "1", **pinned).stderr
+
+
+def test_libraries_are_tried_in_a_process_like_a_workers(program: Any, tmp_path: Path) -> None:
+    """Installations that are broken in ways of their own; an import that crashes takes only its process along."""
+    write_library(tmp_path, "torch", "raise ImportError('libcudart.so.99: cannot open shared object file')")
+    write_library(tmp_path, "sklearn", "import ctypes; ctypes.string_at(0)")
+    write_library(tmp_path, "mpi4py", "")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
+    write_files(tmp_path / "MNIST" / "raw")
+    environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = program(*DOCTOR, "--gpu", "none", "--data", tmp_path, env=environ, status=Exit.USAGE)
+    assert "torch does not work on cpu (ImportError: libcudart.so.99" in done.stdout
+    assert "sklearn does not work on cpu (the process ended with status -11)" in done.stdout
+    assert "warning: MPI cannot be used (RuntimeError: cannot load MPI library)" in done.stdout
+
+
+def test_an_mpirun_of_another_mpi_is_told(program: Any, light: Any, tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    environ = {**light[0], "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = program(*DOCTOR, *light[1], "--gpu", "none", "--workers", "1", env=environ)
+    if "MPI cannot be used" in done.stdout:
+        pytest.skip("no MPI here")
+    assert f"but {tmp_path / 'mpirun'} is of version 4.1.4" in done.stdout
+
+
+# A driver of one GPU, for machines that have none: the functions that are called, with NVIDIA's names and types.
+DRIVER = """
+#include <string.h>
+#include <stddef.h>
+int cuInit(unsigned f) { return FAIL; }
+int cuGetErrorString(int e, const char **s) { *s = "initialization error"; return 0; }
+int cuDeviceGet(int *d, int n) { *d = n; return 0; }
+int cuDeviceGetName(char *s, int n, int d) { strncpy(s, "Example GPU", n); return 0; }
+int cuDeviceGetUuid_v2(unsigned char u[16], int d) { for (int i = 0; i < 16; i++) u[i] = i; return 0; }
+int cuDevicePrimaryCtxRetain(void **c, int d) { *c = 0; return 0; }
+int cuCtxSetCurrent(void *c) { return 0; }
+int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = 79ull << 30; return 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_gpus_are_asked_through_the_driver(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: Example GPU (UUID: GPU-00010203)'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    write_library(tmp_path, "torch", "import numpy\ndef ones(n, device): return numpy.ones(n)\n")
+    write_files(tmp_path / "MNIST" / "raw")
+    environ = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+
+    def build(status: int) -> None:
+        command = ["gcc", "-shared", "-fPIC", f"-DFAIL={status}", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+        subprocess.run(command, input=DRIVER, text=True, check=True)
+
+    arguments = ("--data", tmp_path, "--results", tmp_path / "r")
+    build(0)
+    done = program(*DOCTOR, *arguments, env=environ)
+    assert "cuda:0  1        Example GPU  79.0 of 80.0 GiB" in done.stdout, done.stdout
+    done = program(*DOCTOR, *arguments, "--allow-shared-host", ranks=2, env=environ)
+    assert "ranks 0, 1 share GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in done.stdout
+    build(3)
+    done = program(*DOCTOR, *arguments, env=environ, status=Exit.USAGE)
+    assert "no worker can use cuda:0 (OSError: cuInit: initialization error (3))" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")
+def test_a_real_gpu_is_found(program: Any) -> None:
+    done = program(*DOCTOR, *DIGITS, status=None)
+    row = next(line for line in done.stdout.splitlines() if " cuda:" in line)
+    assert "GiB" in row and "NVIDIA" in row, done.stdout

@@ -1,0 +1,199 @@
+"""The engine from outside: real processes, real mpirun, real deaths."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Exit
+from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run
+
+LAYOUTS = {"1 process": (0, 1), "1 node x 3 slots": (0, 3), "3 nodes x 2 slots": (3, 2)}
+STUDY = ("7", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "5", "--data-size", "1000")
+
+
+def test_the_table_is_the_same_on_any_layout(program: Any, tmp_path: Path) -> None:
+    tables = {}
+    for name, (ranks, workers) in LAYOUTS.items():
+        folder = tmp_path / name.replace(" ", "-")
+        program(*TOYS, *STUDY, "--gpu", "none", "--workers", workers, "--results", folder, ranks=ranks)
+        tables[name] = table_without_run(folder / "trials.csv")
+        assert len(journal_lines(folder)) == 42
+    assert len(set(tables.values())) == 1
+    places = {tuple(line["place"][1:3]) for line in journal_lines(tmp_path / "3-nodes-x-2-slots")}
+    assert {rank for rank, _ in places} == {0, 1, 2}, "every rank's slots work, rank 0's too"
+
+
+# What happens, whether the first attempt's failure recovers, and what the failed table must say.
+FAULTS = {
+    "sigkill": "killed by SIGKILL",
+    "segfault": "killed by SIGSEGV",
+    "c_exit": "ended with exit code 7",
+    "out_of_memory": "Cannot allocate memory",
+    "exception": "ValueError: a point outside the domain",
+    "unpicklable_exception": "Unpicklable: with a cause that must survive",
+    "hang": "hung: no result within 1 s",
+    "last_words": "the last thing I saw was a bear\nended with exit code 3",
+    "nan": "the objective returned NaN as square",
+    "unpicklable_result": "TypeError: float() argument",
+    "wrong_key": "'elsewhere', which is not an open trial",
+    "no_result": "returned nothing for 't3'",
+    "dies_sending": "killed by SIGALRM",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failing_trial_is_retried_then_recorded(program: Any, tmp_path: Path, fault: str) -> None:
+    common = (*TOYS, "8", "--batch-trials", "4", "--deadline", "1", "--gpu", "none", "--workers", "2", "--fault", fault)
+    common = (*common, "--at", "t3")
+    done = program(*common, "--results", tmp_path / "r", status=Exit.FAILED_TRIALS)
+    lines = {line["key"]: line for line in journal_lines(tmp_path / "r")}
+    assert sorted(lines) == [f"t{i}" for i in range(8)] and len(journal_lines(tmp_path / "r")) == 8
+    assert [key for key, line in lines.items() if line["error"]] == ["t3"]
+    assert FAULTS[fault] in lines["t3"]["error"] and lines["t3"]["attempt"] == 2 and lines["t3"]["values"] == {}
+    assert "failed: trial t3" in done.stderr
+    row = next(row for row in (tmp_path / "r" / "trials.csv").read_text().splitlines() if row.startswith("t3,"))
+    assert "nan" in row
+    # The same command finds the study complete, and says again what failed.
+    again = program(*common, "--results", tmp_path / "r", status=Exit.FAILED_TRIALS)
+    assert "failed: trial t3" in again.stderr and len(journal_lines(tmp_path / "r")) == 8
+    # A fault that strikes once leaves no trace but the attempt.
+    (tmp_path / "marks").mkdir()
+    program(*common, "--marks", tmp_path / "marks", "--results", tmp_path / "once")
+    assert {line["key"]: line["attempt"] for line in journal_lines(tmp_path / "once")}["t3"] == 2
+    # Failed trials are evaluated again when that is asked for.
+    program(*common[:-4], "--results", tmp_path / "r", "--retry-failed")
+    assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "once" / "trials.csv")
+
+
+@pytest.mark.parametrize("fault", ["flood", "dies_idle"])
+def test_what_harms_no_trial_changes_nothing(program: Any, tmp_path: Path, fault: str) -> None:
+    arguments = (*TOYS, "6", "--gpu", "none", "--workers", "2", "--seconds", "0.1", "--fault", fault, "--at", "t2")
+    program(*arguments, "--results", tmp_path)
+    assert len(journal_lines(tmp_path)) == 6
+
+
+def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
+    for ranks in (0, 2):
+        arguments = (*TOYS, "6", "--gpu", "none", "--workers", "2", "--fault", "cannot_build")
+        done = program(*arguments, "--results", tmp_path / str(ranks), ranks=ranks, status=Exit.ERROR)
+        assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
+
+
+def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
+    done = program(*TOYS, "12", "--gpu", "none", "--workers", "1", "--batch", "5", "-v", "--results", tmp_path)
+    assert done.stderr.count("started") == 3 and done.stderr.count("replaced after 5 batches") == 2
+    assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
+
+
+def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str]:
+    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *map(str, arguments)]
+    command += ["--gpu", "none", "--workers", "2", "--results", str(folder)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for_lines(folder: Path, n: int) -> None:
+    deadline = time.monotonic() + 60
+    while not (folder / "journal.jsonl").exists() or len(journal_lines(folder)) < n:
+        assert time.monotonic() < deadline, "the study made no progress"
+        time.sleep(0.02)
+
+
+def family(pid: int) -> set[int]:
+    """A process and all its descendants."""
+    pairs = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout.split()[2:]
+    parent = dict(zip(map(int, pairs[::2]), map(int, pairs[1::2]), strict=True))
+    found = {pid}
+    while more := {child for child, of in parent.items() if of in found} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    states = subprocess.run(["ps", "-eo", "pid,stat"], capture_output=True, text=True, check=True).stdout.split()[2:]
+    running = {int(pid) for pid, state in zip(states[::2], states[1::2], strict=True) if not state.startswith("Z")}
+    return pids & running
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path, ranks: int) -> None:
+    arguments = ("40", "--rounds", "2", "--array-size", "9", "--seconds", "0.02")
+    program(*TOYS, *arguments, "--gpu", "none", "--results", tmp_path / "clean")
+    folder = tmp_path / "killed"
+    for wanted in (5, 30, 55):
+        job = start(folder, *arguments, ranks=ranks)
+        wait_for_lines(folder, wanted)
+        members = family(job.pid)
+        os.kill(max(members) if wanted == 30 else job.pid, signal.SIGKILL)
+        if wanted == 30:  # a worker: the study goes on; so end it less gently
+            time.sleep(0.2)
+            os.killpg(job.pid, signal.SIGKILL)
+        job.communicate(timeout=60)
+        deadline = time.monotonic() + 5
+        while left := alive(members):
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            time.sleep(0.05)
+    program(*TOYS, *arguments, "--gpu", "none", "--workers", "3", "--results", folder, ranks=2 - ranks)
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) == 80
+    assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
+    left = [name for name in os.listdir("/dev/shm") if name.startswith("psm_")]
+    assert left == [], "shared memory was left behind"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path, number: int) -> None:
+    job = start(tmp_path, "200", "--seconds", "0.05")
+    wait_for_lines(tmp_path, 4)
+    os.kill(job.pid, number)
+    _, stderr = job.communicate(timeout=20)
+    assert job.returncode == Exit.STOPPED, stderr
+    assert "run the same command to continue" in stderr
+    done = len(journal_lines(tmp_path))
+    assert 4 <= done < 200
+    program(*TOYS, "200", "--gpu", "none", "--workers", "2", "--results", tmp_path)
+    assert len(journal_lines(tmp_path)) == 200
+
+
+def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: Path) -> None:
+    job = start(tmp_path, "30", "--seconds", "3", "--grace", "60")
+    wait_for_lines(tmp_path, 2)
+    members = family(job.pid)
+    job.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert job.poll() is None, "running trials may finish"
+    before = len(journal_lines(tmp_path))
+    job.send_signal(signal.SIGTERM)
+    _, stderr = job.communicate(timeout=20)
+    assert job.returncode == Exit.STOPPED, stderr
+    assert len(journal_lines(tmp_path)) == before, "the running trials had seconds to go and were not waited for"
+    time.sleep(1)
+    assert not alive(members)
+    program(*TOYS, "30", "--gpu", "none", "--workers", "2", "--results", tmp_path)
+    keys = [line["key"] for line in journal_lines(tmp_path)]
+    assert len(keys) == len(set(keys)) == 30
+
+
+def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
+    """Ranks that wait for one long trial use under 3 % of a core each."""
+    job = start(tmp_path, "1", "--seconds", "6", ranks=2)
+    time.sleep(2.5)  # imports and start-up are over
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in family(job.pid)}
+    ranks = [pid for pid, words in commands.items() if b"python" in words[0] and b"tests.toys" in words]
+    assert len(ranks) == 2, commands
+
+    def used() -> list[int]:
+        return [sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in ranks]
+
+    before, start_time = used(), time.monotonic()
+    time.sleep(2.5)
+    ticks = (time.monotonic() - start_time) * os.sysconf("SC_CLK_TCK")
+    shares = [(after - earlier) / ticks for after, earlier in zip(used(), before, strict=True)]
+    job.communicate(timeout=60)
+    assert max(shares) < 0.03 + 2 / ticks, shares  # two ticks: the clock's resolution

@@ -1,0 +1,94 @@
+"""Studies run in shares, and their journals joined."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Exit, UsageError
+from common.journal import read_journal
+from common.merge import merge
+from common.study import Share, Study
+from common.trial import Search, Trial
+from tests.helpers import TOYS, journal_lines, table_without_run
+
+STUDY = ("6", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
+ONE = ("--gpu", "none", "--workers", "1")
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "1/2/3", "a/b", "1.0/2"])
+def test_a_share_is_k_of_n(text: str) -> None:
+    with pytest.raises(ValueError, match="K/N"):
+        Share.parse(text)
+    assert Share.parse("2/3") == Share(2, 3)
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_shares_have_every_batch_once_and_about_as_many(of: int) -> None:
+    def search(name: str) -> Search:
+        yield [(Trial(f"{name}{i}", {}), Trial(f"{name}{i}b", {})) for i in range(5)]
+
+    shares = [Study([search(name) for name in "abcd"], {}, {}, Share(k + 1, of)).start() for k in range(of)]
+    everything = Study([search(name) for name in "abcd"], {}, {}).start()
+    assert sorted(batch[0].key for share in shares for batch in share) == sorted(b[0].key for b in everything)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 2
+
+
+def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: Path) -> None:
+    whole, joined = tmp_path / "whole", tmp_path / "joined"
+    program(*TOYS, *STUDY, *ONE, "--results", whole)
+    shares = []
+    for k in (1, 2, 3):
+        share = tmp_path / f"share-{k}"
+        done = program(*TOYS, *STUDY, *ONE, "--results", share, "--share", f"{k}/3")
+        assert f"share {k}/3 is done" in done.stdout and not (share / "trials.csv").exists()
+        assert len(journal_lines(share)) == 6  # a third of the first rounds; no round was complete
+        program("-m", "common.status", share, status=Exit.STOPPED)
+        again = program(*TOYS, *STUDY, *ONE, "--results", share, "--share", f"{k}/3")
+        assert f"share {k}/3 is done" in again.stdout and len(journal_lines(share)) == 6
+        shares.append(share)
+    program("-m", "common.merge", *shares, "--into", joined)
+    assert len(journal_lines(joined)) == 18
+    program("-m", "common.status", joined, status=Exit.STOPPED)
+    # What is left, the second rounds, may be shared again.
+    other = tmp_path / "other"
+    shutil.copytree(joined, other)
+    program(*TOYS, *STUDY, *ONE, "--results", joined, "--share", "1/2")
+    assert 18 < len(journal_lines(joined)) < 36
+    program("-m", "common.merge", other, joined, "--into", joined)
+    program(*TOYS, *STUDY, *ONE, "--results", joined)
+    assert len(journal_lines(joined)) == 36
+    assert table_without_run(joined / "trials.csv") == table_without_run(whole / "trials.csv")
+    history, first = read_journal(joined), read_journal(whole)
+    assert history is not None and first is not None
+    for key, result in first.results.items():
+        assert list(history.results[key].arrays["array"]) == list(result.arrays["array"])
+
+
+def test_a_failure_gives_way_to_a_success_and_never_the_reverse(program: Any, tmp_path: Path) -> None:
+    good, bad, into = tmp_path / "good", tmp_path / "bad", tmp_path / "into"
+    program(*TOYS, "3", *ONE, "--results", good)
+    program(*TOYS, "3", *ONE, "--results", bad, "--fault", "c_exit", "--at", "t1", status=3)
+    merge([good, bad], into)
+    assert not any(line["error"] for line in journal_lines(into))
+    merge([bad], tmp_path / "later")
+    merge([good], tmp_path / "later")
+    history = read_journal(tmp_path / "later")
+    assert history is not None and not any(result.failed for result in history.results.values())
+    before = (into / "journal.jsonl").read_bytes()
+    merge([good, bad, into], into)
+    assert (into / "journal.jsonl").read_bytes() == before
+
+
+def test_studies_of_other_settings_are_not_joined(program: Any, tmp_path: Path) -> None:
+    for n in ("3", "4"):
+        program(*TOYS, n, *ONE, "--results", tmp_path / n)
+    with pytest.raises(UsageError, match="n = 4"):
+        merge([tmp_path / "3", tmp_path / "4"], tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+    with pytest.raises(UsageError, match="n = 4"):
+        merge([tmp_path / "3"], tmp_path / "4")
+    for arguments in ((tmp_path / "3",), (tmp_path / "no", "--into", tmp_path / "into"), ()):
+        done = program("-m", "common.merge", *arguments, status=Exit.USAGE)
+        assert done.stderr.count("\n") == 1 and done.stdout == ""

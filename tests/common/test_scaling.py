@@ -1,0 +1,77 @@
+"""Speed-up and efficiency from the journals of real runs."""
+
+import csv
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Exit
+from common.history import History
+from common.journal import Journal
+from common.scaling import Measured, compare, main, measured
+from tests.helpers import TOYS
+
+SLOTS = ["node1/0/0/cuda:0", "node2/1/0/cuda:0"]
+STUDY = (*TOYS, "12", "--seconds", "0.05", "--gpu", "none")
+
+
+def ends(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [line["end"]["seconds"] for line in lines if "end" in line]
+
+
+def test_a_table_and_a_figure_of_real_runs(program: Any, tmp_path: Path) -> None:
+    folders = {n: tmp_path / f"on-{n}" for n in (1, 4)}
+    for n, folder in folders.items():
+        program(*STUDY, "--workers", n, "--results", folder)
+    program(*STUDY, "--workers", "2", "--results", folders[1])  # reports again, and is not counted
+    done = program("-m", "common.scaling", folders[4], folders[1], "--into", tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out" / "scaling.csv").open()))
+    assert [(row["slots"], row["nodes"], row["study"]) for row in rows] == [("1", "1", "on-1"), ("4", "1", "on-4")]
+    one, four = ends(folders[1])[0], ends(folders[4])[0]
+    assert float(rows[0]["speed_up"]) == 1 and float(rows[1]["speed_up"]) == pytest.approx(one / four, rel=1e-3)
+    assert float(rows[1]["efficiency"]) == pytest.approx(one / four / 4, rel=1e-3)
+    assert 0 < float(rows[1]["busy"]) <= 1
+    assert len(done.stdout.splitlines()) == 3
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"scaling.csv", "scaling.svg", "scaling.png"}
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: Any) -> None:
+    for name, seed, complete in (("a", 0, True), ("b", 1, True), ("c", 0, False)):
+        with closing(Journal(tmp_path / name, {"settings": {"experiment": "toys", "seed": seed}})) as journal:
+            journal.note(run={"slots": SLOTS})
+            journal.note(end={"complete": complete, "seconds": 1.0})
+    for name, text in {"b": "seed = 1", "c": "not complete: run the same command", "d": "holds no study"}.items():
+        assert main([str(tmp_path / "a"), str(tmp_path / name), "--into", str(tmp_path / "out")]) == Exit.USAGE
+        said = capsys.readouterr()
+        assert text in said.err and said.err.count("\n") == 1 and said.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_runs_of_a_study_add_up() -> None:
+    """A study that its job's time limit cut in two, on other nodes the second time."""
+    history = History(
+        {}, runs=[{"slots": SLOTS}, {"slots": [slot.replace("node1", "node3") for slot in SLOTS]}],
+        ends=[{"complete": False, "seconds": 10.0}, {"complete": True, "seconds": 5.0}],
+    )  # fmt: skip
+    assert measured(Path("r/two"), history) == Measured("two", 2, 2, 15.0, 0)
+    history.runs[1]["slots"] = SLOTS[:1]
+    with pytest.raises(Exception, match="different numbers of slots"):
+        measured(Path("r"), history)
+    del history.ends[0]
+    with pytest.raises(Exception, match="was killed"):
+        measured(Path("r"), history)
+
+
+BY_NAME = {"d": 50, "a": 90, "b": 60}
+
+
+def test_the_reference_is_the_median_on_the_fewest_slots() -> None:
+    found = [Measured("c", 8, 4, 30.0, 120.0), *(Measured(name, 2, 1, float(s), 2.0) for name, s in BY_NAME.items())]
+    points = compare(found)
+    assert [point.measured.name for point in points] == ["a", "b", "d", "c"]
+    assert [point.speed_up for point in points] == [120 / 90, 120 / 60, 120 / 50, 120 / 30]
+    assert points[3].efficiency == 0.5 and points[3].busy == 0.5

@@ -1,0 +1,243 @@
+"""Every overlay builds, is valid for a cluster's API, and asks for a command that the programs take."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.cli import _parser
+from common.journal import read_journal
+from common.node import RunOptions
+from common.settings import from_namespace
+from mnist_nn.experiment import Bagging
+from mnist_svm.experiment import SvmGrid
+from tests.helpers import ROOT
+from tests.k8s.manifests import (
+    KUSTOMIZATIONS,
+    MPIJOB_OVERLAYS,
+    Manifest,
+    build,
+    environment,
+    mpijobs,
+    overlay,
+    pod_specs,
+    yaml,
+)
+
+CRDS = ROOT.parent / "shared" / "data" / "k8s"
+EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
+KUBERNETES = "1.32"
+CORE = ("v1", "apps/v1", "batch/v1")
+
+each_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
+each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
+
+
+@each_kustomization
+def test_core_kinds_are_valid(folder: Path) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for manifest in build(folder):
+        if manifest["apiVersion"] in CORE:
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@each_kustomization
+def test_jobs_of_kubeflow_are_valid(folder: Path) -> None:
+    """Against the operators' own definitions, where every field must be known."""
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
+    for manifest in build(folder):
+        if manifest["apiVersion"] not in CORE:
+            schema = strict(schema_of(manifest))
+            jsonschema.validate({k: v for k, v in manifest.items() if k != "metadata"}, schema)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    """The check above can fail: also deep in the pod of a job."""
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
+    job = mpijobs("svm")["svm"]
+    job = yaml.safe_load(yaml.safe_dump(job))
+    container(job, "Worker")["resourcs"] = {}
+    with pytest.raises(jsonschema.ValidationError, match="resourcs"):
+        jsonschema.validate({k: v for k, v in job.items() if k != "metadata"}, strict(schema_of(job)))
+
+
+def schema_of(manifest: Manifest) -> dict[str, Any]:
+    group, version = manifest["apiVersion"].split("/")
+    path = CRDS / f"{group}_{manifest['kind'].lower()}s.yaml"
+    if not path.exists():
+        pytest.skip(f"no definition of {manifest['kind']} in {path.parent}")
+    definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    found = [one for one in definition["spec"]["versions"] if one["name"] == version]
+    schema: dict[str, Any] = found[0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["metadata"]
+    return schema
+
+
+def strict(schema: Any) -> Any:
+    """JSON schema of a CRD's openAPIV3Schema, in which an object has no fields but those listed."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes") and key != "nullable"}
+    for key in ("items", "not", "additionalProperties", "anyOf", "allOf", "oneOf"):
+        if key in out:
+            out[key] = strict(out[key])
+    if "properties" in out:
+        out["properties"] = {name: strict(part) for name, part in out["properties"].items()}
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            out.setdefault("additionalProperties", False)
+    if schema.get("x-kubernetes-int-or-string"):
+        out.pop("type", None)
+    if schema.get("nullable") and isinstance(out.get("type"), str):
+        out["type"] = [out["type"], "null"]
+    return out
+
+
+@each_mpijob_overlay
+def test_a_rank_per_worker_started_by_a_launcher_that_goes_on(name: str) -> None:
+    for job in mpijobs(name).values():
+        spec = job["spec"]
+        assert spec["slotsPerWorker"] == 1 and spec["mpiImplementation"] == "OpenMPI"
+        assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"  # the definition has no list of values
+        assert spec["sshAuthMountPath"] == "/home/mpiuser/.ssh"
+        policy = spec["runPolicy"]
+        assert policy["backoffLimit"] >= 3 and policy["cleanPodPolicy"] == "Running"
+        assert policy["ttlSecondsAfterFinished"] > 0
+        words = script(job).split()
+        assert words[words.index("mpirun") :][:7] == [
+            "mpirun", "--hostfile", "/etc/mpi/hostfile", "--map-by", "ppr:1:node", "--bind-to", "none",
+        ]  # fmt: skip
+        worker = container(job, "Worker")
+        assert worker["command"] == ["/usr/sbin/sshd", "-De"]
+        assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
+        assert "nvidia.com/gpu" not in str(container(job, "Launcher")["resources"])
+
+
+@each_mpijob_overlay
+def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
+    """As the shell would split it, by the program's own parser."""
+    searches = set()
+    for job in mpijobs(name).values():
+        env = environment(container(job, "Launcher"))
+        program, *arguments = env["SEARCH"].split()
+        accepted(program, [*arguments, "--data", "/data", "--results", env["RESULTS"], *env["OPTIONS"].split()])
+        searches.add(program)
+    assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name, set(EXPERIMENTS))
+
+
+@pytest.mark.slow
+def test_shares_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
+    """The commands of both manifests as they are, but for a smaller search on the built-in digits."""
+    (job,), (finish,) = overlay("indexed-job"), overlay("indexed-job-finish")
+    env = environment(pod_specs(job)[0]["containers"][0])
+    assert int(env["SHARES"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert environment(pod_specs(finish)[0]["containers"][0]) == env
+    accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
+    assert finish["metadata"]["name"] != job["metadata"]["name"]
+    small = {
+        **os.environ, **env, "SEARCH": "mnist_svm 4", "OPTIONS": "--dataset digits --gpu none --workers 1",
+        "RESULTS": str(tmp_path / "svm"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    for manifest, indexes in ((job, range(int(env["SHARES"]))), (finish, range(1))):
+        (container,) = pod_specs(manifest)[0]["containers"]
+        for index in indexes:
+            command = [*container["command"], *container["args"]]
+            done = subprocess.run(
+                command, env={**small, "JOB_COMPLETION_INDEX": str(index)}, cwd=ROOT, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+    history = read_journal(tmp_path / "svm")
+    assert history is not None and history.complete and len(history.results) == 4 * 4 * 5 + 1
+    assert len(history.runs) == 5
+
+
+def accepted(program: str, arguments: list[str]) -> RunOptions:
+    """The run options of a command line, once the program's settings have accepted it too."""
+    experiment = EXPERIMENTS[program]
+    namespace = _parser(experiment, program).parse_args(arguments)
+    from_namespace(experiment, namespace)
+    options: RunOptions = from_namespace(RunOptions, namespace)
+    return options
+
+
+def script(job: Manifest) -> str:
+    text: str = container(job, "Launcher")["args"][0]
+    return text
+
+
+def container(job: Manifest, role: str) -> Manifest:
+    (one,) = job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"]
+    found: Manifest = one
+    return found
+
+
+@each_kustomization
+def test_pods_are_unprivileged_bounded_and_whole(folder: Path) -> None:
+    """Memory is limited, nothing runs as root, and each mount has its volume; the NFS server is the one exception."""
+    for manifest in build(folder):
+        for pod in pod_specs(manifest):
+            volumes = {volume["name"] for volume in pod.get("volumes", [])}
+            for one in pod["containers"] + pod.get("initContainers", []):
+                assert {mount["name"] for mount in one.get("volumeMounts", [])} <= volumes
+            if manifest["metadata"]["name"] == "nfs":
+                continue
+            security = pod["securityContext"]
+            assert security["runAsNonRoot"] and security["runAsUser"] == security["fsGroup"] == 1000
+            for one in pod["containers"]:
+                assert one["securityContext"]["allowPrivilegeEscalation"] is False
+                assert "memory" in one["resources"]["limits"] and "memory" in one["resources"]["requests"]
+
+
+@each_kustomization
+def test_claims_are_those_of_the_storage(folder: Path) -> None:
+    claims = {one["metadata"]["name"] for one in build(ROOT / "k8s" / "storage") if one["kind"].endswith("Claim")}
+    assert claims == {"results", "data"}
+    for manifest in build(folder):
+        for pod in pod_specs(manifest):
+            used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod.get("volumes", [])]
+            assert set(used) <= claims | {"nfs-disk", None}
+
+
+def test_what_each_place_changes() -> None:
+    gke = mpijobs("gke")["nn"]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+    assert "cloud.google.com/gke-accelerator" in gke["spec"]["nodeSelector"]
+    assert {one["key"] for one in gke["spec"]["tolerations"]} == {"nvidia.com/gpu", "cloud.google.com/gke-spot"}
+    mig = mpijobs("mig")["svm"]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+    assert mig["spec"]["nodeSelector"]["cloud.google.com/gke-gpu-partition-size"] == "1g.5gb"
+    kueue = mpijobs("kueue")["svm"]
+    assert kueue["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
+    assert kueue["spec"]["runPolicy"]["suspend"] is True
+    for job in mpijobs("cpu").values():
+        assert "nvidia.com/gpu" not in str(job)
+    modes = {one["metadata"]["name"]: one["spec"]["accessModes"] for one in overlay("cpu") if "Claim" in one["kind"]}
+    assert modes == {"results": ["ReadWriteOnce"], "data": ["ReadWriteOnce"]}
+    nfs = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in overlay("nfs")}
+    for name in ("results", "data"):
+        claim, volume = nfs["PersistentVolumeClaim", name], nfs["PersistentVolume", name]
+        assert claim["volumeName"] == name and claim["storageClassName"] == ""
+        assert claim["accessModes"] == volume["accessModes"] and claim["resources"]["requests"] == volume["capacity"]
+
+
+def test_deleting_a_search_keeps_its_results() -> None:
+    for folder in KUSTOMIZATIONS:
+        if folder.name not in ("storage", "nfs", "cpu"):
+            assert not [one for one in build(folder) if one["kind"] in ("PersistentVolumeClaim", "PersistentVolume")]
+
+
+def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
+    from common.settings import Parser, add_settings
+    from mnist_nn.parallel.settings import Settings
+
+    jobs = {manifest["kind"]: manifest["spec"] for manifest in overlay("ddp")}
+    replicas = jobs["PyTorchJob"]["pytorchReplicaSpecs"].values()
+    asked = [replica["template"]["spec"]["containers"][0]["args"] for replica in replicas]
+    for arguments in [*asked, jobs["TrainJob"]["trainer"]["args"]]:
+        parser = Parser(prog="ddp")
+        add_settings(parser, Settings)
+        settings = from_namespace(Settings, parser.parse_args(arguments))
+        # A pod that is made again goes on where the last checkpoint is, which outlives it.
+        assert settings.resume and settings.results == Path("/results/ddp") and settings.data_folder == Path("/data")

@@ -1,0 +1,336 @@
+"""Data-parallel training: it computes what one process would, whoever launches it, and ends when a part of it dies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from common.errors import Exit, UsageError
+from common.journal import Journal
+from common.trial import Result, Trial
+from mnist_nn.ddp import main
+from mnist_nn.parallel.chosen import best_of
+from mnist_nn.parallel.rendezvous import Address, Started, derived_port, first_node, known_address, started
+from mnist_nn.predict import load_model
+from tests.helpers import ROOT
+from tests.mnist_nn.scaled_digits import write_as_mnist
+
+ENDS_WITHIN_S = 30.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 training and 101 test images."""
+    folder = tmp_path_factory.mktemp("data")
+    write_as_mnist(folder, 300, 101)
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Here and in the processes that are started: cores are few and shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ONE_THREAD.items():
+            patch.setenv(name, value)
+        yield
+    torch.set_num_threads(before)
+
+
+def losses(folder: Path) -> list[float]:
+    """All losses in a log: of steps while training, and of epochs."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line[name] for line in lines for name in ("loss", "train_loss", "test_loss", "accuracy") if name in line]
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "ddp.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# The same steps, whatever the number of processes
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("worlds")
+    command = (sys.executable, "-m", "tests.mnist_nn.worlds", folder)
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, check=True, timeout=240)
+    return {file.stem: np.load(file) for file in folder.glob("*.npz")}
+
+
+@pytest.mark.parametrize("world", ["1-ddp", "2-ddp", "3-ddp", "2-fsdp", "3-fsdp"])
+def test_gradients_metrics_and_weights_are_those_of_one_process(worlds: dict[str, Any], world: str) -> None:
+    """A full and an uneven batch, the latter with fewer images than processes; the loss of each epoch; the test."""
+    expected, found = worlds["reference"], worlds[world]
+    assert set(found) == set(expected)
+    for name in expected:
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=0, atol=2e-5 * abs(expected[name]).max(), err_msg=name
+        )
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process with batches of 128."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert main(["--data", str(data), "--results", str(folder), "--epochs", "2", "--batch-size", "128"]) == Exit.DONE
+    return folder
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "options"), [((), 2, ()), (TORCHRUN, 0, ()), ((), 0, ("--nproc-per-node", "2"))],
+    ids=["mpirun", "torchrun", "plain"],
+)  # fmt: skip
+def test_two_halves_are_a_whole(
+    program: Any, data: Path, alone: Path, tmp_path: Path, launcher: Any, ranks: int, options: Any
+) -> None:
+    command = ("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, "--epochs", "2", "--batch-size", "64")
+    done = program(*launcher, *command, *options, ranks=ranks)
+    assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-4)
+    (row,) = rows(tmp_path)
+    assert (row["nodes"], row["devices"], row["batch"], row["epochs"]) == ("1", "2", "64", "2")
+    said = done.stdout.splitlines()
+    assert len(said) == 3 and said[2].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
+
+
+# What is kept
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
+    command = ["--data", str(data), "--batch-size", "50", "--save-model", "--results"]
+    assert main([*command, str(tmp_path / "a"), "--epochs", "3"]) == Exit.DONE
+    assert main([*command, str(tmp_path / "b"), "--epochs", "1"]) == Exit.DONE
+    assert main([*command, str(tmp_path / "b"), "--epochs", "3", "--resume"]) == Exit.DONE
+    one, two = (torch.load(tmp_path / name / "model.pt", weights_only=True)["weights"] for name in "ab")
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert [row["epochs"] for row in rows(tmp_path / "b")] == ["1", "3"]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: Any) -> None:
+    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "1"]
+    assert main(command) == Exit.DONE
+    assert main([*command, "--resume", "--batch-size", "32"]) == Exit.USAGE
+    assert "has batch-size = 64, this command 32" in capsys.readouterr().err
+    path = tmp_path / "checkpoint.pt"
+    whole = path.read_bytes()
+    marker = tmp_path / "ran"
+    for content in (whole[:-100], pickle.dumps(Touch(str(marker)))):
+        path.write_bytes(content)
+        assert main([*command, "--resume"]) == Exit.USAGE
+        assert capsys.readouterr().err.endswith("is no checkpoint of this program: train anew, without --resume\n")
+    assert not marker.exists()
+
+
+class Touch:
+    """What would write a file if it were unpickled without care."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (self.path, "w")
+
+
+def search(folder: Path, losses: list[list[float]]) -> None:
+    """The journal of a search with these losses of each parameter set's folds."""
+    header = {"settings": {"experiment": "mnist_nn", "folds": 2}, "versions": {}, "commit": None, "command": []}
+    outcomes = []
+    for tuning, folds in enumerate(losses):
+        for fold, loss in enumerate(folds):
+            params = {
+                "bootstrap": 0, "tuning": tuning, "n_conv_layer": 3 + tuning, "kernel_size": 3, "n_hidden_layer": 8,
+                "learning_rate": 0.02, "momentum": 0.1, "fold": fold,
+            }  # fmt: skip
+            key = f"b0/t{tuning}/f{fold}"
+            outcomes.append((Trial(key, params), Result(key, {"loss": loss})))
+    with closing(Journal(folder, header)) as journal:
+        journal.append(outcomes)
+
+
+def test_the_best_network_of_a_search_is_trained(tmp_path: Path) -> None:
+    """The third set is better on one fold, whose other one is not known; the fourth one diverged there."""
+    search(tmp_path / "search", [[0.9, 0.9], [0.5, 0.6], [0.1], [0.1, float("inf")]])
+    command = ("--dataset", "digits", "--from", str(tmp_path / "search"), "--epochs", "2", "--save-model")
+    assert main([*command, "--results", str(tmp_path / "r")]) == Exit.DONE
+    model = load_model(tmp_path / "r" / "model.pt")  # so mnist_nn.predict's own reader takes it
+    assert model.params["n_conv_layer"] == 4 and model.params["learning_rate"] == 0.02
+    (row,) = rows(tmp_path / "r")
+    assert row["network"] == "search" and row["lr"] == "0.02" and float(row["accuracy"]) > 0.2
+
+
+def test_where_there_is_no_best_network_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no search"):
+        best_of(tmp_path)
+    search(tmp_path, [[0.1], [0.2, float("inf")]])
+    with pytest.raises(UsageError, match="no parameter set with a finite loss on every fold"):
+        best_of(tmp_path)
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--backend mpi", f"PyTorch {torch.__version__} sees"),
+        ("--backend nccl --no-cuda", "--backend nccl needs GPUs: --no-cuda leaves none: give --backend gloo"),
+        (
+            "--dataset digits",
+            "--dataset digits does not fit the network: the Kubeflow network needs images of",
+        ),
+        ("--network search", "--network search needs --from RESULTS"),
+        ("--network kubeflow --from x", "name two networks"),
+        ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no search"),
+        ("--batch-size 0", "0 is too small"),
+        ("--lr 1e30", "the loss is not finite in step"),
+    ],
+)
+def test_a_command_that_cannot_work_ends_in_one_line(
+    data: Path, tmp_path: Path, capsys: Any, options: str, text: str
+) -> None:
+    if "mpi" in options and torch.distributed.is_mpi_available():
+        pytest.skip("this PyTorch has MPI")
+    words = options.replace("nowhere-to-be-found/x", str(data)).split()
+    given = [] if "--data" in words else ["--data", str(data)]
+    status = main([*words, *given, "--epochs", "1", *([] if "--results" in words else ["--results", str(tmp_path)])])
+    said = capsys.readouterr().err
+    assert status == (Exit.ERROR if "--lr" in words else Exit.USAGE) and text in said and said.count("\n") == 1
+
+
+def test_a_taken_port_is_named(data: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        assert main(["--data", str(data)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert f"rank 0 at 127.0.0.1:{port} cannot listen" in said and said.count("\n") == 1
+
+
+# Who launched us
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
+NODES = {"SLURM_STEP_NODELIST": "gpu[08-11,20],login"}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "PMIX_NAMESPACE": "prte-1@1"}
+HERE = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+TORCH = {"RANK": "2", "WORLD_SIZE": "3"}
+MASTER = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "who", "address"),
+    [
+        ({}, Started("", 0, 1), Address("127.0.0.1", 0)),
+        ({**TORCH, **MASTER}, Started("torch", 2, 3), Address("job-master-0", 23456)),
+        ({**TORCH, **MASTER, **SLURM}, Started("torch", 2, 3), Address("job-master-0", 23456)),
+        ({**SLURM, **NODES}, Started("srun", 2, 3), Address("gpu08", derived_port("7.0"))),
+        ({**SLURM, **NODES, **MASTER}, Started("srun", 2, 3), Address("job-master-0", 23456)),
+        (OPEN_MPI, Started("mpirun", 2, 3), None),
+        ({**OPEN_MPI, **MASTER}, Started("mpirun", 2, 3), Address("job-master-0", 23456)),
+        ({**OPEN_MPI, **HERE}, Started("mpirun", 2, 3), Address("127.0.0.1", derived_port("prte-1@1"))),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Started("mpiexec", 1, 2), None),
+        ({"RANK": "3", "WORLD_SIZE": "3"}, Started("", 0, 1), Address("127.0.0.1", 0)),
+    ],
+    ids=["shell", "torchrun", "torchrun in srun", "srun", "srun, told", "mpirun", "mpirun, told", "mpirun here",
+         "mpiexec", "nonsense"],
+)  # fmt: skip
+def test_the_environment_says_who_and_where(environ: dict[str, str], who: Started, address: Address | None) -> None:
+    assert started(environ) == who
+    assert known_address(who, environ) == address
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n1", "n1"), ("n1,n2", "n1"), ("n[1-3]", "n1"), ("a[08-11,13],b[1,2]", "a08"), ("a,b[1-2]", "a")],
+)  # fmt: skip
+def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
+    assert first_node(nodes) == first
+
+
+# A process that dies ends all
+
+
+def start(arguments: list[str], **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mnist_nn.ddp", "--epochs", "100000", *arguments], cwd=ROOT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for_an_epoch(folder: Path, *processes: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoint.pt").exists():
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that train: the command line of a spawned child says so; the resource tracker's does not."""
+    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int) -> None:
+    job = start(["--data", str(data), "--results", str(tmp_path), "--nproc-per-node", "2"])
+    wait_for_an_epoch(tmp_path, job)
+    ranks = children(job.pid)
+    os.kill(ranks[victim], signal.SIGKILL)
+    assert job.wait(ENDS_WITHIN_S) != 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str]]:
+    """A process for each of `options`, as the pods of a PyTorchJob: nobody ends them from outside."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(options))}
+    return [start([*arguments, *more], RANK=str(rank), **where) for rank, more in enumerate(options)]
+
+
+def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> None:
+    first, second = pods(["--data", str(data), "--results", str(tmp_path), "--no-cuda"], [], ["--backend", "nccl"])
+    _, said = first.communicate(timeout=60)
+    second.communicate(timeout=60)
+    assert first.returncode == Exit.USAGE and "--backend nccl needs GPUs: --no-cuda leaves none" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "how"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["rank 1 killed", "rank 0 killed", "rank 1 silent"],
+)  # fmt: skip
+def test_without_a_launcher_the_others_notice(data: Path, tmp_path: Path, victim: int, how: signal.Signals) -> None:
+    """A stopped process says nothing, and keeps its connections."""
+    both = pods(["--data", str(data), "--results", str(tmp_path)], [], [])
+    try:
+        wait_for_an_epoch(tmp_path, *both)
+        both[victim].send_signal(how)
+        assert both[1 - victim].wait(ENDS_WITHIN_S) == Exit.ERROR
+    finally:
+        for pod in both:
+            pod.kill()
+            pod.communicate()

@@ -1,0 +1,352 @@
+import csv
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.experiment import Outcome
+from common.study import Study
+from common.trial import Batch, Result, Trial, seed_of
+from mnist_nn.bootstrap import bootstrap_sample
+from mnist_nn.experiment import SMALL, Bagging, best_set
+from mnist_nn.shapes import weights_of
+from tests.helpers import journal_lines
+
+INF, NAN = float("inf"), float("nan")
+DATA = Path(__file__).parents[3] / "shared" / "data"
+TINY = Bagging(
+    2, 2, dataset="digits", train_size=150, test_size=40, folds=3, max_conv_layer=6, max_hidden_layer=16, epochs=3
+)
+
+
+def outcomes_of(
+    experiment: Bagging, evaluate: Callable[[Batch], Sequence[Result]], last_first: bool = False
+) -> list[Outcome]:
+    """A whole study in this process."""
+    study = Study(experiment.searches(), {}, {})
+    batches = study.start()
+    while batches:
+        for result in evaluate(batches.pop(-1 if last_first else 0)):
+            batches += study.record(result)
+    assert study.finished
+    return study.outcomes()
+
+
+@cache
+def computed() -> list[Outcome]:
+    objective = TINY.objective("cpu", TINY.data())
+    return outcomes_of(TINY, lambda batch: list(objective(batch)))
+
+
+def scored(loss: Callable[[Trial], float]) -> Callable[[Batch], list[Result]]:
+    """Stands for training: folds have a given loss (NaN: failed); networks always answer 0."""
+
+    def evaluate(batch: Batch) -> list[Result]:
+        return [score(trial) for trial in batch]
+
+    def score(trial: Trial) -> Result:
+        if "fold" in trial.params:
+            value = loss(trial)
+            if np.isnan(value):
+                return Result(trial.key, error="it\nwas killed")
+            return Result(trial.key, {"loss": value, "epochs": 1.0, "train_loss": value})
+        answer = np.eye(10, dtype=np.float32)[np.zeros(41, dtype=int)]
+        values = {"train_error": 0.5, "test_error": 0.9, "epochs": 1.0}
+        return Result(trial.key, values, {"probabilities": answer[:40], "extra_probabilities": answer[:1]})
+
+    return evaluate
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_importing_and_asking_for_trials_needs_no_torch() -> None:
+    code = (
+        "import sys; from mnist_nn.experiment import Bagging; e = Bagging(2, 3); "
+        "[e.cost(t) for s in e.searches() for b in next(s) for t in b]; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_parameters_fill_their_ranges() -> None:
+    experiment = Bagging(1, 2000, folds=2)
+    trials = [trial for batch in next(iter(next(iter(experiment.searches())))) for trial in batch]
+    columns = {name: np.array([trial.params[name] for trial in trials[::2]]) for name in trials[0].params}
+    for name, low, high in [("n_conv_layer", 1, 999), ("kernel_size", 2, 10), ("n_hidden_layer", 1, 1999)]:
+        assert low <= columns[name].min() <= low + 5 and high - 5 <= columns[name].max() <= high
+        assert columns[name].mean() == pytest.approx((low + high) / 2, rel=0.05)
+    for name, low, high in [("learning_rate", -5, -1), ("momentum", -2, 0)]:
+        exponents = np.log10(columns[name])
+        assert low <= exponents.min() <= low + 0.05 and high - 0.05 <= exponents.max() < high
+        assert exponents.mean() == pytest.approx((low + high) / 2, abs=0.1)
+
+
+def test_a_kernel_is_never_larger_than_the_image() -> None:
+    experiment = Bagging(1, 200, dataset="digits")
+    assert {trial.params["kernel_size"] for (trial, *_) in next(next(iter(experiment.searches())))} == set(range(2, 9))
+
+
+def test_parameters_depend_on_their_key_alone() -> None:
+    first, second = (
+        {trial.key: dict(trial.params) for search in experiment.searches() for batch in next(search) for trial in batch}
+        for experiment in (TINY, replace(TINY, n_bootstrap=3, n_tuning=5))
+    )
+    assert all(second[key] == params for key, params in first.items())
+    assert list(first)[:4] == ["b0/t0/f0", "b0/t0/f1", "b0/t0/f2", "b0/t1/f0"]
+
+
+def test_folds_of_small_networks_share_a_batch() -> None:
+    experiment = Bagging(1, 100, max_conv_layer=20)
+    sizes = []
+    for batch in next(next(iter(experiment.searches()))):
+        n_weights = weights_of(batch[0].params, (28, 28), 10)
+        assert experiment.cost(batch[0]) == pytest.approx(n_weights * 4 / 5)
+        assert len(batch) == (5 if n_weights < SMALL else 1)
+        sizes.append(len(batch))
+    assert set(sizes) == {1, 5}
+
+
+def test_a_refit_costs_as_much_more_as_it_has_more_images() -> None:
+    outcomes = outcomes_of(TINY, scored(lambda trial: 1.0))
+    refit = next(trial for trial, _ in outcomes if trial.key == "b0/refit")
+    fold = next(trial for trial, _ in outcomes if trial.key == f"b0/t{refit.params['tuning']}/f0")
+    assert TINY.cost(refit) / TINY.cost(fold) == pytest.approx(3 / 2)
+    assert len(outcomes) == TINY.n_trials()
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([[3, 3], [1, 2], [2, 2]], 1),
+        ([[2, 2], [1, 3], [2, 2]], 0),
+        ([[0, NAN], [5, 5]], 1),
+        ([[0, INF], [5, 5]], 1),
+        ([[NAN, INF], [INF, INF]], None),
+    ],
+)
+def test_the_best_set_has_the_lowest_mean_loss_of_all_folds(losses: list[list[float]], best: int | None) -> None:
+    assert best_set(np.array(losses, dtype=float)) == best
+
+
+def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
+    study = Study(TINY.searches(), {}, {})
+    evaluate = scored(lambda trial: float(trial.params["tuning"] != 1))
+    of_second = [batch for batch in study.start() if batch[0].params["bootstrap"] == 1]
+    (refit,) = [new for batch in of_second for result in evaluate(batch) for new in study.record(result)]
+    assert refit[0].key == "b1/refit" and refit[0].params["tuning"] == 1 and "fold" not in refit[0].params
+
+
+def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
+    objective = TINY.objective("cpu", TINY.data())
+
+    def alone(batch: Batch) -> list[Result]:
+        return [result for trial in reversed(batch) for result in objective((trial,))]
+
+    for (trial, one), (_, other) in zip(computed(), outcomes_of(TINY, alone, last_first=True), strict=True):
+        assert one.values == other.values, trial.key
+        assert one.arrays.keys() == other.arrays.keys()
+        assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
+
+
+def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
+    """Without them the training is the same, and only the validation is another."""
+    data = TINY.data()
+    trial = next(trial for trial, _ in computed() if trial.key == "b0/t0/f1")
+    (expected,) = TINY.objective("cpu", data)((trial,))
+    sample = bootstrap_sample(150, 3, seed_of(0, "b0"))
+    changed = {**data, "train_images": data["train_images"].copy()}
+    changed["train_images"][sample.indices[sample.folds[1]]] = 0
+    (result,) = TINY.objective("cpu", changed)((trial,))
+    assert result.value("train_loss") == expected.value("train_loss")
+    assert result.value("loss") != expected.value("loss")
+
+
+def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = TINY.data()
+    replace(TINY, plot=3).report(computed(), data, tmp_path)
+    rows = table(tmp_path / "results.csv")
+    refits = [result for trial, result in computed() if "fold" not in trial.params]
+    assert [float(row["test_error"]) for row in rows] == [result.value("test_error") for result in refits]
+    for row in rows:
+        folds = [r.value("loss") for t, r in computed() if t.key.startswith(f"b{row['bootstrap']}/t{row['tuning']}/")]
+        assert float(row["cv_loss"]) == np.mean(folds) and len(folds) == 3
+    assert len(table(tmp_path / "trials.csv")) == TINY.n_trials() == 14
+    with np.load(tmp_path / "predictions.npz") as file:
+        probabilities, labels, extra = (file[name] for name in ("probabilities", "labels", "extra_probabilities"))
+    assert probabilities.shape == (2, 40, 10) and probabilities.dtype == np.float32 and extra.shape == (2, 1, 10)
+    assert np.array_equal(labels, data["test_labels"])
+    for row, network in zip(rows, probabilities, strict=True):
+        assert float(row["test_error"]) == np.mean(network.argmax(axis=1) != labels)
+    mean = np.mean(probabilities.mean(axis=0).argmax(axis=1) != labels)
+    assert f"{mean:.2%} by mean probability" in capsys.readouterr().out
+    names = {path.stem.split("-test-")[0] for path in (tmp_path / "figures").glob("*.svg")}
+    assert names == {"unsure-01", "unsure-02", "unsure-03", "least-sure", "no-digit"}
+    with Image.open(tmp_path / "figures" / "no-digit.png") as figure:
+        assert figure.width > figure.height > 300
+
+
+def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = outcomes_of(TINY, scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
+    assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == ["b1/refit"]
+    replace(TINY, plot=1).report(outcomes, TINY.data(), tmp_path)
+    first, second = table(tmp_path / "results.csv")
+    assert first["test_error"] == first["learning_rate"] == "nan" and "no parameter set" in first["error"]
+    assert second["test_error"] == "0.9" and second["error"] == ""
+    with np.load(tmp_path / "predictions.npz") as file:
+        assert np.isnan(file["probabilities"][0]).all() and not np.isnan(file["probabilities"][1]).any()
+    out = capsys.readouterr().out
+    assert "no network: no parameter set has a finite loss" in out and "ensemble of 1" in out
+
+
+def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
+    TINY.report(outcomes_of(TINY, scored(lambda trial: NAN)), TINY.data(), tmp_path)
+    assert all(row["error"] == "was killed" for row in table(tmp_path / "trials.csv"))
+    with np.load(tmp_path / "predictions.npz") as file:
+        assert np.isnan(file["probabilities"]).all()
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_path: Path) -> None:
+    objective = TINY.objective("cpu", TINY.data())
+    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
+    wild = {**refit.params, "learning_rate": 1e30, "momentum": 0.9}
+    fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial("b0/refit", wild)))
+    assert fold.values["loss"] == fold.values["train_loss"] == INF
+    assert network.values["test_error"] == INF and not network.arrays
+    outcomes = [Outcome(t, network if t.key == "b0/refit" else r) for t, r in computed()]
+    replace(TINY, plot=0).report(outcomes, TINY.data(), tmp_path)
+    first, second = table(tmp_path / "results.csv")
+    assert first["error"] == "its training diverged" and second["error"] == ""
+
+
+def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a step is measured before it, so that of the last one can be finite all the same."""
+    from mnist_nn import training
+
+    def ruined(*arguments: Any, **options: Any) -> training.Trained:
+        trained = original(*arguments, **options)
+        trained.weights["output.bias"].fill_(NAN)
+        return trained
+
+    original = training.train
+    monkeypatch.setattr(training, "train", ruined)
+    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
+    fold, network = TINY.objective("cpu", TINY.data())((Trial("b0/t0/f0", {**refit.params, "fold": 0}), refit))
+    assert fold.values["loss"] == INF and np.isfinite(fold.values["train_loss"])
+    assert network.values["test_error"] == INF and not network.arrays
+
+
+def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
+    from mnist_nn.predict import load_model, predict
+
+    Image.fromarray(np.full((30, 20), 255, dtype=np.uint8)).save(tmp_path / "mine.png")
+    experiment = replace(TINY, n_bootstrap=1, save_models=True, plot=0, image=(tmp_path / "mine.png",))
+    data = experiment.data()
+    assert data["extra_images"].shape == (2, 8, 8)
+    objective = experiment.objective("cpu", data)
+    experiment.report(outcomes_of(experiment, lambda batch: list(objective(batch))), data, tmp_path)
+    model = load_model(tmp_path / "models" / "bootstrap-00.pt")
+    with np.load(tmp_path / "predictions.npz") as file:
+        assert np.array_equal(predict(model, data["test_images"].copy()), file["probabilities"][0])
+        assert np.array_equal(predict(model, data["extra_images"]), file["extra_probabilities"][0])
+    (row,) = table(tmp_path / "results.csv")
+    assert {name: str(value) for name, value in model.params.items()} == {name: row[name] for name in model.params}
+    assert (tmp_path / "figures" / "image-1-mine.png").exists()
+
+
+def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else(program: Any, tmp_path: Path) -> None:
+    command = (
+        "-m",
+        "mnist_nn",
+        "1",
+        "2",
+        "--dataset",
+        "digits",
+        "--train-size",
+        "200",
+        "--folds",
+        "2",
+        "--epochs",
+        "2",
+    )
+    command = (*command, "--max-conv-layer", "4", "--max-hidden-layer", "16", "--plot", "0", "--gpu", "none")
+    program(*command, "--results", tmp_path)
+    first = np.load(tmp_path / "predictions.npz")["probabilities"]
+    program(*command, "--results", tmp_path, "--save-models")
+    assert len(journal_lines(tmp_path)) == 2 * 2 + 1 + 1
+    assert (tmp_path / "models" / "bootstrap-00.pt").exists()
+    np.testing.assert_array_equal(np.load(tmp_path / "predictions.npz")["probabilities"], first)
+
+
+@pytest.mark.skipif(not (DATA / "MNIST").exists(), reason="../shared/data has no MNIST")
+def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -> None:
+    experiment = Bagging(
+        2, 3, data_folder=DATA, train_size=400, test_size=300, folds=2, max_conv_layer=6, max_hidden_layer=32, plot=0
+    )
+    data = experiment.data()
+    objective = experiment.objective("cpu", data)
+    experiment.report(outcomes_of(experiment, lambda batch: list(objective(batch))), data, tmp_path)
+    with np.load(tmp_path / "predictions.npz") as file:
+        answers = file["probabilities"].mean(axis=0).argmax(axis=1)
+        assert np.mean(answers != file["labels"]) < 0.35
+
+
+@cache
+def searched(step: str) -> list[Outcome]:
+    experiment = replace(TINY, n_bootstrap=3, n_tuning=4, step=step)
+    objective = experiment.objective("cpu", experiment.data())
+    return outcomes_of(experiment, lambda batch: list(objective(batch)))
+
+
+@pytest.mark.parametrize("step", ["auto", "deferred"])
+def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: str) -> None:
+    for (trial, found), (expected_trial, expected) in zip(searched(step), searched("autograd"), strict=True):
+        assert trial == expected_trial  # the refits too, so each sample has chosen the same set
+        for name in expected.values:
+            if name != "epochs":
+                assert found.value(name) == pytest.approx(expected.value(name), rel=1e-4), (trial.key, name)
+
+
+@pytest.mark.parametrize("step", ["auto", "deferred"])
+def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str) -> None:
+    """By itself, as a loss within rounding of the threshold would move an epoch without being wrong."""
+    epochs = [[result.value("epochs") for _, result in searched(each)] for each in (step, "autograd")]
+    assert epochs[0] == epochs[1]
+
+
+def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: Any, tmp_path: Path) -> None:
+    """All these networks are too large, yet the one worker is not given up, which three deaths in a row would do."""
+    command = "-m mnist_nn 1 3 --dataset digits --train-size 60 --folds 2 --gpu none --workers 1 --plot 0".split()
+    command += ["--max-conv-layer", "100000", "--max-hidden-layer", "1000000", "--results", str(tmp_path)]
+    program(*command, status=3)
+    lines = journal_lines(tmp_path)
+    assert len(lines) == 6
+    for line in lines:
+        assert re.search(r"its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB: use", line["error"])
+    (row,) = table(tmp_path / "results.csv")
+    assert "no parameter set" in row["error"]
+
+
+def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from mnist_nn import objective, training
+
+    trial = computed()[0].trial
+    needed = training.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
+    data = TINY.data()
+    for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
+        monkeypatch.setattr(objective, "workers_here", lambda workers=workers: workers)
+        monkeypatch.setattr(objective, "free_memory", lambda free=free: free)
+        (result,) = TINY.objective("cpu", data)((trial,))
+        assert result.failed != fits

@@ -1,0 +1,109 @@
+"""Trainings of 1, 2 and 3 processes that a test compares: python -m tests.mnist_nn.worlds FOLDER
+
+Forked, so that torch is imported once. For each world, rank 0 writes what it has to FOLDER/SIZE-STRATEGY.npz, and
+FOLDER/reference.npz is made without any of the code under test.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from mnist_nn.net import normalised
+from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.rendezvous import Address, Place, open_store
+from mnist_nn.parallel.train import Options, Training, order_of, parts
+from tests.mnist_nn.scaled_digits import scaled_digits
+
+BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
+RATE, MOMENTUM, SEED = 0.02, 0.5, 3
+WORLDS = ((1, "ddp"), (2, "ddp"), (3, "ddp"), (2, "fsdp"), (3, "fsdp"))
+KUBEFLOW = {"network": "kubeflow"}
+CPU = torch.device("cpu")
+
+
+def data() -> dict[str, torch.Tensor]:
+    arrays = scaled_digits(N_TRAIN, N_TEST)
+    return {name: torch.tensor(a).long() if a.ndim == 1 else torch.tensor(a) for name, a in arrays.items()}
+
+
+def world(port: int, rank: int, size: int, strategy: str, file: Path) -> None:
+    store = dist.PrefixStore(file.stem, open_store(Address("127.0.0.1", port)))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    options = Options(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
+    training = Training(options, KUBEFLOW, Place(rank, size, rank, size, 1), CPU, data())
+    found = {"start": np.array(training.evaluate())}
+    for name, batch in (("first", 0), ("last", -1)):
+        mine = list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]
+        pixels = normalised(training.data["train_images"][mine.indices], 255.0)
+        training.optimizer.zero_grad()
+        training.gradient(mine, pixels, training.data["train_labels"][mine.indices])
+        for weight_name, weight in training._weights.items():
+            gradient = weight.grad.full_tensor() if strategy == "fsdp" else weight.grad
+            found[f"{name} {weight_name}"] = gradient.numpy().copy()
+    epochs = [training.epoch(None) for _ in range(EPOCHS)]
+    found["epochs"] = np.array([(epoch.train_loss, epoch.test_loss, epoch.accuracy) for epoch in epochs])
+    found |= {f"trained {name}": weight.numpy() for name, weight in training.weights().items()}
+    if rank == 0:
+        np.savez(file, **found)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def reference() -> dict[str, np.ndarray]:
+    """One process, PyTorch's own mean, no distributed module."""
+    everything = data()
+    train, labels = normalised(everything["train_images"], 255.0), everything["train_labels"]
+    test, truth = normalised(everything["test_images"], 255.0), everything["test_labels"]
+    torch.manual_seed(SEED)
+    network: nn.Module = build(KUBEFLOW, (28, 28), 10)
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
+
+    def evaluate() -> tuple[float, float]:
+        with torch.no_grad():
+            logits = network(test)
+        return float(F.cross_entropy(logits, truth)), float((logits.argmax(1) == truth).double().mean())
+
+    found = {"start": np.array(evaluate())}
+    order = order_of(N_TRAIN, SEED, 1)
+    for name, batch in (("first", order[:BATCH]), ("last", order[-2:])):
+        optimizer.zero_grad()
+        F.cross_entropy(network(train[batch]), labels[batch]).backward()
+        found |= {f"{name} {n}": w.grad.numpy().copy() for n, w in network.named_parameters() if w.grad is not None}
+    epochs = []
+    for epoch in range(1, EPOCHS + 1):
+        total = 0.0
+        for batch in order_of(N_TRAIN, SEED, epoch).split(BATCH):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(network(train[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(batch)
+        epochs.append((total / N_TRAIN, *evaluate()))
+    found["epochs"] = np.array(epochs)
+    return found | {f"trained {n}": w.detach().numpy() for n, w in network.named_parameters()}
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    fork = multiprocessing.get_context("fork")
+    for size, strategy in WORLDS:
+        store = open_store(Address("127.0.0.1", 0), is_master=True)
+        file = folder / f"{size}-{strategy}.npz"
+        ranks = [fork.Process(target=world, args=(store.port, rank, size, strategy, file)) for rank in range(size)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    np.savez(folder / "reference.npz", **reference())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

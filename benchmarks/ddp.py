@@ -1,22 +1,25 @@
 """Images per second of data-parallel training: the plain example way and `mnist_nn.ddp`, on 1 and 2 processes.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.ddp [--data DIR] [--rounds N] [--images N] [--results FILE]
+    OMP_NUM_THREADS=1 python -m benchmarks.ddp [--data DIR] [--batch-sizes N ...] [--rounds N] [--results FILE]
 
-Both ways train the Kubeflow network on one thread per process over gloo, batch 64 per process, in the same processes,
-turn by turn; a turn is a pass over the images, evaluation apart. The plain way is what examples do: a DataLoader with
-a DistributedSampler over PIL images and torchvision's transforms, the eager network, DistributedDataParallel, SGD.
-Shown are medians over the rounds, with the extremes. Efficiency is the images per second of 2 processes over twice
-those of 1, which take turns as well. CPU time, summed over the processes, says less of how long one waits but hardly
-depends on what else the machine does. Without --data the pixels are random.
+Both ways train the Kubeflow network on one thread per process over gloo, turn by turn; a turn is a pass over the
+images, evaluation apart. The plain way is what examples do: a DataLoader with a DistributedSampler over
+PIL images and torchvision's transforms, the eager network, DistributedDataParallel, SGD. Shown are medians over the
+rounds, with the extremes. Efficiency is the images per second of 2 processes over twice those of 1, which take turns as
+well; "2 apart" are two processes that share nothing and each train half of the images at the same time: what the
+machine itself allows. CPU time, summed over the processes, says less of how long one waits but hardly depends on what
+else the machine does. Without --data the pixels are random.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,7 @@ from mnist_nn.parallel.networks import KUBEFLOW_CHANNELS, KUBEFLOW_UNITS
 from mnist_nn.parallel.rendezvous import Address, Place, open_store
 from mnist_nn.parallel.train import Options, Training
 
-BATCH, RATE, MOMENTUM, SEED = 64, 0.01, 0.5, 1
+RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
 WAYS = ("plain", "resident")
 
@@ -54,11 +57,11 @@ class Example(nn.Module):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
-def plain(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]:
+def plain(images: Tensor, labels: Tensor, place: Place, batch_size: int) -> Callable[[], None]:
     """A function that trains for one epoch."""
     pictures = Images(images, labels)
     sampler: DistributedSampler[Any] = DistributedSampler(pictures, place.size, place.rank, seed=SEED)
-    loader = DataLoader(pictures, batch_size=BATCH, sampler=sampler)
+    loader = DataLoader(pictures, batch_size=batch_size, sampler=sampler)
     network = nn.parallel.DistributedDataParallel(Example())
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
 
@@ -74,9 +77,9 @@ def plain(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]:
     return epoch
 
 
-def resident(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]:
+def resident(images: Tensor, labels: Tensor, place: Place, batch_size: int) -> Callable[[], None]:
     data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
-    training = Training(Options(BATCH, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, place, CPU, data)
+    training = Training(Options(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, place, CPU, data)
 
     def epoch() -> None:
         training.epoch(None)
@@ -84,49 +87,71 @@ def resident(images: Tensor, labels: Tensor, place: Place) -> Callable[[], None]
     return epoch
 
 
-def process(port: int, place: Place, images: Tensor, labels: Tensor, orders: Connection) -> None:
-    """Train for an epoch in the way that is asked for, each time; answer with its wall and its CPU seconds."""
+@dataclass(frozen=True)
+class World:
+    """Processes that train together, or apart."""
+
+    size: int
+    together: bool = True
+
+    def __str__(self) -> str:
+        return str(self.size) if self.together else f"{self.size} apart"
+
+
+WORLDS = (World(1), World(2), World(2, together=False))
+
+
+def process(
+    port: int, world: World, way: str, rank: int, batch_size: int, images: Tensor, labels: Tensor, orders: Connection
+) -> None:
+    """Train for an epoch each time it is asked for, and answer with its wall and its CPU seconds."""
     torch.set_num_threads(1)
-    store = dist.PrefixStore(f"of {place.size}", open_store(Address("127.0.0.1", port)))
+    group = f"{way} {world}" if world.together else f"{way} {world} {rank}"
+    place = Place(rank, world.size, rank, world.size, 1) if world.together else Place(0, 1, 0, 1, 1)
+    if not world.together:
+        images, labels = images[rank :: world.size].clone(), labels[rank :: world.size].clone()
+    store = dist.PrefixStore(group, open_store(Address("127.0.0.1", port)))
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
-    ways = {name: make(images, labels, place) for name, make in (("plain", plain), ("resident", resident))}
-    while way := orders.recv():
-        dist.barrier()
+    epoch = {"plain": plain, "resident": resident}[way](images, labels, place, batch_size)
+    orders.send(None)  # ready
+    while orders.recv():
         start, cpu_start = time.perf_counter(), time.process_time()
-        ways[way]()
+        epoch()
         orders.send((time.perf_counter() - start, time.process_time() - cpu_start))
     dist.destroy_process_group()
 
 
-Seconds = dict[tuple[int, str], list[float]]  # of each round, by number of processes and way
+Seconds = dict[tuple[World, str], list[float]]  # of each round, by world and way
 
 
-def measure(images: Tensor, labels: Tensor, sizes: Sequence[int], rounds: int) -> tuple[Seconds, Seconds]:
+def measure(images: Tensor, labels: Tensor, batch_size: int, rounds: int) -> tuple[Seconds, Seconds]:
     """Wall seconds of an epoch, of its slowest process, and CPU seconds of all processes."""
     store = open_store(Address("127.0.0.1", 0), is_master=True)
     context = multiprocessing.get_context("spawn")
-    worlds: dict[int, list[Connection]] = {}
+    pipes: dict[tuple[World, str], list[Connection]] = {}
     processes = []
-    for size in sizes:
-        worlds[size] = []
-        for rank in range(size):
+    for world, way in itertools.product(WORLDS, WAYS):
+        pipes[world, way] = []
+        for rank in range(world.size):
             here, there = context.Pipe()
-            arguments = (store.port, Place(rank, size, rank, size, 1), images, labels, there)
+            arguments = (store.port, world, way, rank, batch_size, images, labels, there)
             processes.append(context.Process(target=process, args=arguments, daemon=True))
             processes[-1].start()
-            worlds[size].append(here)
-    wall: Seconds = {(size, way): [] for size in sizes for way in WAYS}
-    cpu: Seconds = {(size, way): [] for size in sizes for way in WAYS}
+            pipes[world, way].append(here)
+    for pipe in itertools.chain(*pipes.values()):
+        pipe.recv()
+    wall: Seconds = {pair: [] for pair in pipes}
+    cpu: Seconds = {pair: [] for pair in pipes}
     for number in range(rounds + 1):
-        for size, way in wall:
-            for pipe in worlds[size]:
-                pipe.send(way)
-            taken = [pipe.recv() for pipe in worlds[size]]
+        for pair, several in pipes.items():
+            for pipe in several:
+                pipe.send(True)
+            taken = [pipe.recv() for pipe in several]
             if number:  # the first round is for warming up
-                wall[size, way].append(max(one for one, _ in taken))
-                cpu[size, way].append(sum(one for _, one in taken))
-    for pipe in (pipe for pipes in worlds.values() for pipe in pipes):
-        pipe.send("")
+                wall[pair].append(max(one for one, _ in taken))
+                cpu[pair].append(sum(one for _, one in taken))
+    for pipe in itertools.chain(*pipes.values()):
+        pipe.send(False)
     for one in processes:
         one.join()
     return wall, cpu
@@ -142,6 +167,14 @@ def main() -> None:
     parser.add_argument(
         "--images", type=int, default=6400, metavar="N", help="images of an epoch (default %(default)s)"
     )
+    parser.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        default=[64, 128, 256],
+        metavar="N",
+        help="per process (default 64 128 256)",
+    )
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--results", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -153,22 +186,22 @@ def main() -> None:
 
         data = load("mnist", options.data, options.images)
         images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
-    sizes = (1, 2)
-    wall, cpu = measure(images, labels, sizes, options.rounds)
     rows: list[dict[str, Any]] = []
-    for size in sizes:
-        row: dict[str, Any] = {"processes": size}
-        for way in WAYS:
-            row[f"{way}, images/s"] = f"{len(labels) / statistics.median(wall[size, way]):,.0f}"
-            row[f"{way}, CPU us/image"] = f"{statistics.median(cpu[size, way]) / len(labels) * 1e6:.0f}"
-        for name, seconds in (("wall", wall), ("CPU", cpu)):
-            pairs = zip(seconds[size, "plain"], seconds[size, "resident"], strict=True)
-            row[f"plain / resident, {name}"] = spread([slow / fast for slow, fast in pairs])
-        for way in WAYS:
-            ones = zip(wall[1, way], wall[size, way], strict=True)
-            row[f"{way}, efficiency"] = spread([one / several / size for one, several in ones])
-        rows.append(row)
-    facts = dict(threads=1, batch=BATCH, images=len(labels), rounds=options.rounds)
+    for batch_size in options.batch_sizes:
+        wall, cpu = measure(images, labels, batch_size, options.rounds)
+        for world in WORLDS:
+            row: dict[str, Any] = {"batch": batch_size, "processes": world}
+            for way in WAYS:
+                row[f"{way}, images/s"] = f"{len(labels) / statistics.median(wall[world, way]):,.0f}"
+                row[f"{way}, CPU us/image"] = f"{statistics.median(cpu[world, way]) / len(labels) * 1e6:.0f}"
+            for name, seconds in (("wall", wall), ("CPU", cpu)):
+                pairs = zip(seconds[world, "plain"], seconds[world, "resident"], strict=True)
+                row[f"plain / resident, {name}"] = spread([slow / fast for slow, fast in pairs])
+            for way in WAYS:
+                ones = zip(wall[WORLDS[0], way], wall[world, way], strict=True)
+                row[f"{way}, efficiency"] = spread([one / several / world.size for one, several in ones])
+            rows.append(row)
+    facts = dict(threads=1, images=len(labels), rounds=options.rounds)
     facts["pixels"] = "MNIST" if options.data else "random"
     publish(circumstances("torch", "torchvision", **facts) + "\n\n" + table(rows), options.results)
 

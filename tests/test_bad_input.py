@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from common import cli, data, doctor, status
+from common import cli, data, doctor, scaling, status
 from common.errors import Exit
 from common.journal import NAME, Journal
-from mnist_nn import predict
+from mnist_nn import ddp, predict
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
 from tests.common.test_data import write_files
@@ -32,6 +32,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
     "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
+    "ddp": ddp.main, "scaling": scaling.main,
 }  # fmt: skip
 
 DIGITS = "--dataset digits --gpu none --workers 1"
@@ -150,6 +151,28 @@ REFUSED = {
     "doctor --expect-nodes 2": "--expect-nodes 2, but there is 1",
     "doctor extra": "unrecognized arguments: extra",
     "doctor NEWLINE": "unrecognized arguments",
+    "ddp extra": "unrecognized arguments: extra",
+    "ddp --epochs 0": "--epochs: 0 is too small",
+    "ddp --batch-size 0": "--batch-size: 0 is too small",
+    "ddp --test-batch-size -1": "-1 is too small",
+    "ddp --lr nan": "'nan' is not a number",
+    "ddp --lr -1": "-1 is too small",
+    "ddp --momentum 1.5": "1.5 is too large",
+    "ddp --nproc-per-node 0": "--nproc-per-node: 0 is too small",
+    "ddp --strategy zero": "'zero' is none of ddp, fsdp",
+    "ddp --backend smoke": "'smoke' is none of gloo, nccl, mpi",
+    "ddp --backend nccl --no-cuda": "--backend nccl",
+    "ddp --amp fp16": "'fp16' is none of bf16",
+    "ddp --network search": "--network search needs --from RESULTS",
+    "ddp --network kubeflow --from toys": "name two networks",
+    "ddp --log-path NOT-UTF8": "is not valid UTF-8",
+    "scaling": "required: sources",
+    "scaling absent": "absent holds no study",
+    "scaling a-folder": "a-folder holds no study",
+    "scaling a-file": "a-file has no column nodes",
+    "scaling a-file toys": "tables only, or results folders only",
+    "scaling toys": "is not complete",
+    "scaling newer": "format 999",
 }
 
 WORDS = {"EMPTY": "", "NUL": "a\0b", "NOT-UTF8": os.fsdecode(b"\xff\xfe"), "NEWLINE": "a\nb", "NINES": "9" * 5000}

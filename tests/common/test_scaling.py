@@ -11,7 +11,8 @@ import pytest
 from common.errors import Exit
 from common.history import History
 from common.journal import Journal
-from common.scaling import Measured, compare, main, measured
+from common.measured import Measured, measured
+from common.scaling import compare, main
 from tests.helpers import TOYS
 
 SLOTS = ["node1/0/0/cuda:0", "node2/1/0/cuda:0"]
@@ -75,3 +76,50 @@ def test_the_reference_is_the_median_on_the_fewest_slots() -> None:
     assert [point.measured.name for point in points] == ["a", "b", "d", "c"]
     assert [point.speed_up for point in points] == [120 / 90, 120 / 60, 120 / 50, 120 / 30]
     assert points[3].efficiency == 0.5 and points[3].busy == 0.5
+
+
+ROWS = """nodes,devices,device,batch,epochs,seconds,network,dataset
+1,1,cpu,128,2,40,kubeflow,mnist
+1,2,cpu,64,2,25,kubeflow,mnist
+2,4,cpu,64,2,16,kubeflow,mnist
+"""
+
+
+def test_rows_of_trainings(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "ddp.csv").write_text(ROWS)
+    assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.DONE
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].split()[:2] == ["2", "1"] and "ddp.csv:3, batch 64" in said[2]
+    rows = list(csv.DictReader((tmp_path / "out" / "scaling.csv").open()))
+    assert [(row["slots"], row["nodes"], row["speed_up"]) for row in rows] == [
+        ("1", "1", "1"), ("2", "1", "1.6"), ("4", "2", "2.5"),
+    ]  # fmt: skip
+    assert [row["efficiency"] for row in rows] == ["1", "0.8", "0.625"] and rows[0]["busy"] == ""
+    assert (tmp_path / "out" / "scaling.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    {
+        "1,2,cpu,64,3,25,kubeflow,mnist\n": "ddp.csv:5 has epochs = 3, ddp.csv:2 has 2: compare the same training",
+        "1,0,cpu,64,2,25,kubeflow,mnist\n": "devices = 0",
+        "1,2,cpu,64,2,nan,kubeflow,mnist\n": "seconds = nan",
+        "1,two,cpu,64,2,25,kubeflow,mnist\n": "devices = two",
+        "1,2\n": "has network = None",
+    }.items(),
+)
+def test_rows_that_cannot_be_compared(tmp_path: Path, capsys: Any, text: str, reason: str) -> None:
+    (tmp_path / "ddp.csv").write_text(ROWS + text)
+    assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.USAGE
+    said = capsys.readouterr()
+    assert reason in said.err and said.err.count("\n") == 1 and said.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "nodes,devices\n1,1\n", "\xff\xfe", ROWS.splitlines()[0]])
+def test_what_is_no_table_of_trainings_is_refused(tmp_path: Path, capsys: Any, text: str) -> None:
+    (tmp_path / "ddp.csv").write_text(text, encoding="latin-1")
+    assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.USAGE
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main([str(tmp_path / "ddp.csv"), str(tmp_path), "--into", str(tmp_path / "out")]) == Exit.USAGE
+    assert "tables only, or results folders only" in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""The operations that stand in for PyTorch's on the CPU give what PyTorch's give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mnist_nn.parallel import networks
+from mnist_nn.parallel.linear import linear
+from mnist_nn.parallel.pooled import pooled_convolution
+
+N = st.integers(1, 5)
+
+
+def reference(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.max_pool2d(F.conv2d(images, weight, bias), 2).relu()
+
+
+def gradients(
+    function: Callable[..., Tensor], inputs: list[Tensor], direction: Tensor | None = None
+) -> tuple[Tensor, list[Tensor | None]]:
+    for each in inputs:
+        each.grad = None
+    value = function(*inputs)
+    value.backward(torch.ones_like(value) if direction is None else direction)
+    return value.detach(), [each.grad for each in inputs]
+
+
+def same(one: Tensor | None, other: Tensor | None) -> None:
+    assert one is not None and other is not None and one.shape == other.shape
+    torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5 * float(other.abs().max()) + 1e-30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=N, channels=st.integers(1, 8), filters=st.integers(1, 9), kernel=st.integers(1, 5), height=st.integers(0, 6),
+       width=st.integers(0, 6), last=st.booleans(), needed=st.booleans(), seed=st.integers(0, 99))  # fmt: skip
+def test_pooled_convolution(
+    n: int, channels: int, filters: int, kernel: int, height: int, width: int, last: bool, needed: bool, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randn(n, channels, height + kernel + 1, width + kernel + 1, generator=random)
+    if last:
+        images = images.to(memory_format=torch.channels_last)
+    weight = torch.randn(filters, channels, kernel, kernel, generator=random).requires_grad_()
+    bias = torch.randn(filters, generator=random).requires_grad_()
+    inputs = [images.requires_grad_(needed), weight, bias]
+    direction = torch.randn(reference(*inputs).shape, generator=random)
+    ours, found = gradients(pooled_convolution, inputs, direction)
+    theirs, wanted = gradients(reference, inputs, direction)
+    torch.testing.assert_close(ours, theirs)
+    for one, other in list(zip(found, wanted, strict=True))[not needed :]:
+        same(one, other)
+    assert needed or found[0] is None
+
+
+def test_of_equal_numbers_the_first_has_the_gradient() -> None:
+    inputs = [torch.ones(1, 1, 5, 5, requires_grad=True), torch.ones(2, 1, 2, 2, requires_grad=True)]
+    inputs.append(torch.zeros(2, requires_grad=True))
+    for one, other in zip(gradients(pooled_convolution, inputs)[1], gradients(reference, inputs)[1], strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_not_finite_spreads(broken: float, place: int) -> None:
+    images = torch.zeros(1, 1, 2, 2)
+    images.view(-1)[place] = broken
+    pooled = pooled_convolution(images, torch.ones(3, 1, 1, 1), torch.zeros(3))
+    assert not pooled.isfinite().any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=N, features=st.integers(1, 40), units=st.integers(1, 40), seed=st.integers(0, 99))
+def test_linear(n: int, features: int, units: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    shapes = ((n, features), (units, features), (units,))
+    inputs = [torch.randn(shape, generator=random).requires_grad_() for shape in shapes]
+    direction = torch.randn(n, units, generator=random)
+    ours, found = gradients(linear, inputs, direction)
+    theirs, wanted = gradients(F.linear, inputs, direction)
+    same(ours, theirs)
+    for one, other in zip(found, wanted, strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("n", [1, 37])
+def test_the_kubeflow_network_is_that_of_pytorch(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    network = networks.build({"network": "kubeflow"}, (28, 28), 10)
+    pixels, labels = torch.randn(n, 28, 28), torch.randint(10, (n,))
+
+    def loss(*_: Tensor) -> Tensor:
+        return F.cross_entropy(network(pixels), labels)
+
+    ours, found = gradients(loss, list(network.parameters()))
+    monkeypatch.setattr(networks, "_plain", lambda x: False)
+    theirs, wanted = gradients(loss, list(network.parameters()))
+    same(ours, theirs)
+    for one, other in zip(found, wanted, strict=True):
+        same(one, other)

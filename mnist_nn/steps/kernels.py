@@ -183,7 +183,7 @@ def _generator(kinds: dict[str, Any]) -> Any:
     return generate
 
 
-def _compiled(function: Any) -> Any:
+def compiled(function: Any) -> Any:
     """numba's njit, its machine code kept on disk where there is a place to keep it."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
@@ -194,7 +194,7 @@ def _compiled(function: Any) -> Any:
 _EIGHT, _ONE = (0,) * ROWS, (0,)
 
 
-@_compiled
+@compiled
 def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: int, units: int) -> None:
     """z = a.T @ w, packed. `batch` is any tuple with one element per image, all else flat float32 arrays.
 
@@ -213,7 +213,7 @@ def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: i
             z[i] += part[i]
 
 
-@_compiled
+@compiled
 def backward(batch: Batch, w: Array, d: Array, da: Array, features: int, units: int) -> None:
     """da = w @ d.T; d is packed."""
     da[:] = 0
@@ -224,7 +224,7 @@ def backward(batch: Batch, w: Array, d: Array, da: Array, features: int, units: 
                 _backward_row(batch, w, d, da, row, start, stop, units)
 
 
-@_compiled
+@compiled
 def learn(
     batch: Batch, w: Array, d: Array, da: Array, features: int, units: int, v: Array, a: Array,
     momentum: np.float32, minus_rate: np.float32,

@@ -1,0 +1,109 @@
+"""Errors and support vectors of every fold: the shared-kernel solver beside scikit-learn, on as many images as wanted.
+
+    python -m benchmarks.svm_equal 10000 --data ../data [--multiclass ovr] [--points 10] [--jobs 2]
+
+Points are spread over the grid of `benchmarks.svm_grid`, all folds of each are fitted. scikit-learn's part is
+SVC, or OneVsRestClassifier over it. Decision values of one-vs-rest at C < 1 are closer together than LIBSVM's tolerance
+of 1e-3, which then leaves many solutions to choose from: there both solvers get 1e-7.
+"""
+
+# ruff: noqa: E402 - see CORES
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+
+CORES = os.sched_getaffinity(0)  # benchmarks.svm_grid leaves its process one of them
+
+from benchmarks.machine import circumstances, publish, table
+from benchmarks.svm_grid import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
+from common.data import load, standardised
+from mnist_svm.shared import choose_plan, path, prepare, squared_distances
+
+Counts = dict[tuple[int, int, int], tuple[int, int]]  # (gamma, C, fold) -> errors, support vectors
+
+
+def tolerance_of(multiclass: str, C: float) -> float:
+    return 1e-7 if multiclass == "ovr" and C < 1 else 1e-3
+
+
+def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str, memory: int) -> Counts:
+    folds, counts = splits(len(y)), {}
+    samples = prepare(x, y)
+    plan = choose_plan(samples, multiclass, len(PENALTIES), FOLDS, memory)
+    distances = squared_distances(samples) if plan.distances else None
+    for g, gamma in enumerate(GAMMAS):
+        for tolerance in (1e-3, 1e-7):
+            chosen = [c for a, c in points if a == g and tolerance_of(multiclass, PENALTIES[c]) == tolerance]
+            if not chosen:
+                continue
+            solved = path(samples, gamma, PENALTIES[chosen], folds, plan, distances, tolerance=tolerance)
+            for f, row in enumerate(solved):
+                for c, point in zip(chosen, row, strict=True):
+                    assert point.converged, (g, c, f)
+                    counts[g, c, f] = int((point.predictions != y[folds[f][1]]).sum()), point.n_support
+    return counts
+
+
+def theirs(x: np.ndarray, y: np.ndarray, point: GridPoint, fold: int, multiclass: str) -> tuple[int, int]:
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import SVC
+
+    train, validation = splits(len(y))[fold]
+    C = PENALTIES[point[1]]
+    model: Any = SVC(C=C, gamma=GAMMAS[point[0]], tol=tolerance_of(multiclass, C), cache_size=1000)
+    if multiclass == "ovr":
+        model = OneVsRestClassifier(model).fit(x[train], y[train])
+        support = np.concatenate([one.support_ for one in model.estimators_])
+    else:
+        support = model.fit(x[train], y[train]).support_
+    return int((model.predict(x[validation]) != y[validation]).sum()), len(np.unique(support))
+
+
+def beside(ours: tuple[int, int], theirs: tuple[int, int]) -> str:
+    return ", ".join(f"{one} / {other}" for one, other in zip(ours, theirs, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("n", type=int, help="training images")
+    parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR")
+    parser.add_argument("--multiclass", choices=("ovo", "ovr"), default="ovo")
+    parser.add_argument("--points", type=int, default=10, metavar="K")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes for scikit-learn")
+    parser.add_argument("--memory", type=float, default=8.0, metavar="GB")
+    parser.add_argument("--results", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, CORES)
+    arrays = load("mnist", options.data, train_size=options.n, download=False)
+    x, y = standardised(arrays["train_images"], 255), arrays["train_labels"]
+    points = spread(options.points)
+    here = ours(x, y, points, options.multiclass, int(options.memory * 1e9))
+    asked = [(point, fold) for point in points for fold in range(FOLDS)]
+    fits = Parallel(n_jobs=options.jobs)(delayed(theirs)(x, y, *each, options.multiclass) for each in asked)
+    there = {(*point, fold): fit for (point, fold), fit in zip(asked, fits, strict=True)}
+    errors = [here[key][0] - there[key][0] for key in there]
+    vectors = [here[key][1] / there[key][1] - 1 for key in there]
+    total = {
+        "fits": len(there), "errors that differ": sum(map(bool, errors)), "most errors apart": max(map(abs, errors)),
+        "support vectors apart, mean": f"{np.mean(np.abs(vectors)):.3%}",
+        "support vectors apart, most": f"{max(map(abs, vectors)):.3%}",
+    }  # fmt: skip
+    rows = [
+        {"gamma": f"{GAMMAS[g]:.0e}", "C": f"{PENALTIES[c]:.3g}"}
+        | {f"fold {f}": beside(here[g, c, f], there[g, c, f]) for f in range(FOLDS)}
+        for g, c in sorted(points)
+    ]  # fmt: skip
+    facts = circumstances("numpy", "numba", "scikit-learn", images=options.n, multiclass=options.multiclass)
+    title = "Errors, ours / scikit-learn's, then support vectors likewise:"
+    publish("\n\n".join([facts, table([total]), title, table(rows)]), options.results)
+
+
+if __name__ == "__main__":
+    main()

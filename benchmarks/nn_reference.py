@@ -34,7 +34,9 @@ class Images(Dataset[tuple[Tensor, int]]):
 class Reference:
     """A network with its loss and optimizer; params as in `mnist_nn.training.train`."""
 
-    def __init__(self, params: Params, image_shape: tuple[int, int], batch_size: int) -> None:
+    def __init__(
+        self, params: Params, image_shape: tuple[int, int], batch_size: int, device: torch.device | str = "cpu"
+    ) -> None:
         shapes = shapes_of(params, image_shape, 10)
         channels, _, kernel, _ = shapes["conv.weight"]
         units, features = shapes["hidden.weight"]
@@ -45,7 +47,8 @@ class Reference:
             nn.Linear(features, units),
             nn.ReLU(),
             nn.Linear(units, 10),
-        )
+        ).to(device)
+        self.device = device
         self.criterion = nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(
             self.network.parameters(), lr=float(params["learning_rate"]), momentum=float(params["momentum"])
@@ -57,7 +60,7 @@ class Reference:
         total = 0.0
         for x, y in DataLoader(Images(images, labels), batch_size=self.batch_size, shuffle=True):
             self.optimizer.zero_grad()
-            loss = self.criterion(self.network(x), y)
+            loss = self.criterion(self.network(x.to(self.device)), y.to(self.device))
             loss.backward()
             self.optimizer.step()
             total += loss.item()
@@ -70,5 +73,5 @@ class Reference:
         """Mean cross-entropy per image."""
         total = 0.0
         for x, y in DataLoader(Images(images, labels), batch_size=self.batch_size):
-            total += self.criterion(self.network(x), y).item() * len(y)
+            total += self.criterion(self.network(x.to(self.device)), y.to(self.device)).item() * len(y)
         return total / len(labels)

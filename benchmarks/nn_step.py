@@ -8,6 +8,11 @@ torch.optim.SGD, one network at a time. All ways train in one process on one thr
 they alternate round by round, and a round of the deferred step covers whole periods of its folding. What is
 shown is the median round's CPU time per step, and the median over rounds of the ratio to the reference's.
 Without --data the pixels are random, which changes no time but that of reading a file before the clock starts.
+
+Where there is a GPU it is measured (--device cpu: the CPU all the same), by wall time with the device idle before
+and after. There "grouped" is one network whose step is a replayed CUDA graph, "together" FOLDS of them in one graph,
+per network. For each way the table says which share of the bandwidth of a copy, measured first, it would take to
+move its bytes in its time.
 """
 
 from __future__ import annotations
@@ -15,11 +20,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,17 +35,21 @@ from mnist_nn import net, training
 from mnist_nn.shapes import Params, shapes_of, weights_of
 from mnist_nn.steps.choose import KERNELS, chosen_step, make_step
 from mnist_nn.steps.deferred import BLOCK
+from mnist_nn.steps.grouped import GroupedStep
 
 SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
 BATCH_SIZE = 10
-CPU = torch.device("cpu")
 BYTES_MOVED = 20  # by the manual step, per weight: read forward; weights and velocity read and written backward
 WAYS = ("reference", "autograd", "manual", "deferred")
+FOLDS = 5
+# On a GPU: bytes per weight that a step moves; the manual step has no kernel of its own there.
+ON_CUDA = {"autograd": 32, "manual": 28, "deferred": 8.5, "grouped": 20, "together": 20}
 
 
 def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
     """One step each time it is advanced."""
-    way = Reference(params, (images.shape[1], images.shape[2]), BATCH_SIZE)
+    way = Reference(params, (images.shape[1], images.shape[2]), BATCH_SIZE, images.device)
+    images, labels = images.cpu(), labels.cpu()
     while True:
         yield from way.epoch(images, labels)
 
@@ -47,7 +57,7 @@ def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
 def resident(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
     """One step each time it is advanced, gathering and normalising included as in `training.train`."""
     shape = (images.shape[1], images.shape[2])
-    weights = net.initial_weights(params, shape, 10, seed=1, device=CPU)
+    weights = net.initial_weights(params, shape, 10, seed=1, device=images.device)
     learn = make_step(
         name,
         weights,
@@ -58,49 +68,100 @@ def resident(name: str, images: Tensor, labels: Tensor, params: Params) -> Itera
     )
     del weights
     while True:
-        for block in torch.randperm(len(images)).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
+        for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
             pixels = net.normalised(images[block], 255.0)
             for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
                 learn(x, y)
                 yield
 
 
-def cpu_ms(steps: Iterator[None], n: int) -> float:
-    start = time.process_time()
+def grouped(n_networks: int, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
+    """One step of all networks each time it is advanced, on a GPU a replayed graph."""
+    shape = (images.shape[1], images.shape[2])
+    step = GroupedStep(
+        (net.initial_weights(params, shape, 10, seed=seed, device=images.device) for seed in range(n_networks)),
+        images,
+        labels,
+        n_networks=n_networks,
+        n_batches=-(-len(images) // BATCH_SIZE),
+        batch_size=BATCH_SIZE,
+        learning_rate=float(params["learning_rate"]),
+        momentum=float(params["momentum"]),
+        white=255.0,
+    )
+    learn, random = step.replayed(), np.random.default_rng(1)
+    while True:
+        step.begin({number: random.permutation(len(images)) for number in range(n_networks)})
+        for _ in range(-(-len(images) // BATCH_SIZE)):
+            learn()
+            yield
+
+
+def now(device: torch.device) -> float:
+    """Seconds: CPU time, or wall time once the GPU has nothing left to do."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def ms_per_step(steps: Iterator[object], n: int, device: torch.device) -> float:
+    start = now(device)
     for _ in islice(steps, n):
         pass
-    return (time.process_time() - start) / n * 1e3
+    return (now(device) - start) / n * 1e3
 
 
-def measure(size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float) -> dict[str, Any]:
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes per second, read and written, of the fastest of several copies of 1 GiB."""
+    source = torch.ones(2**28, device=device)
+    target = torch.empty_like(source)
+    copies = (target.copy_(source) for _ in range(100))
+    return 2 * 2**30 / min(ms_per_step(copies, 10, device) for _ in range(10)) * 1e3
+
+
+def measure(
+    size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float, copied: float | None
+) -> dict[str, Any]:
+    """A row of the table. copied: the bandwidth of a copy in bytes per second, for a GPU."""
     channels, kernel, units = SIZES[size]
     params = dict(
         n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units, learning_rate=1e-3, momentum=momentum
     )
-    makers: dict[str, Callable[[], Iterator[None]]] = {"reference": lambda: reference(images, labels, params)}
-    for name in WAYS[1:]:
-        makers[name] = lambda name=name: resident(name, images, labels, params)  # type: ignore[misc]
-    ways = {name: make() for name, make in makers.items()}
+    device = images.device
+    ways = {"reference": reference(images, labels, params)}
+    ways |= {name: resident(name, images, labels, params) for name in WAYS[1:]}
+    if copied is not None:
+        ways |= {"grouped": grouped(1, images, labels, params), "together": grouped(FOLDS, images, labels, params)}
     # Warm up beyond the first fold; then rounds of about a second, at least one step.
-    per_step = {name: cpu_ms(way, 3 * BLOCK if name == "deferred" else 2) for name, way in ways.items()}
+    per_step = {name: ms_per_step(way, 3 * BLOCK if name == "deferred" else 2, device) for name, way in ways.items()}
     n_steps = {name: max(1, min(500, round(1e3 / ms))) for name, ms in per_step.items()}
     n_steps["deferred"] = BLOCK * max(1, n_steps["deferred"] // BLOCK)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for name, _ in islice(cycle(ways.items()), rounds * len(ways)):
-        times[name].append(cpu_ms(ways[name], n_steps[name]))
+        ms = ms_per_step(ways[name], n_steps[name], device)
+        times[name].append(ms / FOLDS if name == "together" else ms)
 
     shapes = shapes_of(params, (28, 28), 10)
     n_units, n_features = shapes["hidden.weight"]
-    auto = chosen_step("auto", n_features, n_units, batch_size=BATCH_SIZE, momentum=momentum, device=CPU)
-    row: dict[str, Any] = {"size": size, "weights": f"{weights_of(params, (28, 28), 10) / 1e6:.2f} M"}
-    row |= {f"{name}, ms": f"{statistics.median(times[name]):.4g}" for name in WAYS}
+    auto = chosen_step("auto", n_features, n_units, batch_size=BATCH_SIZE, momentum=momentum, device=device)
+    n_weights = weights_of(params, (28, 28), 10)
+    row: dict[str, Any] = {"size": size, "weights": f"{n_weights / 1e6:.2f} M"}
+    row |= {f"{name}, ms": f"{statistics.median(each):.4g}" for name, each in times.items()}
+    if copied is not None:
+        moved = {name: 1e3 * n_bytes * n_weights / statistics.median(times[name]) for name, n_bytes in ON_CUDA.items()}
+        row |= {f"{name}, of a copy": f"{each / copied:.0%}" for name, each in moved.items()}
     row["auto"] = auto
-    for name in dict.fromkeys(("autograd", auto)):
-        ratios = [slow / fast for slow, fast in zip(times["reference"], times[name], strict=True)]
-        row["reference / autograd" if name == "autograd" else "reference / auto"] = (
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
-        )
+    row["reference / autograd"] = _ratio(times["reference"], times["autograd"])
+    row["reference / auto"] = _ratio(times["reference"], times[auto])
+    if copied is not None:
+        row["autograd / auto"] = _ratio(times["autograd"], times[auto])
     return row
+
+
+def _ratio(slow: Sequence[float], fast: Sequence[float]) -> str:
+    ratios = [one / other for one, other in zip(slow, fast, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
 
 
 def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
@@ -130,6 +191,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), metavar="SIZE")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--momentum", type=float, default=0.1, metavar="M", help="default: %(default)s, the median")
+    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, metavar="FILE")
     parser.add_argument("--figure", type=Path, metavar="FOLDER", help="draw the table kept by --results, and end")
     options = parser.parse_args()
@@ -138,7 +200,8 @@ def main() -> None:
             parser.error("--figure draws the table kept by --results: give that too")
         return draw(read_table(options.results), options.figure)
     torch.set_num_threads(1)
-    training.prepare(CPU)
+    device = options.device
+    training.prepare(device)
     if options.data is None:
         images = torch.randint(256, (10_000, 28, 28), dtype=torch.uint8)
         labels = torch.randint(10, (10_000,))
@@ -147,14 +210,19 @@ def main() -> None:
 
         data = load("mnist", options.data)
         images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
-    rows = [measure(size, images, labels, options.rounds, options.momentum) for size in options.sizes]
-    facts = dict(
+    images, labels = images.to(device), labels.to(device)
+    copied = copy_bandwidth(device) if device.type == "cuda" else None
+    rows = [measure(size, images, labels, options.rounds, options.momentum, copied) for size in options.sizes]
+    facts: dict[str, Any] = dict(
         threads=1,
         batch=BATCH_SIZE,
         momentum=options.momentum,
         rounds=options.rounds,
         pixels="MNIST" if options.data else "random",
     )
+    if copied is not None:
+        facts |= {"GPU": torch.cuda.get_device_name(device), "a copy": f"{copied / 1e9:.0f} GB/s"}
+        facts["bytes per weight"] = ON_CUDA
     publish(circumstances("torch", "torchvision", "numba", **facts) + "\n\n" + table(rows), options.results)
 
 

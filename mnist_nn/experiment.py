@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from common.data import N_CLASSES, ImageSettings
-from common.experiment import Data, Objective, Outcome, each
+from common.experiment import Data, Objective, Outcome
 from common.files import written_whole
 from common.settings import setting
 from common.table import last_line, write_table, write_trials
@@ -22,7 +22,7 @@ from mnist_nn.keys import EPOCH_LIMIT, fold_key, refit_key
 from mnist_nn.shapes import Params, weights_of
 
 SMALL = 1_000_000  # weights below which the folds of a parameter set are trained by one worker
-STEPS = ("auto", "autograd", "manual", "deferred")
+STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
 CHOSEN = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
 
@@ -135,8 +135,14 @@ class Bagging(ImageSettings):
         trials = tuple(
             Trial(fold_key(bootstrap, tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
         )
-        together = self.n_weights(params) < SMALL and trials
-        return [trials] if together else [(trial,) for trial in trials]
+        return [trials] if self.is_small(params) and trials else [(trial,) for trial in trials]
+
+    def is_small(self, params: Params) -> bool:
+        """Whether all folds of this network are one worker's, which may train them together.
+
+        It depends on the network alone, since the last bits of a result may depend on how many are trained together.
+        """
+        return self.n_weights(params) < SMALL
 
     def n_weights(self, params: Params) -> int:
         """Of the network of these parameters."""
@@ -145,7 +151,7 @@ class Bagging(ImageSettings):
     def objective(self, device: str, data: Data) -> Objective:
         from mnist_nn.objective import BaggingObjective
 
-        return each(BaggingObjective(self, device, data))
+        return BaggingObjective(self, device, data)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.

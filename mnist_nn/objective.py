@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from common.data import N_CLASSES
-from common.devices import free_memory, workers_here
 from common.experiment import Data
-from common.trial import Result, Trial, seed_of
+from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
+from mnist_nn.admission import admission
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.keys import EPOCH_LIMIT, stream_of
+from mnist_nn.memory import memory_bytes
+from mnist_nn.steps.choose import step_for
 
 if TYPE_CHECKING:
     from mnist_nn.experiment import Bagging
@@ -25,14 +28,17 @@ WEIGHT = "weight:"  # begins the name of an array that is a weight of the networ
 
 
 class BaggingObjective:
-    """Evaluates one trial: a network is trained from the seed of the trial's key and evaluated.
+    """Evaluates the trials of a batch: a network is trained from the seed of the trial's key and evaluated.
 
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
     Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
     `probabilities` float32 (n_test, n_classes) and `extra_probabilities` float32 (n_extra, n_classes),
     and the weights when they are to be saved. A network that diverged has no arrays.
-    A network that this worker has no memory for is not begun: its result is an error with the numbers.
+    A network that there is no memory for is not begun: its result is an error with the numbers.
+
+    Folds of a small network are trained together where the step for it is "grouped"; there is a place for every
+    fold then, also for one that is not asked for.
 
     The data is put on the device once, and the bootstrap sample last used is kept there. Neither
     that nor the other trials of a batch have an influence on a result.
@@ -43,25 +49,35 @@ class BaggingObjective:
         self.device = torch.device(device)
         self.data = {name: self._on_device(array) for name, array in data.items()}
         self._sample = lru_cache(maxsize=1)(self._gathered)
-        self._share = free_memory() // workers_here()  # of the node's memory, before any network takes some
+        self._memory = admission(self.device)
 
-    def __call__(self, trial: Trial) -> Result:
-        needed, free = self._needed_bytes(trial), self._free_bytes()
-        if needed > free:
-            return Result(
-                trial.key,
-                error=f"its network takes {needed / 1e9:.3g} GB and this worker has {free / 1e9:.3g} GB: use a device "
-                "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
-            )
-        images, labels, folds = self._sample(int(trial.params["bootstrap"]))
-        if "fold" not in trial.params:
-            return self._refit(trial, images, labels)
-        held_out = folds[int(trial.params["fold"])]
-        trained = self._train(trial, _without(images, held_out), _without(labels, held_out))
-        loss = math.inf
-        if not trained.diverged:
-            loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out], white=self._white)
-        return Result(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
+    def __call__(self, batch: Batch) -> Iterator[Result]:
+        groups: dict[Any, list[Trial]] = {}
+        for trial in batch:
+            same = (trial.params["bootstrap"], trial.params["tuning"], self._epochs(trial))
+            groups.setdefault(same if self._is_grouped(trial) else trial.key, []).append(trial)
+        for group in groups.values():
+            needed = self._needed_bytes(group[0])
+            with self._memory.admitted(needed) as there:
+                yield from self._evaluated(group) if there is None else _refused(group, needed, there)
+
+    def _evaluated(self, group: list[Trial]) -> Iterator[Result]:
+        """Trials that are trained together, or a single one."""
+        first = group[0]
+        images, labels, folds = self._sample(int(first.params["bootstrap"]))
+        if "fold" not in first.params:
+            yield self._refit(first, images, labels)
+            return
+        if self._is_grouped(first):
+            networks = self._train_together(group, images, labels, folds)
+        else:
+            held_out = folds[int(first.params["fold"])]
+            networks = [self._train(first, _without(images, held_out), _without(labels, held_out))]
+        for trial, trained in zip(group, networks, strict=True):
+            held_out, loss = folds[int(trial.params["fold"])], math.inf
+            if not trained.diverged:
+                loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out], white=self._white)
+            yield Result(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
 
     def _refit(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> Result:
         trained = self._train(trial, images, labels)
@@ -77,39 +93,57 @@ class BaggingObjective:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Result(trial.key, values, arrays)
 
-    def _needed_bytes(self, trial: Trial) -> int:
-        return training.memory_bytes(
-            trial.params,
-            self.data["train_images"].shape[1:],
-            N_CLASSES,
-            device=self.device,
-            batch_size=self.settings.batch_size,
-            step=self.settings.step,
-        )
+    def _is_grouped(self, trial: Trial) -> bool:
+        """Whether the folds of the trial's network are trained together, which depends on the network alone."""
+        if "fold" not in trial.params or not self.settings.is_small(trial.params):
+            return False
+        return step_for(self.settings.step, trial.params, **self._how, device=self.device) == "grouped"
 
-    def _free_bytes(self) -> int:
-        """Of the device: its share of the node's memory, or what CUDA has left and PyTorch holds in reserve."""
-        if self.device.type == "cpu":
-            return self._share
-        reserved = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return torch.cuda.mem_get_info(self.device)[0] + reserved
+    def _needed_bytes(self, trial: Trial) -> int:
+        n_networks = self.settings.folds if self._is_grouped(trial) else 1
+        how = dict(self._how, step=self.settings.step, n_networks=n_networks)
+        return memory_bytes(trial.params, device=self.device, **how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        image_shape = self.data["train_images"].shape[1:]
+        return dict(image_shape=image_shape, n_classes=N_CLASSES, batch_size=self.settings.batch_size)
 
     @property
     def _white(self) -> float:
         return float(self.settings.max_pixel)
 
+    def _epochs(self, trial: Trial) -> int:
+        return int(trial.params.get(EPOCH_LIMIT, self.settings.epochs))
+
     def _train(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> training.Trained:
-        return training.train(
-            trial.params,
-            images,
-            labels,
+        options = dict(self._options(trial), step=self.settings.step)
+        return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
+
+    def _train_together(
+        self, group: list[Trial], images: torch.Tensor, labels: torch.Tensor, folds: list[slice]
+    ) -> list[training.Trained]:
+        """A network for each trial of the group, which are folds of one parameter set."""
+        members: list[training.Member | None] = [None] * len(folds)
+        for trial in group:
+            fold = int(trial.params["fold"])
+            others = np.delete(np.arange(len(images)), folds[fold])
+            members[fold] = training.Member(others, self._seed(trial))
+        options = self._options(group[0])
+        networks = training.train_together(group[0].params, images, labels, members, **options)
+        found = (networks[int(trial.params["fold"])] for trial in group)
+        return [trained for trained in found if trained is not None]
+
+    def _seed(self, trial: Trial) -> np.random.SeedSequence:
+        return seed_of(self.settings.seed, stream_of(trial))
+
+    def _options(self, trial: Trial) -> dict[str, Any]:
+        return dict(
             n_classes=N_CLASSES,
-            seed=seed_of(self.settings.seed, stream_of(trial)),
             device=self.device,
-            epochs=int(trial.params.get(EPOCH_LIMIT, self.settings.epochs)),
+            epochs=self._epochs(trial),
             batch_size=self.settings.batch_size,
             tolerance=self.settings.tolerance,
-            step=self.settings.step,
             white=self._white,
         )
 
@@ -129,6 +163,15 @@ class BaggingObjective:
             warnings.simplefilter("ignore")  # The node's copy is read-only, and nothing here writes to it.
             tensor = torch.from_numpy(array)
         return tensor.to(self.device, torch.int64 if array.ndim == 1 else torch.uint8)
+
+
+def _refused(group: list[Trial], needed: int, there: int) -> Iterator[Result]:
+    for trial in group:
+        yield Result(
+            trial.key,
+            error=f"its network takes {needed / 1e9:.3g} GB and this worker has {there / 1e9:.3g} GB: use a device "
+            "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
+        )
 
 
 def _without(tensor: torch.Tensor, part: slice) -> torch.Tensor:

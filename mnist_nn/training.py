@@ -1,12 +1,15 @@
-"""Training one network and evaluating it.
+"""Training a network, or several of one architecture together, and evaluating it.
 
-Images stay where they are, as one uint8 tensor on the device; a few hundred batches at a time are gathered
-in this epoch's order and normalised, and a step sees slices of them. The loss is read back once per such
-block, so that a GPU is never waited for within one.
+Images stay where they are, as one uint8 tensor on the device. `train` gathers a few hundred batches at a time in this
+epoch's order, normalised, and a step sees slices of them; the loss is read back once per such block, so that a GPU
+is never waited for within one. `train_together` leaves even that to the step and waits once per epoch.
 """
 
+import logging
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnist_nn import net
-from mnist_nn.shapes import Params, shapes_of, weights_of
-from mnist_nn.steps import kernels
-from mnist_nn.steps.choose import chosen_step, make_step
-from mnist_nn.steps.deferred import BLOCK, blocks_of
+from mnist_nn.shapes import Params
+from mnist_nn.steps.choose import make_step, step_for
+from mnist_nn.steps.grouped import GroupedStep
 
 BATCHES_PER_BLOCK = 256
-LIBRARIES_BYTES = 64 * 2**20  # Allowed for what PyTorch's own operations use for a moment.
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,19 @@ class Trained:
     def epochs(self) -> int:
         """Number of epochs begun."""
         return len(self.losses)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A network to be trained together with others.
+
+    Attributes:
+        images: int64 (n,), which of the common images it learns from, each at most once; at least one.
+        seed: of its initial weights and of the order of its images; it is not advanced.
+    """
+
+    images: np.ndarray
+    seed: np.random.SeedSequence
 
 
 def train(
@@ -71,7 +86,7 @@ def train(
         labels: int64 (n,) on `device`, in 0..n_classes-1.
         seed: of the initial weights and of the order of the images; it is not advanced.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
-        step: "autograd", "manual", "deferred", or "auto" for the one expected to be fastest.
+        step: "autograd", "manual", "deferred", "grouped", or "auto" for the one expected to be fastest.
         white: the largest value a pixel can have.
 
     Raises:
@@ -80,8 +95,15 @@ def train(
     if not len(images):
         raise ValueError("there is no image to train on")
     prepare(device)
-    random = np.random.default_rng(seed)
     image_shape = (images.shape[1], images.shape[2])
+    step = step_for(step, params, image_shape, n_classes, batch_size=batch_size, device=device)
+    if step == "grouped":
+        member = Member(np.arange(len(images)), seed)
+        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance, white=white)
+        (trained,) = train_together(params, images, labels, [member], n_classes=n_classes, device=device, **options)
+        assert trained is not None
+        return trained
+    random = np.random.default_rng(seed)
     weights = net.initial_weights(params, image_shape, n_classes, seed=int(random.integers(2**63)), device=device)
     learn = make_step(
         step,
@@ -92,7 +114,7 @@ def train(
         momentum=float(params["momentum"]),
     )
     losses: list[float] = []
-    while len(losses) < epochs:
+    while not _ended(losses, epochs, tolerance):
         order = torch.from_numpy(random.permutation(len(images))).to(device)
         total = 0.0
         for block in order.split(batch_size * BATCHES_PER_BLOCK):
@@ -102,9 +124,82 @@ def train(
             if not math.isfinite(total):
                 return Trained(learn.finish(), (*losses, math.inf), True, learn.name)
         losses.append(total / len(images))
-        if len(losses) > 1 and losses[-1] > tolerance * losses[-2]:
-            break
     return Trained(learn.finish(), tuple(losses), False, learn.name)
+
+
+def train_together(
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    members: Sequence[Member | None],
+    *,
+    n_classes: int,
+    device: torch.device,
+    epochs: int = 20,
+    batch_size: int = 10,
+    tolerance: float = 0.8,
+    white: float = 255.0,
+) -> list[Trained | None]:
+    """Train a network for each member as `train` would, each in its own order and until its own end.
+
+    A place without a member is computed with, and gives None: the bits of a result may depend on how many places
+    there are, and do not depend on which of them have a member.
+
+    Raises:
+        ValueError: the kernel is larger than the images, there is no member, or one has no image.
+    """
+    prepare(device)
+    _log.info("training step grouped: %s, %d networks", dict(params), len(members))
+    randoms = {number: np.random.default_rng(member.seed) for number, member in enumerate(members) if member}
+    indices = {number: member.images for number, member in enumerate(members) if member}
+    if not indices or not all(map(len, indices.values())):
+        raise ValueError("there is no image to train on")
+    batch_size = min(batch_size, len(images))
+
+    def initial() -> Iterator[net.Weights | None]:
+        shape = (images.shape[1], images.shape[2])
+        for number in range(len(members)):
+            if number not in randoms:
+                yield None
+                continue
+            seed = int(randoms[number].integers(2**63))
+            yield net.initial_weights(params, shape, n_classes, seed=seed, device=device)
+
+    step = GroupedStep(
+        initial(),
+        images,
+        labels,
+        n_networks=len(members),
+        n_batches=-(-len(images) // batch_size),
+        batch_size=batch_size,
+        learning_rate=float(params["learning_rate"]),
+        momentum=float(params["momentum"]),
+        white=white,
+    )
+    learn = step.replayed()
+    losses: dict[int, list[float]] = {number: [] for number in randoms}
+    while learning := [number for number, past in losses.items() if not _ended(past, epochs, tolerance)]:
+        orders = {number: indices[number][randoms[number].permutation(len(indices[number]))] for number in learning}
+        step.begin(orders)
+        for _ in range(-(-max(map(len, orders.values())) // batch_size)):
+            learn()
+        totals = step.losses()
+        for number, order in orders.items():
+            losses[number].append(totals[number] / len(order) if math.isfinite(totals[number]) else math.inf)
+    return [_trained(step, number, losses.get(number)) for number in range(len(members))]
+
+
+def _trained(step: GroupedStep, number: int, losses: list[float] | None) -> Trained | None:
+    if losses is None:
+        return None
+    return Trained(step.finish(number), tuple(losses), losses[-1:] == [math.inf], step.name)
+
+
+def _ended(losses: Sequence[float], epochs: int, tolerance: float) -> bool:
+    """Whether a training with these losses of its epochs ends."""
+    if len(losses) >= epochs or losses[-1:] == [math.inf]:
+        return True
+    return len(losses) > 1 and losses[-1] > tolerance * losses[-2]
 
 
 def probabilities(weights: net.Weights, images: Tensor, *, white: float = 255.0) -> Tensor:
@@ -122,38 +217,6 @@ def cross_entropy(weights: net.Weights, images: Tensor, labels: Tensor, *, white
 def _logits(weights: net.Weights, images: Tensor, white: float) -> Tensor:
     batches = images.split(net.evaluation_batch(weights["hidden.weight"].shape[1]))
     return torch.cat([net.logits(weights, net.normalised(x, white)) for x in batches])
-
-
-def memory_bytes(
-    params: Params,
-    image_shape: tuple[int, int],
-    n_classes: int,
-    *,
-    device: torch.device,
-    batch_size: int = 10,
-    step: str = "auto",
-) -> int:
-    """What training and evaluating a network takes on its device, beyond the images, in bytes.
-
-    An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient, or the
-    deferred window) and a batch's activations; or weights and the largest activations of the evaluation.
-    """
-    shapes = shapes_of(params, image_shape, n_classes)
-    n_units, n_features = shapes["hidden.weight"]
-    momentum = float(params["momentum"])
-    step = chosen_step(step, n_features, n_units, batch_size=batch_size, momentum=momentum, device=device)
-    n_units += -n_units % kernels.LANES
-    n_channels, kernel = shapes["conv.weight"][0], shapes["conv.weight"][-1]
-    hidden = n_features * n_units
-    others = weights_of(params, image_shape, n_classes) - math.prod(shapes["hidden.weight"])
-    # The initial weights and a copy in the order of the step exist at once for a moment.
-    kept = hidden * (3 if step == "autograd" else 2) + 3 * others
-    if step == "deferred":
-        kept += blocks_of(momentum) * BLOCK * batch_size * (n_features + n_units)
-    activations = batch_size * (4 * n_features + n_features // n_channels * kernel**2)
-    block = 2 * BATCHES_PER_BLOCK * batch_size * math.prod(image_shape)
-    evaluation = hidden + others + 2 * net.evaluation_batch(n_features) * n_features
-    return LIBRARIES_BYTES + 4 * max(kept + activations + block, evaluation)
 
 
 def prepare(device: torch.device) -> None:

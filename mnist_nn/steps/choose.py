@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from mnist_nn import net
+from mnist_nn.shapes import Params, shapes_of
 from mnist_nn.steps import kernels
 from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.deferred import BLOCK, DeferredHidden, steps_to_settle
 from mnist_nn.steps.hidden import DenseHidden, Hidden, KernelHidden, KernelProducts, Products
 from mnist_nn.steps.manual import ManualStep
 
-STEPS = ("auto", "autograd", "manual", "deferred")
+STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +43,9 @@ class Machine:
         square: the same of a product without a thin side.
         overhead: seconds of a block of the deferred window that is no arithmetic.
         one_pass: gradient, velocity and weights are one pass.
+        steps: to choose from.
+        launching: seconds that it takes to start a step's operations one by one, while earlier ones compute.
+        replaying: the same of the step "grouped", which a CUDA graph starts as a whole.
     """
 
     bandwidth: float
@@ -49,18 +53,35 @@ class Machine:
     square: float
     overhead: float
     one_pass: bool
+    steps: tuple[str, ...] = ("manual", "deferred")
+    launching: float = 0.0
+    replaying: float = 0.0
 
 
 # One core of an AMD EPYC of family 26 (Zen 5) at 40 GB/s; what counts are the ratios, see tests.
 KERNELS = Machine(bandwidth=42e9, thin=130e9, square=90e9, overhead=30e-6, one_pass=True)
 PRODUCTS = Machine(bandwidth=42e9, thin=42e9, square=90e9, overhead=30e-6, one_pass=False)
-CUDA = Machine(bandwidth=3.8e12, thin=20e12, square=40e12, overhead=30e-6, one_pass=False)
+# An H200 by its data sheet, four fifths of its bandwidth; some 45 operations of 5 us, or 30 in a graph of 1.5 us.
+# No GPU has been measured yet: these rates are guesses, to be replaced by those of benchmarks/nn_step.py.
+CUDA = Machine(
+    bandwidth=3.8e12,
+    thin=20e12,
+    square=40e12,
+    overhead=30e-6,
+    one_pass=True,
+    steps=("grouped", "deferred"),
+    launching=225e-6,
+    replaying=45e-6,
+)
 
 
 def expected_seconds(
     step: str, n_features: int, n_units: int, *, batch_size: int, momentum: float, machine: Machine
 ) -> float:
-    """Time of the hidden layer's part of one step, "manual" or "deferred", in seconds."""
+    """Time of the hidden layer's part of one step, "manual", "deferred" or "grouped", in seconds.
+
+    Where starting its operations takes longer than computing them, the time of that.
+    """
 
     def a_pass(n_bytes: float, flops: float) -> float:
         """Seconds per weight."""
@@ -72,17 +93,19 @@ def expected_seconds(
         steps_kept = steps_to_settle(momentum) + BLOCK
         window = 2 * product * steps_kept * batch_size / n_units
         overhead = machine.overhead * (1 + steps_kept / BLOCK)
-        return n_features * n_units * (2 * product + fold + window) + overhead
-    if machine.one_pass:
-        return n_features * n_units * (product + a_pass(16, 4 * batch_size))
-    return n_features * n_units * (2 * product + a_pass(8, 2 * batch_size) + a_pass(12, 2))
+        seconds = n_features * n_units * (2 * product + fold + window) + overhead
+    elif machine.one_pass:
+        seconds = n_features * n_units * (product + a_pass(16, 4 * batch_size))
+    else:
+        seconds = n_features * n_units * (2 * product + a_pass(8, 2 * batch_size) + a_pass(12, 2))
+    return max(seconds, machine.replaying if step == "grouped" else machine.launching)
 
 
 def faster_step(n_features: int, n_units: int, *, batch_size: int, momentum: float, machine: Machine) -> str:
-    """ "manual" or "deferred", whichever is expected to take less time."""
+    """The one of the machine's steps that is expected to take the least time."""
     seconds = {
         step: expected_seconds(step, n_features, n_units, batch_size=batch_size, momentum=momentum, machine=machine)
-        for step in ("manual", "deferred")
+        for step in machine.steps
     }
     return min(seconds, key=lambda step: seconds[step])
 
@@ -111,6 +134,21 @@ def chosen_step(
     return faster_step(n_features, n_units, batch_size=batch_size, momentum=momentum, machine=machine)
 
 
+def step_for(
+    name: str,
+    params: Params,
+    image_shape: tuple[int, int],
+    n_classes: int,
+    *,
+    batch_size: int,
+    device: torch.device,
+) -> str:
+    """`chosen_step` for the network that these parameters describe."""
+    n_units, n_features = shapes_of(params, image_shape, n_classes)["hidden.weight"]
+    momentum = float(params["momentum"])
+    return chosen_step(name, n_features, n_units, batch_size=batch_size, momentum=momentum, device=device)
+
+
 def make_step(
     name: str,
     weights: net.Weights,
@@ -123,11 +161,13 @@ def make_step(
     """The training step of that name for these weights, which it takes over.
 
     Raises:
-        ValueError: the name is none of STEPS.
+        ValueError: the name is none of STEPS, or is or means "grouped", which `training.train_together` makes.
     """
     n_units, n_features = weights["hidden.weight"].shape
     device = weights["hidden.weight"].device
     name = chosen_step(name, n_features, n_units, batch_size=batch_size, momentum=momentum, device=device)
+    if name == "grouped":
+        raise ValueError("the step 'grouped' takes its batches from the device: see training.train_together")
     if name == "autograd":
         return AutogradStep(weights, learning_rate=learning_rate, momentum=momentum)
     _log.info("training step %s: %d x %d weights, momentum %.2g", name, n_features, n_units, momentum)

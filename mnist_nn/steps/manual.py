@@ -96,9 +96,9 @@ class ManualStep:
         delta_output.scatter_add_(1, target, self._target).mul_(1 / n)
         delta_output[n:] = 0
         delta_hidden = torch.mm(delta_output, weight["output.weight"], out=self._delta_hidden)
-        _mask(delta_hidden, units, delta_hidden)
+        mask(delta_hidden, units, delta_hidden)
         delta_features = self._hidden.learn(features, delta_hidden).view_as(self._convolved)
-        delta_convolved = _mask(delta_features, self._convolved, self._masked)
+        delta_convolved = mask(delta_features, self._convolved, self._masked)
 
         self._learn("output.weight", delta_output.T, units)
         self._learn("output.bias", delta_output.T)
@@ -136,6 +136,6 @@ def _views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
-def _mask(delta: Tensor, activation: Tensor, out: Tensor) -> Tensor:
+def mask(delta: Tensor, activation: Tensor, out: Tensor) -> Tensor:
     """delta where the rectified activation is positive, else 0: the derivative of ReLU."""
     return torch.ops.aten.threshold_backward.grad_input(delta, activation, 0, grad_input=out)

@@ -158,6 +158,22 @@ def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
 
 
+def test_folds_trained_together_have_the_results_that_they_have_alone() -> None:
+    """To the bit, in whatever batch, as after a resumption or a retry; and those of autograd are close."""
+    grouped = replace(TINY, step="grouped", n_bootstrap=1)
+    objective = grouped.objective("cpu", grouped.data())
+    batch = next(next(iter(grouped.searches())))[0]
+    assert len(batch) == 3
+    together = {result.key: result.values for result in objective(batch)}
+    alone = {result.key: result.values for trial in reversed(batch) for result in objective((trial,))}
+    assert together == alone
+    other = grouped.objective("cpu", grouped.data())(tuple(reversed(batch)))
+    assert {result.key: result.values for result in other} == together
+    longer = Trial(batch[0].key + "/e1", {**batch[0].params, "epoch_limit": 1})
+    first, *_, last = objective((longer, *batch[1:]))
+    assert first.value("epochs") == 1 and last.values == together[last.key]
+
+
 def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
     """Without them the training is the same, and only the validation is another."""
     data = TINY.data()
@@ -308,7 +324,7 @@ def searched(step: str) -> list[Outcome]:
     return outcomes_of(experiment, lambda batch: list(objective(batch)))
 
 
-@pytest.mark.parametrize("step", ["auto", "deferred"])
+@pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])
 def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: str) -> None:
     for (trial, found), (expected_trial, expected) in zip(searched(step), searched("autograd"), strict=True):
         assert trial == expected_trial  # the refits too, so each sample has chosen the same set
@@ -317,7 +333,7 @@ def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: 
                 assert found.value(name) == pytest.approx(expected.value(name), rel=1e-4), (trial.key, name)
 
 
-@pytest.mark.parametrize("step", ["auto", "deferred"])
+@pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])
 def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str) -> None:
     """By itself, as a loss within rounding of the threshold would move an epoch without being wrong."""
     epochs = [[result.value("epochs") for _, result in searched(each)] for each in (step, "autograd")]
@@ -340,13 +356,13 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from mnist_nn import objective, training
+    from mnist_nn import admission, memory
 
     trial = computed()[0].trial
-    needed = training.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
+    needed = memory.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
     data = TINY.data()
     for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
-        monkeypatch.setattr(objective, "workers_here", lambda workers=workers: workers)
-        monkeypatch.setattr(objective, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(admission, "workers_here", lambda workers=workers: workers)
+        monkeypatch.setattr(admission, "free_memory", lambda free=free: free)
         (result,) = TINY.objective("cpu", data)((trial,))
         assert result.failed != fits

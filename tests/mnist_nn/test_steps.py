@@ -261,9 +261,25 @@ def test_the_window_makes_much_momentum_and_narrow_layers_dear():
     assert seconds("deferred", 30, 0.1) > seconds("manual", 30, 0.1)
 
 
+def test_a_graph_is_chosen_where_starting_the_operations_takes_longest():
+    """Small networks on a GPU, whatever their momentum; large ones with little of it are left to the deferred step."""
+
+    def chosen(n_features, n_units, momentum):
+        return choose.faster_step(n_features, n_units, batch_size=10, momentum=momentum, machine=choose.CUDA)
+
+    assert {chosen(n, 100, momentum) for n in (25, 3000, 30_000) for momentum in (0.01, 0.1, 0.9)} == {"grouped"}
+    assert chosen(288_000, 1000, 0.1) == "deferred" and chosen(288_000, 1000, 0.95) == "grouped"
+
+
+def test_the_grouped_step_is_not_made_for_batches_from_outside():
+    weights = net.initial_weights(architecture(0), (12, 12), 10, seed=1, device=CPU)
+    with pytest.raises(ValueError, match="takes its batches from the device"):
+        make_step("grouped", weights, (12, 12), batch_size=10, learning_rate=0.1, momentum=0.1)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("step", ["auto", "manual", "deferred"])
+@pytest.mark.parametrize("step", ["auto", "manual", "deferred", "grouped"])
 def test_on_cuda(step):
     x, y = (torch.cat(parts).cuda() for parts in zip(*batches(8, 100, 10), strict=True))
     params = architecture(0) | {"learning_rate": 5e-3, "momentum": 0.3}

@@ -11,6 +11,11 @@ solver runs before, between and after the others; the median counts.
 With --peer-sample K, the others solve K of the 25 points, and these on the first fold only. The points are spread
 as far apart as the grid allows; every other point is taken to cost what the nearest one measured does (steps of
 the grid, the mean of equally near ones), and every fold what the first one does.
+
+    python -m benchmarks.svm_grid 60000 --peers --gpu
+
+With --gpu, the shared solver on the first visible GPU and cuML are measured too, in seconds of the clock, after one run
+each on a few images.
 """
 
 # ruff: noqa: E402 - threads are limited before the libraries that start them are imported
@@ -24,6 +29,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +117,52 @@ def peer(name: str) -> Callable[..., Any]:
     return IntelSVC
 
 
-def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory: int) -> str:
+def run_gpu(device: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, Errors]:
+    """Seconds of the clock of the whole grid, all gammas in flight that fit, and its errors."""
+    from mnist_svm.shared.cuda import Loaded, paths
+
+    begin = time.perf_counter()
+    folds, errors = splits(len(y)), {}
+    for g, grid in enumerate(paths(Loaded(device, prepare(x, y)), GAMMAS.tolist(), PENALTIES.tolist(), folds, "ovo")):
+        for f, points in enumerate(grid):
+            for c, point in enumerate(points):
+                errors[g, c, f] = int((point.predictions != y[folds[f][1]]).sum())
+    return time.perf_counter() - begin, errors
+
+
+def compare_gpu(device: Any, x: np.ndarray, y: np.ndarray, errors: Errors, points: Sequence[GridPoint]) -> str:
+    """A table of the solvers on the GPU; cuML solves ``points`` on the first fold, where it is installed."""
+    few = slice(0, 500)
+    run_gpu(device, x[few], y[few])
+    runs = [run_gpu(device, x, y) for _ in range(3)]
+    differ = sum(runs[0][1][key] != count for key, count in errors.items())
+    ours = statistics.median(seconds for seconds, _ in runs)
+    rows = [
+        {
+            "solver": "shared on the GPU",
+            "seconds": f"{ours:.2f}",
+            "ratio": "1",
+            "errors that differ": f"{differ} of 125",
+        }
+    ]
+    if importlib.util.find_spec("cuml"):
+        from mnist_svm.objective import fit_cuml
+
+        train, validation = splits(len(y))[0]
+        seconds, differ = {}, 0
+        fit_cuml(x[few], y[few], x[few], 1.0, 1e-3, "ovo")
+        for g, c in points:
+            begin = time.perf_counter()
+            fit = fit_cuml(x[train], y[train], x[validation], float(PENALTIES[c]), float(GAMMAS[g]), "ovo")
+            seconds[g, c] = time.perf_counter() - begin
+            differ += int((fit.predictions != y[validation]).sum()) != errors[g, c, 0]
+        total = extrapolated(seconds)
+        rows.append({"solver": f"cuML ({len(points)} points of the first fold measured)", "seconds": f"{total:.1f}",
+                     "ratio": f"{total / ours:.1f}", "errors that differ": f"{differ} of {len(points)}"})  # fmt: skip
+    return table(rows)
+
+
+def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory: int, gpu: bool = False) -> str:
     arrays = load("mnist", data, train_size=n, download=False)
     x, y = standardised(arrays["train_images"], 255), arrays["train_labels"]
     begin = time.process_time()
@@ -160,6 +211,14 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
     measured = "every fit measured"
     if sample:
         measured = f"{len(points)} points on the first fold measured, the rest extrapolated"
+    on_gpu = []
+    if gpu:
+        import cupy
+
+        from mnist_svm.shared.cuda import Gpu
+
+        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        on_gpu = [f"{name}, cupy {cupy.__version__}:", compare_gpu(Gpu(), x, y, errors, points)]
     return "\n\n".join(
         [
             facts,
@@ -168,6 +227,7 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
             table(rows),
             "Errors on " + ("the first fold" if sample else "each fold") + ":",
             table(details),
+            *on_gpu,
         ]
     )
 
@@ -177,11 +237,13 @@ def main() -> None:
     parser.add_argument("n", type=int, help="the first n training images")
     parser.add_argument("--peers", nargs="*", choices=list(TITLES), default=list(TITLES))
     parser.add_argument("--peer-sample", type=int, metavar="K", help="measure K points of the others only")
+    parser.add_argument("--gpu", action="store_true", help="measure the solvers for a GPU too")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="torchvision's folder of MNIST")
     parser.add_argument("--memory", type=float, default=8.0, metavar="GB", help="what the shared solver may use")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     settings = parser.parse_args()
-    text = compare(settings.n, settings.peers, settings.peer_sample, settings.data, int(settings.memory * 1e9))
+    memory = int(settings.memory * 1e9)
+    text = compare(settings.n, settings.peers, settings.peer_sample, settings.data, memory, settings.gpu)
     publish(text, settings.results)
 
 

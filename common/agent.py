@@ -172,8 +172,7 @@ class Agent:
         pipe, worker_pipe = self._context.Pipe()
         output, worker_output = self._context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
-        kind = "cpu" if slot.device.visible == "" else "cuda"
-        setup = replace(self._setup, device=kind, place=slot.place)
+        setup = replace(self._setup, device=slot.device.kind, place=slot.place)
         handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
         with environment(slot.device, self._threads, len(self.slots)):
             handle.start()

@@ -24,6 +24,11 @@ class Device:
     name: str
     visible: str
 
+    @property
+    def kind(self) -> str:
+        """ "cpu" or "cuda", as objectives are told."""
+        return "cpu" if self.visible == "" else "cuda"
+
 
 CPU = Device("cpu", "")
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node

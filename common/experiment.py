@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.shared import SharedArrays, Spec
 from common.table import write_trials
 from common.trial import Batch, Result, Search, Trial
 
@@ -62,6 +63,22 @@ class Experiment(ABC):
         A trial that cannot be evaluated here is a Result with an `error`: it is tried once more, elsewhere if
         there is another slot, then recorded as failed. An exception does the same, at the price of the worker.
         """
+
+    def scratch(self, device: str, data: Data, workers: int) -> Mapping[str, Spec]:
+        """Arrays that the workers of one node shall share and fill themselves, the most important first.
+
+        As many of them as the node has room for are allocated, all zero. A worker finds them in `sharing_objective`.
+        workers: how many there are on this node. Called on every rank; must not import heavy libraries.
+        """
+        return {}
+
+    def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
+        """What a worker evaluates batches with, for an experiment with `scratch`; the others have `objective`.
+
+        scratch: what was allocated of it, writeable. Its users take care of each other (locks on `scratch.path`),
+        and of deaths: a worker may be killed anywhere.
+        """
+        return self.objective(device, data)
 
     def cost(self, trial: Trial) -> float:
         """How long this trial may take compared with others: costly batches are handed out first."""

@@ -117,9 +117,16 @@ def run(experiment: Experiment, name: str, options: RunOptions, transport: Trans
                 array[...] = data[array_name]
             transport.broadcast_array(array)
 
+        wanted = experiment.scratch(devices[0].kind, shared.arrays, len(devices))
+        scratch = stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
+        if len(scratch.specs) < len(wanted):
+            log.info(
+                "%s: room to share %d of %d scratch arrays of %d MiB", host, len(scratch.specs), len(wanted),
+                sum(spec.nbytes for spec in wanted.values()) >> 20,
+            )  # fmt: skip
         agent = Agent(
             lambda message: transport.send(0, message),
-            Setup(experiment, shared.specs, "", Place(host, transport.rank), os.getpid()),
+            Setup(experiment, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
             devices,
             threads=options.threads,
             deadline=options.deadline,

@@ -40,6 +40,7 @@ class Setup:
     device: str  # "cpu" or "cuda"
     place: Place
     parent: int  # process id of the rank
+    scratch: Mapping[str, Spec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         shared = SharedArrays.attach(setup.data)
-        objective = setup.experiment.objective(setup.device, shared.arrays)
+        scratch = SharedArrays.attach(setup.scratch, writeable=True)
+        objective = setup.experiment.sharing_objective(setup.device, shared.arrays, scratch)
         pipe.send(Built())
         while (task := pipe.recv()) is not None:
             batch, attempt = task

@@ -17,6 +17,7 @@ from common.errors import UsageError
 from common.experiment import Data, Objective, Outcome
 from common.files import written_whole
 from common.settings import setting
+from common.shared import NOTHING, SharedArrays, Spec
 from common.table import last_line, write_table
 from common.trial import Batch, Result, Search, Trial
 
@@ -38,8 +39,9 @@ class SvmGrid(ImageSettings):
     )
     solver: str = setting(
         "auto",
-        "auto (cuml on a GPU, else shared), shared (the whole grid as one computation), sklearn or cuml",
-        choices=("auto", "shared", "sklearn", "cuml"),
+        "auto (cuml on a GPU, else shared), shared (the whole grid as one computation), sklearn, cuml or "
+        "cuml-precomputed (one kernel matrix for each gamma)",
+        choices=("auto", "shared", "sklearn", "cuml", "cuml-precomputed"),
     )
     memory: float | None = setting(
         None,
@@ -47,6 +49,14 @@ class SvmGrid(ImageSettings):
         low=0.1,
         changes_results=False,
         metavar="GB",
+    )
+
+    gammas_per_batch: int = setting(
+        1,
+        "values of gamma that one slot solves together (shared solver on a GPU: more paths at a time, more memory)",
+        low=1,
+        changes_results=False,
+        metavar="N",
     )
 
     @property
@@ -75,23 +85,51 @@ class SvmGrid(ImageSettings):
         yield self._search()
 
     def _search(self) -> Search:
-        """Every gamma, a batch of all folds with every C ascending; then the refit of the best point, if any."""
+        """Batches of whole gammas, all folds with every C ascending; then the refit of the best point, if any.
+
+        With one-vs-rest by the shared solver a batch is one fold, gamma by gamma: the workers of a node, which share
+        the kernel matrix of a gamma and may have memory for one only, then work on the same gamma.
+        """
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
-        results = yield [tuple(self._trial(g, c, fold) for fold in folds for c in columns) for g in rows]
+        groups = [rows[start : start + self.gammas_per_batch] for start in rows[:: self.gammas_per_batch]]
+        batches = [tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups]
+        if self.multiclass == "ovr" and self.solver in ("auto", "shared"):
+            batches = [part for batch in batches for part in self.divided(batch)]
+        results = yield batches
         best = best_point(self._errors({result.key: result for result in results}))
         if best is not None:
             g, c = best
             yield [(Trial(REFIT, {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}),)]
 
+    def scratch(self, device: str, data: Data, workers: int) -> dict[str, Spec]:
+        """What the shared solver's workers can share: one-vs-rest, a kernel matrix for each; squared distances."""
+        if device != "cpu" or self.solver not in ("auto", "shared") or workers == 1:
+            return {}
+        from mnist_svm.pool import matrix_spec
+
+        _, sizes = np.unique(data["train_labels"], return_counts=True)
+        width = int(sum(-(-sizes // 16) * 16))  # rows of `mnist_svm.shared.prepare`: each class is whole vectors
+        kernels = [f"kernel {number}" for number in range(workers)] if self.multiclass == "ovr" else []
+        return dict.fromkeys([*kernels, "distances"], matrix_spec(width))
+
     def objective(self, device: str, data: Data) -> Objective:
+        return self.sharing_objective(device, data, NOTHING)
+
+    def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
         from mnist_svm.objective import Problem, SvmObjective, make_solver
 
         memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
-        solver = make_solver(self.solver, device, self.multiclass, int(memory))
+        solver = make_solver(self.solver, device, self.multiclass, int(memory), scratch, workers_here())
         return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver)
 
     def divided(self, batch: Batch) -> list[Batch]:
-        """By fold: each part makes the kernel matrix again, and a 24 x 24 grid keeps 120 slots busy instead of 24."""
+        """By fold: a 24 x 24 grid is 24 batches, which keep so many slots busy, or 120 when divided (5 folds).
+
+        Workers of other nodes make the matrices again that the parts have in common. What `gammas_per_batch` put
+        together stays together.
+        """
+        if self.gammas_per_batch > 1:
+            return [batch]
         folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
         return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from common.data import fold_slices, standardised
 from common.errors import UsageError
 from common.experiment import Data
-from common.trial import Batch, Result
+from common.shared import NOTHING, SharedArrays
+from common.trial import Batch, Result, Trial
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from mnist_svm.shared import Samples
+    from mnist_svm.shared.matrices import Matrices
 
 TOLERANCE = 1e-3  # of the optimality conditions; LIBSVM's, scikit-learn's and cuML's default
 CACHE_MIB = 500  # rows of the kernel matrix that each worker may keep
@@ -83,8 +86,16 @@ class Point(NamedTuple):
 Solver = Callable[[Problem, float, Sequence[Point]], Iterator[Fit]]
 
 
+@runtime_checkable
+class SeveralGammas(Protocol):
+    """A solver that gains from being given several gammas at once."""
+
+    def together(self, problem: Problem, rows: Sequence[tuple[float, Sequence[Point]]]) -> Iterator[Fit]:
+        """A Fit of each point of each row (gamma, points), in their order."""
+
+
 class SvmObjective:
-    """Evaluates batches of trials that share one gamma.
+    """Evaluates batches of trials, gamma by gamma.
 
     A trial has parameters C, gamma and, unless it is the refit on all training images, fold. Its
     values are `error` (or `test_error`), a fraction, `n_support`, and `converged`, 1 or 0; a refit also has the
@@ -97,10 +108,10 @@ class SvmObjective:
         self.solver = solver
 
     def __call__(self, batch: Batch) -> Iterator[Result]:
-        problem, gamma = self.problem, float(batch[0].params["gamma"])
-        folds = [int(trial.params["fold"]) if "fold" in trial.params else None for trial in batch]
-        points = [Point(float(trial.params["C"]), fold) for trial, fold in zip(batch, folds, strict=True)]
-        for trial, point, fit in zip(batch, points, self.solver(problem, gamma, points), strict=True):
+        problem = self.problem
+        rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
+        points = [point for _, row in rows for point in row]
+        for trial, point, fit in zip(batch, points, solved(self.solver, problem, rows), strict=True):
             counts = {"n_support": float(fit.n_support), "converged": float(fit.converged)}
             if point.fold is None:
                 error = float(np.mean(fit.predictions != problem.test_labels))
@@ -109,6 +120,23 @@ class SvmObjective:
             else:
                 error = float(np.mean(fit.predictions != problem.labels[problem.folds[point.fold]]))
                 yield Result(trial.key, {"error": error, **counts})
+
+
+def _gamma(trial: Trial) -> float:
+    return float(trial.params["gamma"])
+
+
+def _point(trial: Trial) -> Point:
+    return Point(float(trial.params["C"]), int(trial.params["fold"]) if "fold" in trial.params else None)
+
+
+def solved(solver: Solver, problem: Problem, rows: Sequence[tuple[float, Sequence[Point]]]) -> Iterator[Fit]:
+    """A Fit of each point of each row (gamma, points): all together where the solver can, else row by row."""
+    if isinstance(solver, SeveralGammas):
+        yield from solver.together(problem, rows)
+    else:
+        for gamma, points in rows:
+            yield from solver(problem, gamma, points)
 
 
 def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
@@ -124,19 +152,29 @@ def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
             )
 
 
-def make_solver(name: str, device: str, multiclass: str, memory: int) -> Solver:
-    """The solver called "shared", "sklearn", "cuml" or "auto" (cuML on a GPU, else the shared-kernel solver).
+def make_solver(
+    name: str, device: str, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1
+) -> Solver:
+    """The solver called "shared", "sklearn", "cuml", "cuml-precomputed" or "auto".
 
+    "auto" is cuML on a GPU, else the shared-kernel solver, which there is on both.
     device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
-    memory: bytes that this worker may use, which the shared-kernel solver keeps to.
+    memory: bytes that this worker may use, which the shared-kernel solver keeps to. scratch: matrices that it can
+    share with others, `sharers` processes in all.
     Raises UsageError when the solver cannot work on the device.
     """
     if name == "auto":
         name = "cuml" if device == "cuda" else "shared"
-    if name == "cuml" and device == "cpu":
-        raise UsageError("--solver cuml needs a GPU: name one with --gpu, or use --solver shared")
+    if name.startswith("cuml") and device == "cpu":
+        raise UsageError(f"--solver {name} needs a GPU: name one with --gpu, or use --solver shared")
+    if name == "cuml-precomputed":
+        from mnist_svm.shared.cuda.precomputed import PrecomputedSolver
+
+        return PrecomputedSolver(multiclass)
+    if name == "shared" and device == "cuda":
+        return _cuda_solver(multiclass)
     if name == "shared":
-        return SharedSolver(multiclass, memory)
+        return SharedSolver(multiclass, memory, scratch, sharers)
     fit = {"sklearn": fit_sklearn, "cuml": fit_cuml}[name]
     importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
 
@@ -148,45 +186,57 @@ def make_solver(name: str, device: str, multiclass: str, memory: int) -> Solver:
     return pointwise
 
 
-class SharedSolver:
-    """All points of one gamma together; squared distances are kept from one gamma to the next where they fit."""
+def _cuda_solver(multiclass: str) -> Solver:
+    try:
+        from mnist_svm.shared.cuda import CudaSolver
 
-    def __init__(self, multiclass: str, memory: int) -> None:
+        return CudaSolver(multiclass)
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise
+        told = "--solver shared on a GPU needs cupy, which comes with cuML: install that, or give --gpu none"
+        raise UsageError(told) from error
+
+
+class SharedSolver:
+    """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows."""
+
+    def __init__(self, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1) -> None:
         from mnist_svm.shared import warm_up
 
         warm_up()
-        self.multiclass, self.memory = multiclass, memory
-        self._kept: Any = None
+        self.multiclass, self.memory, self.scratch, self.sharers = multiclass, memory, scratch, sharers
+        self._kept: tuple[Samples, Matrices] | None = None
 
     def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
         from mnist_svm import shared
 
-        if points[0].fold is None:
-            for penalty, _ in points:
-                model = shared.fit(problem.images, problem.labels, penalty, gamma, self.multiclass, self.memory)
-                yield Fit(model.predict(problem.test_images), model.n_support, model.converged)
-            return
-        samples, plan, distances = self._prepared(problem, len(points))
+        samples, kept = self._prepared(problem, len(points))
         everything = np.arange(len(problem.labels))
-        for penalties, folds in _grids(points):
-            cuts = [(np.delete(everything, problem.folds[fold]), everything[problem.folds[fold]]) for fold in folds]
-            for fold in shared.path(samples, gamma, penalties, cuts, plan, distances):
-                yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
+        with kept.kernel(gamma) as kernel:
+            if points[0].fold is None:
+                for penalty, _ in points:
+                    model = shared.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
+                    yield Fit(model.predict(problem.test_images), model.n_support, model.converged)
+                return
+            for penalties, folds in grids(points):
+                cuts = [(np.delete(everything, problem.folds[fold]), everything[problem.folds[fold]]) for fold in folds]
+                for fold in shared.path(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
+                    yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 
-    def _prepared(self, problem: Problem, n_points: int) -> Any:
-        """Samples, memory plan and squared distances of the problem, made once."""
+    def _prepared(self, problem: Problem, n_points: int) -> tuple[Samples, Matrices]:
+        """Sorted samples and their matrices, made once."""
         from mnist_svm import shared
+        from mnist_svm.shared.matrices import keep
 
         if self._kept is None:
             samples = shared.prepare(problem.images, problem.labels)
-            plan = shared.choose_plan(samples, self.multiclass, n_points, 1, self.memory)
-            log.info("%s", plan)
-            distances = shared.squared_distances(samples) if plan.distances else None
-            self._kept = samples, plan, distances
+            kept = keep(samples, self.multiclass, n_points, self.memory, self.scratch, self.sharers)
+            self._kept = samples, kept
         return self._kept
 
 
-def _grids(points: Sequence[Point]) -> Iterator[tuple[list[float], list[int]]]:
+def grids(points: Sequence[Point]) -> Iterator[tuple[list[float], list[int]]]:
     """Runs of consecutive folds that ask for the same penalties, so that each run can be solved together."""
     by_fold: dict[int, list[float]] = {}
     for penalty, fold in points:

@@ -9,10 +9,12 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
     for gamma in gammas:
         points = path(samples, gamma, penalties, folds, plan, distances)   # [fold][C]
 
+`matrices.keep` makes plan and matrices for one of several processes of a node that share them.
+
 Importing this package imports numba: do so inside workers.
 """
 
-from mnist_svm.shared.grid import MAX_ITER, TOLERANCE, Fold, Model, Point, fit, path
+from mnist_svm.shared.grid import MAX_ITER, TOLERANCE, Fold, Model, Point, fit, fit_samples, path
 from mnist_svm.shared.kernel import Samples, kernel_minus_one, prepare, squared_distances
 from mnist_svm.shared.plan import Plan, choose_plan
 from mnist_svm.shared.warm import warm_up
@@ -27,6 +29,7 @@ __all__ = [
     "Samples",
     "choose_plan",
     "fit",
+    "fit_samples",
     "kernel_minus_one",
     "path",
     "prepare",

@@ -242,6 +242,21 @@ def fit(
     """
     samples = prepare(x, y)
     plan = choose_plan(samples, multiclass, 1, 1, memory)
+    return fit_samples(samples, C, gamma, plan, None, None, tolerance, max_iter)
+
+
+def fit_samples(
+    samples: Samples,
+    C: float,
+    gamma: float,
+    plan: Plan,
+    distances: np.ndarray | None = None,
+    kernel: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> Model:
+    """Fit one classifier to all samples. plan, distances, kernel: as for :func:`path`."""
     everything = [np.arange(len(samples.place))]
-    solved = solve(samples, gamma, np.array([C], np.float64), everything, plan, None, None, tolerance, max_iter)
-    return Model(solved[0], gamma)
+    penalties = np.array([C], np.float64)
+    (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)
+    return Model(solved, gamma)

@@ -137,7 +137,8 @@ def squared_distances(
     first, last, _ = columns.indices(samples.width)
     out = aligned_zeros((last_row - first_row, last - first)) if out is None else out
     if out.shape == (samples.width, samples.width):
-        _both_triangles(samples, out)
+        for number in range(n_strips(samples.width)):
+            distances_strip(samples, number, out)
         return out
     a, b = samples.panels[first_row // LANES : last_row // LANES], samples.panels[first // LANES : last // LANES]
     same = np.arange(first_row, last_row) - first
@@ -145,15 +146,32 @@ def squared_distances(
     return out
 
 
-def _both_triangles(samples: Samples, out: np.ndarray) -> None:
-    """All squared distances: those above the diagonal, and their mirror image."""
-    panels, norms = samples.panels, samples.norms
-    for top in range(0, samples.width, STRIP):
-        rows, right, below = slice(top, top + STRIP), slice(top, None), slice(top + STRIP, None)
-        a = panels[top // LANES : (top + STRIP) // LANES]
-        same = np.arange(LANES * len(a))
-        distances_between(a, norms[rows], panels[top // LANES :], norms[right], same, out[rows, right])
-        out[below, rows] = out[rows, below].T
+def n_strips(width: int) -> int:
+    """Strips that make a whole matrix: each may be computed by another process."""
+    return -(-width // STRIP)
+
+
+def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float | None = None) -> None:
+    """Squared distances from the diagonal to the right in one strip of rows of ``out``, and their mirror image.
+
+    With ``gamma``, K - 1 in their place.
+    """
+    top = STRIP * number
+    rows, right, below = slice(top, top + STRIP), slice(top, None), slice(top + STRIP, None)
+    panels, norms, part = samples.panels[top // LANES :], samples.norms, out[rows, right]
+    distances_between(panels[: STRIP // LANES], norms[rows], panels, norms[right], np.arange(len(part)), part)
+    if gamma is not None:
+        expm1_scaled(part, gamma, part)
+    out[below, rows] = out[rows, below].T
+
+
+def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:
+    """One strip of K - 1 of all samples: from the whole matrix of squared distances, or without it."""
+    if distances is None:
+        distances_strip(samples, number, out, gamma)
+    else:
+        rows = slice(STRIP * number, STRIP * (number + 1))
+        expm1_scaled(distances[rows], gamma, out[rows])
 
 
 @compiled

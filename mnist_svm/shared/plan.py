@@ -18,7 +18,8 @@ class Plan:
 
     distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
     at a time), "whole" (of all samples) or "rows" (computed on demand, ``capacity`` of them kept).
-    need: bytes at most, this process's part of what it shares included.
+    need: bytes at most, this process's part of what it shares included. kernels: "whole" matrices, each of one gamma,
+    that the processes of a node share.
     """
 
     distances: bool
@@ -26,39 +27,51 @@ class Plan:
     capacity: int
     need: int
     description: str
+    kernels: int = 1
 
     def __str__(self) -> str:
         return self.description
 
 
 def choose_plan(
-    samples: Samples, multiclass: str, n_penalties: int, n_folds: int, memory: int, sharers: int = 1
+    samples: Samples,
+    multiclass: str,
+    n_penalties: int,
+    n_folds: int,
+    memory: int,
+    sharers: int = 1,
+    kernels: int = 1,
+    distances: bool = True,
 ) -> Plan:
     """The fastest plan that fits ``memory`` bytes per process.
 
     n_folds: folds that are solved in one call. sharers: processes of this node that share the squared
-    distances and, for one-vs-rest, the kernel matrix, each counted with its part of them.
+    distances and, for one-vs-rest, kernel matrices, each counted with its part of them. kernels: kernel matrices
+    at most. distances: whether squared distances may be kept.
     Raises MemoryError, which says what is needed, where not even the most frugal plan fits, and ValueError if
     ``multiclass`` is neither "ovo" nor "ovr".
     """
     width, k = samples.width, len(samples.classes)
     machines_of(k, multiclass)
-    matrix = 4 * width * width
+    part = 4 * width * width // sharers  # of a matrix of all samples
     if multiclass == "ovo":
         largest = sum(sorted(int(size) for size in samples.first[1:] - samples.first[:-1])[-2:])
         solutions = 12 * width * (k - 1) * n_penalties * n_folds
-        base, kernel = 4 * largest**2, "pairs"
+        base, kernel, kernels = 4 * largest**2, "pairs", 0
     else:
         solutions = 12 * width * k * n_penalties * n_folds
-        base, kernel = matrix // sharers, "whole"
+        base, kernel = part, "whole"
     # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
     working = solutions + 8 * MAX_ACTIVE * min(MAX_ACTIVE, width) + 4 * CHUNK + 4 * samples.panels.size
     capacity = 0
-    if multiclass == "ovr" and working + base > memory:
-        capacity = (memory - working) // (4 * width)
-        base, kernel = 4 * width * capacity, "rows"
-    fits = working + base + matrix // sharers <= memory and kernel != "rows"
-    need = working + base + (matrix // sharers if fits else 0)
+    if multiclass == "ovr":
+        kernels = min(kernels, max(0, (memory - working) // part))
+        base = part * kernels
+        if kernels == 0:
+            capacity = (memory - working) // (4 * width)
+            base, kernel = 4 * width * capacity, "rows"
+    fits = distances and working + base + part <= memory and kernel != "rows"
+    need = working + base + (part if fits else 0)
     fewest = min(width, MAX_ACTIVE + LANES)
     if need > memory or (kernel == "rows" and capacity < fewest):
         least = working + (4 * width * fewest if kernel == "rows" else base)
@@ -69,13 +82,13 @@ def choose_plan(
         )
     text = {
         "pairs": "K of one class pair at a time",
-        "whole": "K of all samples",
+        "whole": "K of all samples" + (f" for {kernels} gammas" if kernels > 1 else ""),
         "rows": f"rows of K on demand, {capacity} of {width} kept",
     }[kernel]
-    distances = "squared distances kept" if fits else "squared distances computed when needed"
-    shared = f" ({sharers} processes share them)" if sharers > 1 and kernel != "rows" else ""
-    description = f"{multiclass}: {text}, {distances}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return Plan(fits, kernel, capacity, need, description)
+    kept = "squared distances kept" if fits else "squared distances computed when needed"
+    shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
+    description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
+    return Plan(fits, kernel, capacity, need, description, kernels)
 
 
 def _gb(size: int) -> str:

@@ -48,6 +48,24 @@ def test_memory_that_is_not_there_is_said_beforehand() -> None:
         SharedArrays.allocate({"x": Spec((1 << 50,), "|u1")})
 
 
+def test_what_fits_is_allocated_in_the_order_given_and_nothing_is_taken_before_it_is_written() -> None:
+    specs = {
+        "a": Spec((1 << 20,), "|u1"),
+        "b": Spec((10, 10), "<f8"),
+        "huge": Spec((1 << 50,), "|u1"),
+        "c": Spec((1,), "|u1"),
+    }
+    allocated = SharedArrays.allocate_what_fits(specs)
+    assert list(allocated.specs) == ["a", "b"]
+    assert allocated.path("a").stat().st_blocks == 0
+    attached = SharedArrays.attach(allocated.specs, writeable=True)
+    attached.arrays["b"][3, 4] = 5
+    assert allocated.arrays["b"].sum() == 5
+    paths = [allocated.path(name) for name in allocated.specs]
+    allocated.close()
+    assert not any(path.exists() for path in paths)
+
+
 def test_streams_depend_on_seed_and_key_alone() -> None:
     def drawn(seed: int, key: str) -> tuple[float, ...]:
         return tuple(np.random.default_rng(seed_of(seed, key)).random(4))

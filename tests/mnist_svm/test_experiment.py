@@ -90,6 +90,21 @@ def test_a_batch_is_every_penalty_of_one_gamma_in_all_folds_and_can_be_divided_b
     assert json.loads(json.dumps(trials[-1].params)) == trials[-1].params
 
 
+def test_gammas_can_share_a_batch_and_results_do_not_depend_on_it() -> None:
+    answers = []
+    for together, sizes in ((1, [15, 15, 15]), (2, [30, 15]), (7, [45])):
+        experiment = replace(SMALL, solver="shared", gammas_per_batch=together)
+        assert result_settings(experiment) == result_settings(replace(SMALL, solver="shared"))
+        (search,) = experiment.searches()
+        batches, objective = next(search), experiment.objective("cpu", experiment.data())
+        assert [len(batch) for batch in batches] == sizes
+        assert [trial.key for batch in batches for part in experiment.divided(batch) for trial in part] == [
+            f"g{g:02}/c{c:02}/f{fold}" for g in range(3) for fold in range(5) for c in range(3)
+        ]
+        answers.append([(result.key, result.values) for batch in batches for result in objective(batch)])
+    assert answers[0] == answers[1] == answers[2]
+
+
 def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def short(trial: Trial) -> Result:
         result = bowl(trial)
@@ -249,9 +264,10 @@ def test_real_mnist_is_learned(mnist: Path) -> None:
     assert learned < 0.2 < 0.8 < chance
 
 
-def test_cuml_without_a_gpu_is_refused_with_the_fix() -> None:
-    with pytest.raises(UsageError, match=r"needs a GPU.*--solver shared"):
-        make_solver("cuml", "cpu", "ovo", 10**9)
+@pytest.mark.parametrize("solver", ["cuml", "cuml-precomputed"])
+def test_cuml_without_a_gpu_is_refused_with_the_fix(solver: str) -> None:
+    with pytest.raises(UsageError, match=rf"{solver} needs a GPU.*--solver shared"):
+        make_solver(solver, "cpu", "ovo", 10**9)
 
 
 @pytest.mark.gpu

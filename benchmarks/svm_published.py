@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--train-size", type=int, help="fewer images, to try it out")
     parser.add_argument("--n", type=int, default=N, help="another grid, to try it out")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--memory", type=float, metavar="GB", help="of each worker")
     parser.add_argument("--study", type=Path, help="folder of the journal")
     parser.add_argument("--results", type=Path, help="keep the tables in this file")
     arguments = parser.parse_args()
@@ -98,6 +99,8 @@ def main() -> int:
     options += ["--workers", arguments.workers, "--results", study]
     if arguments.train_size:
         options += ["--train-size", arguments.train_size]
+    if arguments.memory:
+        options += ["--memory", arguments.memory]
     status = run_study(PublishedRow if arguments.row else SvmGrid, [*map(str, options), str(arguments.n)])
     if status in (Exit.DONE, Exit.FAILED_TRIALS):
         publish(report(study, arguments.multiclass), arguments.results)

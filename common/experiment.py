@@ -45,6 +45,9 @@ class Experiment(ABC):
     is pickled to every worker, so its module must not import GPU libraries: `objective` does that.
     """
 
+    def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
+        """Raise UsageError where these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
+
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
         return {}

@@ -85,6 +85,7 @@ def run(experiment: Experiment, name: str, options: RunOptions, transport: Trans
         problem = None
         try:
             devices, note = choose(options.gpu, options.workers, options.threads)
+            experiment.check(devices[0].kind)
         except UsageError as error:
             problem = str(error)
         _agree(transport, host, problem)

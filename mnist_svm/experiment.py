@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,20 @@ class SvmGrid(ImageSettings):
     def gammas(self) -> np.ndarray:
         """gamma, float64 (n_tuning,), ascending."""
         return 10 ** np.linspace(-6, -2, self.n_tuning)
+
+    def check(self, device: str) -> None:
+        """Raises UsageError for a solver that this kind of device or this installation does not have."""
+        solver = "cuml" if self.solver == "auto" else self.solver
+        if device == "cpu":
+            if self.solver.startswith("cuml"):
+                raise UsageError(f"--solver {self.solver} needs a GPU: name one with --gpu, or use --solver shared")
+            return
+        library = {"shared": "cupy", "cuml": "cuml", "cuml-precomputed": "cuml"}.get(solver)
+        if library is not None and find_spec(library) is None:
+            raise UsageError(
+                f"--solver {self.solver} needs {library} on a GPU, which is not installed: "
+                "pip install -r requirements-cu12.txt (or -cu11, -cu13), or give --gpu none"
+            )
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from common.data import fold_slices, standardised
-from common.errors import UsageError
 from common.experiment import Data
 from common.shared import NOTHING, SharedArrays
 from common.trial import Batch, Result, Trial
@@ -161,18 +160,18 @@ def make_solver(
     device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
     memory: bytes that this worker may use, which the shared-kernel solver keeps to. scratch: matrices that it can
     share with others, `sharers` processes in all.
-    Raises UsageError when the solver cannot work on the device.
+    `SvmGrid.check` says whether the solver can work there.
     """
     if name == "auto":
         name = "cuml" if device == "cuda" else "shared"
-    if name.startswith("cuml") and device == "cpu":
-        raise UsageError(f"--solver {name} needs a GPU: name one with --gpu, or use --solver shared")
     if name == "cuml-precomputed":
         from mnist_svm.shared.cuda.precomputed import PrecomputedSolver
 
         return PrecomputedSolver(multiclass)
     if name == "shared" and device == "cuda":
-        return _cuda_solver(multiclass)
+        from mnist_svm.shared.cuda import CudaSolver
+
+        return CudaSolver(multiclass)
     if name == "shared":
         return SharedSolver(multiclass, memory, scratch, sharers)
     fit = {"sklearn": fit_sklearn, "cuml": fit_cuml}[name]
@@ -184,18 +183,6 @@ def make_solver(
             yield fit(images, labels, validation, penalty, gamma, multiclass)
 
     return pointwise
-
-
-def _cuda_solver(multiclass: str) -> Solver:
-    try:
-        from mnist_svm.shared.cuda import CudaSolver
-
-        return CudaSolver(multiclass)
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            raise
-        told = "--solver shared on a GPU needs cupy, which comes with cuML: install that, or give --gpu none"
-        raise UsageError(told) from error
 
 
 class SharedSolver:

@@ -20,7 +20,7 @@ from common.experiment import Outcome
 from common.settings import result_settings
 from common.trial import Result, Trial
 from mnist_svm.experiment import SvmGrid, best_point
-from mnist_svm.objective import Fit, Problem, check_classes, fit_cuml, fit_sklearn, make_solver
+from mnist_svm.objective import Fit, Problem, check_classes, fit_cuml, fit_sklearn
 from tests.helpers import table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
@@ -267,7 +267,7 @@ def test_real_mnist_is_learned(mnist: Path) -> None:
 @pytest.mark.parametrize("solver", ["cuml", "cuml-precomputed"])
 def test_cuml_without_a_gpu_is_refused_with_the_fix(solver: str) -> None:
     with pytest.raises(UsageError, match=rf"{solver} needs a GPU.*--solver shared"):
-        make_solver(solver, "cpu", "ovo", 10**9)
+        SvmGrid(3, solver=solver).check("cpu")
 
 
 @pytest.mark.gpu

@@ -21,7 +21,7 @@ from common.data import fold_slices, load, standardised
 from common.errors import UsageError
 from mnist_svm import shared
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.objective import Point, Problem, SvmObjective, fit_sklearn, make_solver
+from mnist_svm.objective import Point, Problem, SvmObjective, fit_sklearn
 from mnist_svm.shared.cuda import CudaSolver, Gpu, Loaded, fit, paths
 from mnist_svm.shared.cuda.device import DEFINITIONS, SCRATCH, SOURCE
 from mnist_svm.shared.cuda.launch import STATE, Lanes, walk_all
@@ -312,7 +312,7 @@ def test_an_svc_without_precomputed_kernels_is_refused_with_the_fix() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="cupy is here")
 def test_the_gpu_solver_without_cupy_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"needs cupy.*--gpu none"):
-        make_solver("shared", "cuda", "ovo", GB)
+        SvmGrid(3, solver="shared").check("cuda")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc to compile the kernel for a GPU")

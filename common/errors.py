@@ -11,11 +11,16 @@ class Exit(IntEnum):
     STOPPED = 75  # EX_TEMPFAIL: run the same command to continue
 
 
+def printable(text: str) -> str:
+    """One line that can be shown on a terminal: what would move its cursor, as a file of a stranger may, is "?"."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 class UsageError(Exception):
     """Something the user can mend: its text is one line that names the value and the fix."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split("\n"))  # a file's name may hold a newline
+        return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
 
 
 class StorageError(UsageError):

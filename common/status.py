@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Exit, UsageError
+from common.errors import Exit, UsageError, printable
 from common.journal import NAME, History, read_journal
 from common.progress import duration
 from common.settings import Parser, add_settings, from_namespace, setting
@@ -61,7 +61,7 @@ def describe(folder: Path, history: History, running: bool) -> str:
         for host, rank, slot, device in sorted(work)
     ]
     lines += [f"failed     {result.key} at {result.place}: {last_line(result.error)}" for result in failed]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

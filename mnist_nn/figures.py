@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.errors import printable
 from common.figures import BLUE, GREEN, GREY, INK, RED, save, subplots
 from mnist_nn.bootstrap import majority_vote
 
@@ -140,7 +141,7 @@ def file_stem(path: Path) -> str:
 
 def _plain(text: str) -> str:
     """Text of the user's as one line that fits, without matplotlib's formulas."""
-    text = "".join(c if c.isprintable() else "?" for c in text).replace("$", r"\$")
+    text = printable(text).replace("$", r"\$")
     return text if len(text) <= 34 else f"{text[:20]}…{text[-12:]}"
 
 

@@ -144,7 +144,7 @@ def test_nothing_is_left_when_the_test_itself_is_killed(hosts: Hosts, tmp_path: 
 import pathlib, time
 from tests.cluster.hosts import Hosts
 with Hosts(2, shared=pathlib.Path({str(tmp_path)!r})) as hosts:
-    sleepers = [host.popen("sh", "-c", "setsid sleep 1000 & setsid sleep 1000") for host in hosts]
+    sleepers = [host.popen("sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & wait") for host in hosts]
     while sum(len(host.processes()) for host in hosts) < 6:
         time.sleep(0.01)
     print(*(process.pid for host in hosts for process in host.processes()), *(host.pid for host in hosts), flush=True)
@@ -152,10 +152,12 @@ with Hosts(2, shared=pathlib.Path({str(tmp_path)!r})) as hosts:
 """
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as test:
-        assert test.stdout is not None
-        pids = [int(pid) for pid in test.stdout.readline().split()]
-        assert len(pids) >= 8 and all(map(alive, pids))
-        test.kill()
+        try:
+            assert test.stdout is not None
+            pids = [int(pid) for pid in test.stdout.readline().split()]
+            assert len(pids) >= 8 and all(map(alive, pids))
+        finally:
+            test.kill()
     assert wait_until(lambda: not any(map(alive, pids)))
     links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
     assert "port0" not in links and "br0" not in links

@@ -1,10 +1,14 @@
 """What `python -m common.status` says of a study, from its journal alone."""
 
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from common.errors import Exit
+from common.journal import Journal
+from common.status import main
+from common.trial import Place, Result, Trial
 from tests.common.test_engine import start, wait_for_lines
 from tests.helpers import TOYS
 
@@ -33,3 +37,14 @@ def test_no_study_is_one_line(program: Any, tmp_path: Path) -> None:
     for folder in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
         done = program(*STATUS, folder, status=Exit.USAGE)
         assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: Any) -> None:
+    wipe = "\x1b[2J\x9b2J\rdone"
+    place = Place(f"host{wipe}", 0, 0, f"cpu{wipe}")
+    result = Result(f"key{wipe}", error=f"Error{wipe}", seconds=1.0, place=place)
+    with closing(Journal(tmp_path, {"settings": {"experiment": f"toy{wipe}"}})) as journal:
+        journal.append([(Trial(result.key, {}), result)])
+    assert main([str(tmp_path)]) == Exit.STOPPED
+    said = capsys.readouterr().out
+    assert all(line.isprintable() for line in said.splitlines()) and said.count("?[2J?2J?done") == 6

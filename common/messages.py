@@ -70,13 +70,6 @@ class Lost:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Of a transport that is being closed: a rank to rank 0, and rank 0 to all. `whole`: none was lost."""
-
-    whole: bool = True
-
-
 ToAgent = Run | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Lost
 Message = ToAgent | ToCoordinator

@@ -14,10 +14,10 @@ from mpi4py import MPI
 
 from common.errors import Exit
 from common.heartbeat import Heartbeat
-from common.messages import Done, Lost
+from common.messages import Lost
 from common.transport import Transport
 
-MESSAGE, BEAT = 0, 1  # tags
+MESSAGE, BEAT, END = 0, 1, 2  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
 
 
@@ -54,11 +54,16 @@ class MpiTransport(Transport):
     def send(self, to: int, message: Any) -> None:
         if to == self.rank:
             self._own.append(message)
-        elif to not in self._lost:
-            try:
-                self._sending.append(self._comm.isend(message, dest=to, tag=MESSAGE))
-            except MPI.Exception as error:
-                self._acknowledge(error)
+        else:
+            self._post(to, message, MESSAGE)
+
+    def _post(self, to: int, message: Any, tag: int) -> None:
+        if to in self._lost:
+            return
+        try:
+            self._sending.append(self._comm.isend(message, dest=to, tag=tag))
+        except MPI.Exception as error:
+            self._acknowledge(error)
 
     def receive(self) -> list[tuple[int, Any]]:
         arrived = [(self.rank, message) for message in self._own]
@@ -162,18 +167,30 @@ class MpiTransport(Transport):
         os._exit(status)
 
     def _part(self) -> bool:
-        """Whether all ranks have come to the end."""
-        self.send(0, Done())
+        """Whether all ranks have come to the end. What is still under way is dropped, so that its sender can end."""
         if self.rank != 0:
-            while not isinstance(word := self.broadcast(None), Done):
-                pass
-            return word.whole
-        done: set[int] = set()
-        while len(done | self._lost) < self.size:
-            done.update(rank for rank, message in self.receive() or self._sleep() if isinstance(message, Done))
-        word = Done(whole=not self._lost)
-        self.broadcast(word)
-        return word.whole
+            self._post(0, None, END)
+            while (matched := self._comm.improbe(source=0, tag=END)) is None:
+                self.receive()
+                self._sleep()
+            return bool(matched.recv())
+        there, status = {0}, MPI.Status()
+        while len(there | self._lost) < self.size:
+            self.receive()
+            try:
+                while (matched := self._comm.improbe(tag=END, status=status)) is not None:
+                    matched.recv()
+                    there.add(status.source)
+            except MPI.Exception as error:
+                self._acknowledge(error)
+            self._sleep()
+        whole = not self._lost
+        for rank in range(1, self.size):
+            self._post(rank, whole, END)
+        while whole and self._sending:
+            self.receive()
+            self._sleep()
+        return whole
 
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()

@@ -211,4 +211,7 @@ def _spread(network: nn.Module, strategy: str, device: torch.device) -> nn.Modul
         return network
     network = network.to(memory_format=torch.channels_last)
     devices = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
+    # PyTorch's default, but given, so that it holds of the first bucket too: a small network is one exchange.
+    return nn.parallel.DistributedDataParallel(
+        network, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=25
+    )

@@ -58,7 +58,7 @@ class Cloud:
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         settings = {
             "CLUSTER": "search-test", "PROJECT": "test", "IMAGE": "registry/search:gpu", "NODES": "2", "POLL": "0.05",
-            "CREATE_TIMEOUT": "1", "READY_TIMEOUT": "1", "DELETE_TIMEOUT": "1", "FAIL": "", "HANG": "", "TIMES": "",
+            "CREATE_TIMEOUT": "20", "READY_TIMEOUT": "20", "DELETE_TIMEOUT": "20", "FAIL": "", "HANG": "", "TIMES": "",
             "ENDS": "Succeeded", "RESULTS": str(self.folder / "results"), "CLOUD": str(self.folder),
             "KUSTOMIZE": shutil.which("kubectl") or "", "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
         }  # fmt: skip
@@ -142,7 +142,8 @@ def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
 def test_settings_reach_the_manifests(cloud: Cloud) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl")
-    done = cloud.run("run", GPU="nvidia-tesla-t4", MACHINE="n1-standard-8", GPUS_PER_NODE="4", NODES="7", FAIL="logs")
+    many = {"GPU": "nvidia-tesla-t4", "MACHINE": "n1-standard-8", "GPUS_PER_NODE": "4", "NODES": "7"}
+    done = cloud.run("run", **many, FAIL="logs", READY_TIMEOUT="1")
     assert done.returncode != 0 and "28 GPUs: not within 1 s" in done.stderr  # there are but two
     done = cloud.run("up", GPU="nvidia-tesla-t4", GPUS_PER_NODE="1")
     assert done.returncode == 0, done.stderr
@@ -173,7 +174,7 @@ def test_a_failure_deletes_what_was_made(cloud: Cloud, failing: str) -> None:
 
 
 def test_a_creation_that_hangs_is_given_up_and_deleted_even_if_that_takes_patience(cloud: Cloud) -> None:
-    done = cloud.run("run", HANG="node-pools create", FAIL="clusters delete", TIMES="3", DELETE_TIMEOUT="20")
+    done = cloud.run("run", HANG="node-pools create", FAIL="clusters delete", TIMES="3", CREATE_TIMEOUT="2")
     assert done.returncode == 124 and cloud.left == set()
     assert sum("clusters delete" in call for call in cloud.calls) == 4
 
@@ -182,7 +183,7 @@ def test_a_creation_that_hangs_is_given_up_and_deleted_even_if_that_takes_patien
 def test_what_cannot_be_deleted_is_said_aloud(cloud: Cloud, failing: str) -> None:
     for name in ("cluster", "disk", "network"):
         (cloud.folder / name).touch()
-    done = cloud.run("down", FAIL=failing)
+    done = cloud.run("down", FAIL=failing, DELETE_TIMEOUT="1")
     assert done.returncode == 1 and cloud.left
     assert "MAY STILL EXIST AND COST MONEY" in done.stderr and "k8s/gke.sh down" in done.stderr
 

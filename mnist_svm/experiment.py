@@ -51,7 +51,6 @@ class SvmGrid(ImageSettings):
         changes_results=False,
         metavar="GB",
     )
-
     gammas_per_batch: int = setting(
         1,
         "values of gamma that one slot solves together (shared solver on a GPU: more paths at a time, more memory)",

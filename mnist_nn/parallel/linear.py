@@ -1,6 +1,6 @@
 """A linear layer by oneDNN, on the CPU.
 
-PyTorch multiplies float32 matrices by MKL, which takes twice oneDNN's time on processors that are not Intel's.
+PyTorch multiplies float32 matrices by MKL, which took twice oneDNN's time at (64, 800) x (800, 500) on an AMD EPYC.
 """
 
 from __future__ import annotations

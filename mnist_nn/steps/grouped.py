@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.steps.grouped_hidden import make_hidden, padded_units
-from mnist_nn.steps.manual import mask
+from mnist_nn.steps.manual import mask, shapes_side_by_side, views
 
 WARM_UP = 3  # Steps before a capture, so that libraries have allocated what they keep.
 
@@ -85,15 +85,9 @@ class GroupedStep:
         """All weights but the hidden layer's, side by side for each network; and the buffers of a step."""
         channels, _, kernel, _ = self._shapes["conv.weight"]
         (n_classes,), (height, width) = self._shapes["output.bias"], self._images.shape[1:]
-        shapes = {
-            "conv.weight": (channels, kernel * kernel),
-            "conv.bias": (channels,),
-            "hidden.bias": (units,),
-            "output.weight": (n_classes, units),
-            "output.bias": (n_classes,),
-        }
+        shapes = shapes_side_by_side(channels, kernel, units, n_classes)
         self._weights, self._velocity = (new(n_networks, sum(map(math.prod, shapes.values()))) for _ in range(2))
-        self._weight_of, self._velocity_of = (_views(flat, shapes) for flat in (self._weights, self._velocity))
+        self._weight_of, self._velocity_of = (views(flat, shapes) for flat in (self._weights, self._velocity))
         rows, columns = height - kernel + 1, width - kernel + 1
         self._rows = rows
         self._pixels = new(n_networks, height, width, self._batch_size)
@@ -201,9 +195,3 @@ def filled(images: np.ndarray, batch_size: int, length: int) -> tuple[np.ndarray
     share[:start] = 1 / batch_size
     share[start:n] = 1 / (n - start)
     return order, share
-
-
-def _views(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """One view of (G, n) for each name, in turn, of shape (G, *shape)."""
-    parts = flat.split([math.prod(shape) for shape in shapes.values()], dim=1)
-    return {name: part.view(len(flat), *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

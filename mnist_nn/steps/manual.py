@@ -48,15 +48,9 @@ class ManualStep:
         new = weights["conv.bias"].new_zeros
 
         # All weights but the hidden layer's lie in one vector, to be updated by one operation.
-        shapes = {
-            "conv.weight": (channels, kernel * kernel),
-            "conv.bias": (channels,),
-            "hidden.bias": (units,),
-            "output.weight": (n_classes, units),
-            "output.bias": (n_classes,),
-        }
+        shapes = shapes_side_by_side(channels, kernel, units, n_classes)
         self._weights, self._velocity = (new(sum(map(math.prod, shapes.values()))) for _ in range(2))
-        self._weight_of, self._velocity_of = (_views(flat, shapes) for flat in (self._weights, self._velocity))
+        self._weight_of, self._velocity_of = (views(flat, shapes) for flat in (self._weights, self._velocity))
         self._weight_of["conv.weight"].copy_(weights["conv.weight"].flatten(1))
         self._weight_of["conv.bias"].copy_(weights["conv.bias"])
         self._weight_of["hidden.bias"][: self._n_units] = weights["hidden.bias"]
@@ -130,10 +124,23 @@ class ManualStep:
         }
 
 
-def _views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """One view of the vector for each name, in turn."""
-    parts = flat.split([math.prod(shape) for shape in shapes.values()])
-    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+def shapes_side_by_side(channels: int, kernel: int, units: int, n_classes: int) -> dict[str, tuple[int, ...]]:
+    """Of all weights but the hidden layer's, in the order in which they lie in one vector."""
+    return {
+        "conv.weight": (channels, kernel * kernel),
+        "conv.bias": (channels,),
+        "hidden.bias": (units,),
+        "output.weight": (n_classes, units),
+        "output.bias": (n_classes,),
+    }
+
+
+def views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """One view of (..., n) for each name, in turn, of shape (..., *shape)."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    return {
+        name: part.view(*flat.shape[:-1], *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
 def mask(delta: Tensor, activation: Tensor, out: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
@@ -115,6 +116,21 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, types.intp, value), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Ask for the cache line of flat element ``offset``, to be read soon; it need not exist."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        address = builder.bitcast(_address(context, builder, array, args[0], args[1]), byte)
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), codegen
 
 
 @intrinsic

@@ -4,6 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from sklearn.datasets import load_digits  # noqa: E402
 
+from common.agent import environment  # noqa: E402
+from common.devices import Device  # noqa: E402
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.shapes import shapes_of, weights_of  # noqa: E402
 
@@ -166,3 +169,19 @@ print(estimate(100, 1000), status("VmHWM") - held)
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     estimated, used = map(int, output.stdout.split())
     assert used <= estimated <= 1.6 * used
+
+
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HUGE = """
+import re, torch
+x = torch.ones(1 << 25)
+print(sum(map(int, re.findall(r"AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps").read()))) << 10)
+"""
+
+
+@pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="the kernel gives no huge pages")
+def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    with environment(Device("cpu", ""), 1):
+        done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0

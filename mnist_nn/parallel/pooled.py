@@ -4,8 +4,8 @@ Of each 2 x 2 window one position has a gradient, and none where ReLU is zero: a
 gradient of a convolution multiplies are zeros. The kernels here leave them out. In images with the channels last, a row
 of a patch is one run of kernel * channels numbers, and the gradient of a filter is a sum of such runs.
 
-    gradient of filter k, row d:   sum over windows of g * (the run of the patch that won, row d)
-    gradient of that run:          g * (filter k, row d)
+    gradient of filter k, row d:   sum over windows of g * (row d of the patch that filter k has chosen)
+    gradient of a patch, row d:    sum over filters that have chosen it of g * (filter k, row d)
 """
 
 # mypy: allow-untyped-defs
@@ -27,6 +27,7 @@ from torch import Tensor
 from mnist_nn.steps.kernels import compiled
 
 LANES = 16
+REGISTERS = 24  # for sums, of the 32 there are
 _VECTOR, _INDEX = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 
 
@@ -57,14 +58,15 @@ class _PooledConvolution(torch.autograd.Function):
         n, _, height, width = images.shape
         run = kernel * channels
         vectors = -(-run // LANES)
+        rows = max(r for r in range(1, kernel + 1) if kernel % r == 0 and r * vectors <= max(REGISTERS, vectors))
         slack = vectors * LANES - run  # a run is read in whole vectors, so the last one reaches beyond the end
         pixels = F.pad(_channels_last(images).flatten(), (0, slack))
         filled = F.pad(_channels_last(weight).reshape(filters, kernel, run), (0, slack)).flatten()
         of_weight, of_bias = torch.zeros_like(filled), weight.new_zeros(filters)
         of_pixels = torch.zeros_like(pixels) if context.needs_input_grad[0] else None
         _backward(
-            (0,) * vectors, pixels.numpy(), filled.numpy(), _channels_last(gradient).numpy(), pooled.numpy(),
-            winner.numpy(), width * channels, height, channels, kernel,
+            (0,) * vectors, (0,) * rows, pixels.numpy(), filled.numpy(), _channels_last(gradient).numpy(),
+            pooled.numpy(), winner.numpy(), width * channels, height, channels, kernel,
             of_weight.numpy(), of_bias.numpy(), None if of_pixels is None else of_pixels.numpy(),
         )  # fmt: skip
         of_weight = of_weight.view(filters, kernel, -1)[..., :run].reshape(filters, kernel, kernel, channels)
@@ -84,12 +86,6 @@ def _at(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
-def _vectors(context: Any, builder: Any, kind: Any, array: Any, index: Any, count: int) -> list[Any]:
-    """Pointers to consecutive vectors."""
-    starts = [builder.add(index, _INDEX(t * LANES)) for t in range(count)]
-    return [builder.bitcast(_at(context, builder, kind, array, start), _VECTOR.as_pointer()) for start in starts]
-
-
 def _multiply_add(builder: Any, factor: Any, vector: Any, to: Any) -> Any:
     """factor * vector + to, the factor a number."""
     undefined = ir.Constant(_VECTOR, ir.Undefined)
@@ -100,48 +96,41 @@ def _multiply_add(builder: Any, factor: Any, vector: Any, to: Any) -> Any:
 
 
 @intrinsic
-def _gather(typing_context, vectors, to, at, source, starts, factors, count, shift):
-    """to[at : at + run] += factors[j] * source[starts[j] + shift : ... + run] for all j < count.
+def _gather(typing_context, vectors, rows, to, at, to_line, source, starts, shift, source_line, factors, count):
+    """to[at + r * to_line : ... + run] += factors[j] * source[starts[j] + shift + r * source_line : ... + run].
 
-    A run is len(vectors) vectors, kept in registers: hence an intrinsic.
+    For all j < count and the first len(rows) r. A run is len(vectors) vectors. All sums stay in registers: hence an
+    intrinsic. Runs of `to` may be filled up by elements of later ones, which get these sums first.
     """
-    kinds = (vectors, to, at, source, starts, factors, count, shift)
+    kinds = (vectors, rows, to, at, to_line, source, starts, shift, source_line, factors, count)
 
     def generate(context, builder, signature, arguments):
-        _, to, at, source, starts, factors, count, shift = arguments
-        _, kind_of_to, _, kind_of_source, kind_of_starts, kind_of_factors, _, _ = kinds
-        places = _vectors(context, builder, kind_of_to, to, at, len(vectors))
+        _, _, to, at, to_line, source, starts, shift, source_line, factors, count = arguments
+        _, _, kind_of_to, _, _, kind_of_source, kind_of_starts, _, _, kind_of_factors, _ = kinds
+
+        def block(kind, array, start, line):
+            """Pointers to all vectors."""
+            offsets = [builder.mul(line, _INDEX(r)) for r in range(len(rows))]
+            places = [
+                builder.add(builder.add(start, offset), _INDEX(t * LANES))
+                for offset in offsets
+                for t in range(len(vectors))
+            ]
+            return [
+                builder.bitcast(_at(context, builder, kind, array, place), _VECTOR.as_pointer()) for place in places
+            ]
+
+        places = block(kind_of_to, to, at, to_line)
         sums = [cgutils.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
         with cgutils.for_range(builder, count) as loop:
             start = builder.load(_at(context, builder, kind_of_starts, starts, loop.index))
             factor = builder.load(_at(context, builder, kind_of_factors, factors, loop.index))
-            run = _vectors(context, builder, kind_of_source, source, builder.add(start, shift), len(vectors))
+            run = block(kind_of_source, source, builder.add(start, shift), source_line)
             for total, vector in zip(sums, run, strict=True):
                 added = _multiply_add(builder, factor, builder.load(vector, align=4), builder.load(total))
                 builder.store(added, total)
         for place, total in zip(places, sums, strict=True):
             builder.store(builder.load(total), place, align=4)
-        return context.get_dummy_value()
-
-    return types.none(*kinds), generate
-
-
-@intrinsic
-def _scatter(typing_context, vectors, to, source, at, starts, factors, count, shift):
-    """to[starts[j] + shift : ... + run] += factors[j] * source[at : at + run] for all j < count."""
-    kinds = (vectors, to, source, at, starts, factors, count, shift)
-
-    def generate(context, builder, signature, arguments):
-        _, to, source, at, starts, factors, count, shift = arguments
-        _, kind_of_to, kind_of_source, _, kind_of_starts, kind_of_factors, _, _ = kinds
-        kept = [builder.load(p, align=4) for p in _vectors(context, builder, kind_of_source, source, at, len(vectors))]
-        with cgutils.for_range(builder, count) as loop:
-            start = builder.load(_at(context, builder, kind_of_starts, starts, loop.index))
-            factor = builder.load(_at(context, builder, kind_of_factors, factors, loop.index))
-            run = _vectors(context, builder, kind_of_to, to, builder.add(start, shift), len(vectors))
-            for vector, place in zip(kept, run, strict=True):
-                added = _multiply_add(builder, factor, vector, builder.load(place, align=4))
-                builder.store(added, place, align=4)
         return context.get_dummy_value()
 
     return types.none(*kinds), generate
@@ -168,25 +157,44 @@ def _pool(convolved, pooled, winner):
 
 @compiled
 def _backward(
-    vectors, pixels, weight, gradient, pooled, winner, line, height, channels, kernel, of_weight, of_bias, of_pixels
-):
+    vectors, rows, pixels, weight, gradient, pooled, winner, line, height, channels, kernel, of_weight, of_bias,
+    of_pixels,
+):  # fmt: skip
     """Add up the gradients; pixels, weight and their gradients are flat, the latter two with runs filled up."""
-    n, rows, columns, filters = pooled.shape
-    starts, factors = np.empty(rows * columns, np.int64), np.empty(rows * columns, np.float32)
+    n, n_y, n_x, filters = pooled.shape
+    run = len(vectors) * LANES
+    of_filter = (np.empty((filters, n_y * n_x), np.int64), np.empty((filters, n_y * n_x), np.float32))
+    of_place = (np.empty((4, filters), np.int64), np.empty((4, filters), np.float32))
+    n_of_filter, n_of_place = np.empty(filters, np.int64), np.empty(4, np.int64)
+    patch = np.empty(4, np.int64)
     for i in range(n):
-        for k in range(filters):
-            count, total = 0, np.float32(0)
-            for x in range(columns):
-                for y in range(rows):  # down a column: neighbours in a row overlap, and would wait for each other
-                    place = np.int64(winner[i, y, x, k])
-                    starts[count] = (i * height + 2 * y + (place >> 1)) * line + (2 * x + (place & 1)) * channels
-                    factors[count] = gradient[i, y, x, k]
-                    if pooled[i, y, x, k] > 0:
-                        total += factors[count]
-                        count += 1
-            of_bias[k] += total
-            for d in range(kernel):
-                at = (k * kernel + d) * len(vectors) * LANES
-                _gather(vectors, of_weight, at, pixels, starts, factors, count, d * line)
+        n_of_filter[:] = 0
+        for y in range(n_y):
+            for x in range(n_x):
+                for place in range(4):
+                    patch[place] = (i * height + 2 * y + (place >> 1)) * line + (2 * x + (place & 1)) * channels
+                n_of_place[:] = 0
+                for k in range(filters):
+                    place, factor = winner[i, y, x, k], gradient[i, y, x, k]
+                    active = pooled[i, y, x, k] > 0
+                    at = n_of_filter[k]
+                    of_filter[0][k, at], of_filter[1][k, at] = patch[place], factor
+                    n_of_filter[k] += active
+                    of_bias[k] += factor if active else np.float32(0)
+                    if of_pixels is not None:
+                        at = n_of_place[place]
+                        of_place[0][place, at], of_place[1][place, at] = k * kernel * run, factor
+                        n_of_place[place] += active
                 if of_pixels is not None:
-                    _scatter(vectors, of_pixels, weight, at, starts, factors, count, d * line)
+                    for place in range(4):
+                        starts, factors = of_place[0][place], of_place[1][place]
+                        for d in range(0, kernel, len(rows)):
+                            _gather(
+                                vectors, rows, of_pixels, patch[place] + d * line, line, weight, starts, d * run, run,
+                                factors, n_of_place[place],
+                            )  # fmt: skip
+        for k in range(filters):
+            starts, factors = of_filter[0][k], of_filter[1][k]
+            for d in range(0, kernel, len(rows)):
+                at = (k * kernel + d) * run
+                _gather(vectors, rows, of_weight, at, run, pixels, starts, d * line, line, factors, n_of_filter[k])

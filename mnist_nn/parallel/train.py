@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from common.data import N_CLASSES
 from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
+from mnist_nn.parallel.exchange import Exchange
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import Place
@@ -86,7 +87,7 @@ class Training:
         self.options, self.place, self.device, self.data = options, place, device, data
         height, width = data["train_images"].shape[1:]
         network = build(params, (height, width), N_CLASSES).to(device)
-        self.network = _spread(network, options.strategy, device)
+        self.network, self._exchange = _spread(network, options.strategy, device)
         self._weights = dict(network.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
         self.optimizer = torch.optim.SGD(
@@ -137,6 +138,8 @@ class Training:
         """Add the gradient of the global batch's mean loss to the parameters; returns the sum of the part's losses."""
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
         (loss * (self.place.size / part.n_global)).backward()
+        if self._exchange:
+            self._exchange()
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:
@@ -199,8 +202,11 @@ def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
     return whole
 
 
-def _spread(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
-    """The network as the strategy wants it. CPUs are faster with the channels last in memory; FSDP refuses that."""
+def _spread(network: nn.Module, strategy: str, device: torch.device) -> tuple[nn.Module, Exchange | None]:
+    """The network as the strategy wants it, and what averages its gradients where its backward pass does not.
+
+    CPUs are faster with the channels last in memory; FSDP refuses that.
+    """
     if strategy == "fsdp":
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -208,10 +214,11 @@ def _spread(network: nn.Module, strategy: str, device: torch.device) -> nn.Modul
         assert isinstance(network, FSDPModule)
         if dist.get_backend() != "nccl":
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
-        return network
+        return network, None
     network = network.to(memory_format=torch.channels_last)
-    devices = [device.index] if device.type == "cuda" else None
-    # PyTorch's default, but given, so that it holds of the first bucket too: a small network is one exchange.
-    return nn.parallel.DistributedDataParallel(
-        network, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=25
-    )
+    if device.type == "cuda":
+        distributed = nn.parallel.DistributedDataParallel(
+            network, device_ids=[device.index], gradient_as_bucket_view=True
+        )
+        return distributed, None
+    return network, Exchange(list(network.parameters())) if dist.get_world_size() > 1 else None

@@ -1,12 +1,15 @@
 """Trainings of 1, 2 and 3 processes that a test compares: python -m tests.mnist_nn.worlds FOLDER
 
 Forked, so that torch is imported once. For each world, rank 0 writes what it has to FOLDER/SIZE-STRATEGY.npz, and
-FOLDER/reference.npz is made without any of the code under test.
+FOLDER/reference.npz is made without any of the code under test. "3-hosts" are two hosts, of which one has two
+processes, and "2-strangers" are processes of one host that do not see each other's memory.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import socket
 import sys
 from pathlib import Path
 
@@ -24,7 +27,7 @@ from tests.mnist_nn.scaled_digits import scaled_digits
 
 BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
 RATE, MOMENTUM, SEED = 0.02, 0.5, 3
-WORLDS = ((1, "ddp"), (2, "ddp"), (3, "ddp"), (2, "fsdp"), (3, "fsdp"))
+WORLDS = ((1, "ddp"), (2, "ddp"), (3, "ddp"), (3, "hosts"), (2, "strangers"), (2, "fsdp"), (3, "fsdp"))
 KUBEFLOW = {"network": "kubeflow"}
 CPU = torch.device("cpu")
 
@@ -37,6 +40,11 @@ def data() -> dict[str, torch.Tensor]:
 def world(port: int, rank: int, size: int, strategy: str, file: Path) -> None:
     store = dist.PrefixStore(file.stem, open_store(Address("127.0.0.1", port)))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    if strategy == "hosts":
+        socket.gethostname = lambda: f"host{rank % 2}"
+    if strategy == "strangers" and rank == 0:
+        os.getpid = lambda: 0
+    strategy = strategy if strategy == "fsdp" else "ddp"
     options = Options(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
     training = Training(options, KUBEFLOW, Place(rank, size, rank, size, 1), CPU, data())
     found = {"start": np.array(training.evaluate())}

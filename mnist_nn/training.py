@@ -5,6 +5,7 @@ epoch's order, normalised, and a step sees slices of them; the loss is read back
 is never waited for within one. `train_together` leaves even that to the step and waits once per epoch.
 """
 
+import ctypes
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -219,12 +220,19 @@ def _logits(weights: net.Weights, images: Tensor, white: float) -> Tensor:
     return torch.cat([net.logits(weights, net.normalised(x, white)) for x in batches])
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
 def prepare(device: torch.device) -> None:
     """Settings of this process that the results and the speed depend on.
 
     Momentum of a dead unit decays into denormal numbers, which are 4 to 18 times slower on a CPU. TF32
-    would round the factors of a product to 10 bits, which is PyTorch's default for convolutions.
+    would round the factors of a product to 10 bits, which is PyTorch's default for convolutions. Memory that a step
+    frees is kept for the next one, which else would wait for the kernel to clear a hundred pages.
     """
     torch.set_flush_denormal(True)
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # glibc's
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest there is
+        libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

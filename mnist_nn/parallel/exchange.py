@@ -1,4 +1,4 @@
-"""Gradients averaged over the processes of a training on CPUs, once the backward pass is done.
+"""Gradients added up over the processes of a training on CPUs, once the backward pass is done.
 
 DistributedDataParallel overlaps the exchange with the backward pass. That pays where the device that computes is not
 the one that sends. Here both take the same cores, and what counts is how few bytes move: the processes of a host add
@@ -34,7 +34,7 @@ TOKEN = 16
 
 
 class Exchange:
-    """Averages the gradients of `parameters` (float32, on the CPU) over the processes of the default group.
+    """Adds up the gradients of `parameters` (float32, on the CPU) over the processes of the default group.
 
     All processes must construct it, and then call it, together. Their parameters become those of rank 0.
     """
@@ -54,7 +54,7 @@ class Exchange:
         )
 
     def __call__(self) -> None:
-        """Replace every gradient by its mean over the processes."""
+        """Replace every gradient by its sum over the processes."""
         for parameter, mine, gradient in zip(self._parameters, self._mine, self._gradients, strict=True):
             assert parameter.grad is not None
             mine.copy_(parameter.grad)
@@ -65,16 +65,15 @@ class Exchange:
 class Host:
     """The processes of this host, and one vector of float32 that they add up with those of other hosts.
 
-    slot: what this process adds, (n,). total: the mean over all processes, (n,); valid from one `add` to the next.
+    slot: what this process adds, (n,). total: the sum over all processes, (n,); valid from one `add` to the next.
     """
 
     def __init__(self, n: int) -> None:
-        self._size = dist.get_world_size()
         hosts = _gathered(socket.gethostname())
         members = [rank for rank, host in enumerate(hosts) if host == hosts[dist.get_rank()]]
         memory = _shared_memory(members, n)
         if memory is None:
-            hosts, members = list(map(str, range(self._size))), [dist.get_rank()]
+            hosts, members = list(map(str, range(len(hosts)))), [dist.get_rank()]
             memory = mmap.mmap(-1, _bytes_needed(1, n))
         self._index, n_members = members.index(dist.get_rank()), len(members)
         self._turns = np.frombuffer(memory, np.int64, n_members * LINE // 8, LINE)[:: LINE // 8]
@@ -91,8 +90,9 @@ class Host:
         """Set `total` from all slots."""
         self._meet()
         slots, total = self._parts[self._index]
-        torch.sum(slots, 0, out=total)
-        total /= self._size
+        total.copy_(slots[0]) if len(slots) == 1 else torch.add(slots[0], slots[1], out=total)
+        for slot in slots[2:]:
+            total += slot
         self._meet()
         if self._leaders is not None:
             if self._index == 0:

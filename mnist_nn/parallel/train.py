@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,26 @@ class Part(NamedTuple):
     indices: Tensor
     weight: float
     n_global: int
+
+
+class Block(NamedTuple):
+    """Steps of an epoch, up to `step`: their n_images, float64 (n_steps,) losses and the work of adding those up."""
+
+    epoch: int
+    step: int
+    n_images: int
+    losses: Tensor
+    adding: Any
+
+    def done(self, log: Log | None) -> float:
+        """The sum of all losses. Raises FloatingPointError in all processes where it is not finite."""
+        self.adding.wait()
+        total = math.fsum(self.losses.tolist())
+        if log:
+            log.write(epoch=self.epoch, step=self.step, loss=total / self.n_images)
+        if not math.isfinite(total):
+            raise FloatingPointError(f"the loss is not finite in step {self.step} of epoch {self.epoch}")
+        return total
 
 
 class Options(NamedTuple):
@@ -102,16 +122,16 @@ class Training:
         n_images, total, step = len(self.data["train_labels"]), 0.0, 0
         order = order_of(n_images, self.options.seed, number).to(self.device)
         per_block = self.options.batch_size * self.place.size * self.options.log_interval
-        for block in order.split(per_block):
-            taken = list(parts(block, self.options.batch_size, self.place.rank, self.place.size))
-            losses = self._steps(taken)
-            dist.all_reduce(losses)
-            sums = losses.tolist()
-            total, step = total + math.fsum(sums), step + len(taken)
-            if log:
-                log.write(epoch=number, step=step, loss=math.fsum(sums) / len(block))
-            if not math.isfinite(total):
-                raise FloatingPointError(f"the loss is not finite in step {step} of epoch {number}")
+        before: Block | None = None
+        for images in order.split(per_block):
+            taken = list(parts(images, self.options.batch_size, self.place.rank, self.place.size))
+            losses, step = self._steps(taken), step + len(taken)
+            block = Block(number, step, len(images), losses, dist.all_reduce(losses, async_op=True))
+            if before:  # what it has to tell has arrived while this one was computed
+                total += before.done(log)
+            before = block
+        if before:
+            total += before.done(log)
         training_seconds = time.perf_counter() - start
         test_loss, accuracy = self.evaluate()
         seconds = time.perf_counter() - start
@@ -137,7 +157,8 @@ class Training:
     def gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
         """Add the gradient of the global batch's mean loss to the parameters; returns the sum of the part's losses."""
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
-        (loss * (self.place.size / part.n_global)).backward()
+        addends = 1 if self._exchange else self.place.size  # DDP and FSDP take the mean over the processes
+        (loss * (addends / part.n_global)).backward()
         if self._exchange:
             self._exchange()
         return loss.detach()
@@ -203,7 +224,7 @@ def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
 
 
 def _spread(network: nn.Module, strategy: str, device: torch.device) -> tuple[nn.Module, Exchange | None]:
-    """The network as the strategy wants it, and what averages its gradients where its backward pass does not.
+    """The network as the strategy wants it, and what adds up its gradients where its backward pass does not.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
     """

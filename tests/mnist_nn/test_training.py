@@ -16,6 +16,7 @@ from common.agent import environment  # noqa: E402
 from common.devices import Device  # noqa: E402
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.shapes import shapes_of, weights_of  # noqa: E402
+from tests.helpers import ROOT  # noqa: E402
 
 CPU = torch.device("cpu")
 PARAMS = {
@@ -185,3 +186,22 @@ def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
     with environment(Device("cpu", ""), 1):
         done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
+
+
+FREED = """
+import resource, torch
+from mnist_nn.training import prepare
+prepare(torch.device("cpu"))
+for step in range(20):
+    if step == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(1 << 22) for _ in range(5)]
+    del tensors
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_what_a_step_frees_the_next_one_has_again():
+    """Five tensors of 16 MiB, 20,480 pages: glibc by itself mostly gives them back to the kernel, which clears them anew."""
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) < 1000

@@ -202,6 +202,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_what_a_step_frees_the_next_one_has_again():
-    """Five tensors of 16 MiB, 20,480 pages, which glibc by itself mostly gives back to the kernel, to be cleared anew."""
+    """Five tensors of 16 MiB, 20,480 pages, which glibc by itself mostly gives back to the kernel."""
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(done.stdout) < 1000

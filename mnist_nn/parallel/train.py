@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +24,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from common.data import N_CLASSES
 from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
-from mnist_nn.parallel.exchange import Exchange
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import Place
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
+
+if TYPE_CHECKING:
+    from mnist_nn.parallel.exchange import Exchange
 
 VELOCITY = "momentum_buffer"  # as torch.optim.SGD calls it
 
@@ -242,4 +244,8 @@ def _spread(network: nn.Module, strategy: str, device: torch.device) -> tuple[nn
             network, device_ids=[device.index], gradient_as_bucket_view=True
         )
         return distributed, None
-    return network, Exchange(list(network.parameters())) if dist.get_world_size() > 1 else None
+    if dist.get_world_size() == 1:
+        return network, None
+    from mnist_nn.parallel.exchange import Exchange
+
+    return network, Exchange(list(network.parameters()))

@@ -27,7 +27,7 @@ from numba import types
 from numba.extending import intrinsic
 from torch import nn
 
-from mnist_nn.steps.kernels import compiled
+from common.jit import compiled
 
 LINE = 64  # bytes that processors pass around as one: no two processes write to the same
 TOKEN = 16

@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from mnist_nn.steps.kernels import compiled
+from common.jit import compiled
 
 LANES = 16
 REGISTERS = 24  # for sums, of the 32 there are

@@ -20,12 +20,13 @@ vector instructions of LLVM, which lowers them to whatever the processor has.
 from typing import Any
 
 import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from common.jit import compiled
 
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 LARGEST_BATCH = 16  # One register per image, one or two for weights, of the 32 (or 16) there are.
@@ -181,14 +182,6 @@ def _generator(kinds: dict[str, Any]) -> Any:
         return _emit_row(context, builder, kinds, dict(zip(kinds, args, strict=True)))
 
     return generate
-
-
-def compiled(function: Any) -> Any:
-    """numba's njit, its machine code kept on disk where there is a place to keep it."""
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # No folder to write to.
-        return numba.njit(nogil=True)(function)
 
 
 _EIGHT, _ONE = (0,) * ROWS, (0,)

@@ -17,21 +17,19 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
+
+import common.jit
 
 LANES = 16
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """``numba.njit`` with an on-disk cache where a folder for it can be written, without one elsewhere."""
-    options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # numba: "no locator available", neither __pycache__ nor the user's cache is writable
-        return njit(**options)(function)
+    """For loops over arrays whose bounds the caller guarantees."""
+    return common.jit.compiled(function, error_model="numpy", boundscheck=False)
 
 
 class Vector(types.Type):

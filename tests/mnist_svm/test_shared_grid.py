@@ -258,6 +258,8 @@ def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
 def test_works_without_a_cache_folder_that_can_be_written(tmp_path):
     shutil.copytree(ROOT / "mnist_svm" / "shared", tmp_path / "mnist_svm" / "shared", ignore=lambda *_: ["__pycache__"])
     (tmp_path / "mnist_svm" / "__init__.py").touch()
+    (tmp_path / "common").mkdir()
+    shutil.copy(ROOT / "common" / "jit.py", tmp_path / "common")
     (tmp_path / "mnist_svm" / "shared" / "__pycache__").touch()  # a file where the folder would be
     program = (
         "import numpy as np; from mnist_svm.shared import fit; "

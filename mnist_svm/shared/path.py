@@ -6,7 +6,9 @@ solution is optimal for every larger C. If most do and the scaled start is far f
 takes fewer iterations.
 
 Within one C, lanes that cannot move any more leave the problem for a while (LIBSVM's shrinking rule); the rest
-is gathered into a small dense matrix that stays in the processor's cache.
+is gathered into a small dense matrix that stays in the processor's cache. Where the rest is large, those that violate
+most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
+learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
 """
 
 # mypy: allow-untyped-defs
@@ -20,12 +22,15 @@ from typing import Protocol
 
 import numpy as np
 
-from mnist_svm.shared.simd import LANES, aligned_zeros, compiled, fma, load, splat, store, widen
-from mnist_svm.shared.smo import CONVERGED, MISSING, iterate, set_masks
+from mnist_svm.shared.simd import LANES, aligned_zeros, compiled, fma, load, prefetch, splat, store, widen
+from mnist_svm.shared.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
 GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
+WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active,
+LEFT_OVER = 0.2  # and which part of their violation they are left with
+ROWS = 1.0  # cost of bringing f of all lanes up to date, in iterations for each lane that is gathered
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
@@ -44,6 +49,22 @@ def _active(sign, f, up, low, extremes, lanes):
             lanes[count] = t
             count += 1
     return count
+
+
+@compiled
+def _most_violating(f, up, low, lanes):
+    """At most WORKING of the lanes, in their order: half of them those that most want to rise, half to fall."""
+    rising, falling = np.full(lanes.size, np.inf), np.full(lanes.size, -np.inf)
+    for p in range(lanes.size):
+        t = lanes[p]
+        if up[t]:
+            rising[p] = f[t]
+        if low[t]:
+            falling[p] = f[t]
+    chosen = np.zeros(lanes.size, np.bool_)
+    chosen[np.argsort(rising)[: WORKING // 2]] = True
+    chosen[np.argsort(falling)[-WORKING // 2 :]] = True
+    return lanes[chosen]
 
 
 @compiled
@@ -125,6 +146,7 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, t
         if change != 0.0:
             step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
             for at in range(0, f.size, LANES):
+                prefetch(rows, row + columns[at] + PREFETCH)
                 store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
             beta[t] = moved[t]
     set_masks(sign, beta, bound, up, low)
@@ -148,20 +170,24 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
         if status == CONVERGED or state[DONE] >= limit:
             return status
         count = _active(sign, f, up, low, extremes, lanes)
-        inactive = sign.size - count
-        if count <= min(MAX_ACTIVE, 0.8 * sign.size) and state[SPENT] * inactive >= GATHER * count * count:
+        gathered, goal, spared = lanes[:count], tolerance, sign.size - count
+        cost = GATHER * count * count
+        if count > MAX_ACTIVE:
+            gathered, spared = _most_violating(f, up, low, gathered), sign.size
+            goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
+            cost = GATHER * WORKING * WORKING + ROWS * WORKING * sign.size
+        if gathered.size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
             missing = 0
-            for t in lanes[:count]:
+            for t in gathered:
                 if slot[columns[t]] < 0:
                     wanted[missing] = columns[t]
                     missing += 1
             if missing:
                 state[WANTED] = missing
                 return MISSING
-            status, k = _solve_gathered(
-                rows, slot, columns, lanes[:count].copy(), sign, f, beta, up, low, bound, tolerance,
-                limit - state[DONE], extremes,
-            )  # fmt: skip
+            _, k = _solve_gathered(
+                rows, slot, columns, gathered.copy(), sign, f, beta, up, low, bound, goal, limit - state[DONE], extremes
+            )
             state[DONE] += k
             state[SPENT] = 0
         state[LEFT] = CHECK

@@ -45,14 +45,14 @@ from mnist_svm.shared.simd import (
 )
 
 CONVERGED, LIMIT, MISSING = 0, 1, 2
-AHEAD = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
+PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
 
 @njit(inline="always")
 def _step_block(rows, row_i, row_j, column, f, up, low, t, step, back, b, least, where, most):
     """One block of :func:`_step_and_first` on one set of accumulators."""
-    prefetch(rows, row_j + column + AHEAD)
+    prefetch(rows, row_j + column + PREFETCH)
     value = fma(step, widen(load(rows, row_i + column)), load(f, t))
     value = fma(back, widen(load(rows, row_j + column)), value)
     store(f, t, value)
@@ -100,7 +100,7 @@ def _step_and_first(rows, row_i, row_j, blocks, f, up, low, delta):
 def _second_block(rows, row, f, low, t, base, b, gain, cost, where):
     """One block of :func:`_second` on one set of accumulators."""
     zero, tau = splat(np.float32(0)), splat(np.float32(TAU))
-    prefetch(rows, row + AHEAD)
+    prefetch(rows, row + PREFETCH)
     gap = narrow(sub(load(f, t), base))
     curvature = sub(zero, load(rows, row))
     curvature = choose(less(curvature, tau), tau, curvature)

@@ -102,6 +102,23 @@ def test_long_paths_with_gathered_problems_stay_optimal(gamma):
         assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
 
 
+def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
+    x, y = separable(MAX_ACTIVE + 1000, seed=1)
+    samples = prepare(x, -y)
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.place] = y
+    matrix = kernel_minus_one(samples, 0.01)
+    penalties = np.geomspace(1e-2, 1e3, 6)
+    path = walk(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
+    assert path.converged.all() and path.iterations.max() > 10 * MAX_ACTIVE
+    used = sign[path.columns] != 0
+    columns, y = path.columns[used], sign[path.columns][used]
+    kernel = matrix[np.ix_(columns, columns)].astype(np.float64)
+    for bound, beta in zip(penalties, path.betas[:, used], strict=True):
+        assert (y * beta >= 0).all() and (y * beta <= bound).all() and abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-9 * np.abs(beta).sum()
+
+
 def test_a_solution_without_bounded_vectors_serves_every_larger_penalty():
     x, y = separable(60)
     betas, path, _ = solve(x, y, 1.0, [0.1, 100.0, 1e3, 1e9])
@@ -125,8 +142,9 @@ def test_what_reaches_the_cap_of_iterations_is_reported():
     assert abs(betas.sum(axis=1)).max() < 1e-9
 
 
-def test_rows_on_demand_give_the_same_bits():
-    x, y = separable(300, seed=3)
+@pytest.mark.parametrize("n", [300, MAX_ACTIVE + 500])
+def test_rows_on_demand_give_the_same_bits(n):
+    x, y = separable(n, seed=3)
     samples = prepare(x, -y)
     sign = np.zeros(samples.width, np.int8)
     sign[samples.place] = y

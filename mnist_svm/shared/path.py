@@ -170,13 +170,14 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
         if status == CONVERGED or state[DONE] >= limit:
             return status
         count = _active(sign, f, up, low, extremes, lanes)
-        gathered, goal, spared = lanes[:count], tolerance, sign.size - count
-        cost = GATHER * count * count
-        if count > MAX_ACTIVE:
-            gathered, spared = _most_violating(f, up, low, gathered), sign.size
-            goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
-            cost = GATHER * WORKING * WORKING + ROWS * WORKING * sign.size
-        if gathered.size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
+        partial = count > MAX_ACTIVE
+        size, spared = (WORKING, sign.size) if partial else (count, sign.size - count)
+        cost = GATHER * size * size + (ROWS * size * sign.size if partial else 0.0)
+        if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
+            gathered, goal = lanes[:count].copy(), tolerance
+            if partial:
+                gathered = _most_violating(f, up, low, gathered)
+                goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
             missing = 0
             for t in gathered:
                 if slot[columns[t]] < 0:
@@ -186,7 +187,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
                 state[WANTED] = missing
                 return MISSING
             _, k = _solve_gathered(
-                rows, slot, columns, gathered.copy(), sign, f, beta, up, low, bound, goal, limit - state[DONE], extremes
+                rows, slot, columns, gathered, sign, f, beta, up, low, bound, goal, limit - state[DONE], extremes
             )
             state[DONE] += k
             state[SPENT] = 0

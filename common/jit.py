@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,15 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """
     import numba
 
-    folder = Path(function.__code__.co_filename).parent
-    contents = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    function.__qualname__ += "_" + hashlib.sha256(contents).hexdigest()[:12]
+    function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
     try:
         return numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # neither __pycache__ nor the user's folder can be written
         return numba.njit(nogil=True, **options)(function)
+
+
+@functools.cache
+def _digest(folder: Path) -> str:
+    """Of all Python files in a folder."""
+    contents = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(contents).hexdigest()[:12]

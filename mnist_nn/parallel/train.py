@@ -2,8 +2,8 @@
 
 The order of the images depends on the seed and the epoch alone. It is cut into global batches, and each global batch
 into one part per process, so one process with batches of 128 and two with 64 take the same steps. Parts may differ
-in size where a batch does not divide: a process scales the sum of its losses so that the mean of the processes'
-gradients is the gradient of the global batch's mean loss.
+in size where a batch does not divide: a process scales the sum of its losses so that what is made of the processes'
+gradients, their sum or their mean, is the gradient of the global batch's mean loss.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iter
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
 WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active,
 LEFT_OVER = 0.2  # and which part of their violation they are left with
-ROWS = 1.0  # cost of bringing f of all lanes up to date, in iterations for each lane that is gathered
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
@@ -172,7 +171,9 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
         count = _active(sign, f, up, low, extremes, lanes)
         partial = count > MAX_ACTIVE
         size, spared = (WORKING, sign.size) if partial else (count, sign.size - count)
-        cost = GATHER * size * size + (ROWS * size * sign.size if partial else 0.0)
+        cost = GATHER * size * size
+        if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
+            cost += size * sign.size
         if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
             gathered, goal = lanes[:count].copy(), tolerance
             if partial:

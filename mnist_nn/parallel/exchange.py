@@ -18,6 +18,7 @@ import mmap
 import os
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,7 @@ from common.jit import compiled
 
 LINE = 64  # bytes that processors pass around as one: no two processes write to the same
 TOKEN = 16
+AWAKE, NAP = 1e-3, 1e-4  # seconds
 
 
 class Exchange:
@@ -102,13 +104,17 @@ class Host:
     def _meet(self) -> None:
         """Wait for all processes of this host; what they wrote before is then seen here.
 
-        Asking again and again takes a tenth of the time of being woken up. Who waits gives way to others that compute.
+        Asking again and again takes a tenth of the time of being woken up. Who has waited for long sleeps in between,
+        for where processes outnumber cores the others need this one. (sched_yield would not do: to give way a
+        thousand times can cost many time slices.)
         """
         self._turn += 1
         _fence()
         self._turns[self._index] = self._turn
+        since = time.perf_counter()
         while self._turns.min() < self._turn:
-            os.sched_yield()
+            if time.perf_counter() - since > AWAKE:
+                time.sleep(NAP)
         _fence()
 
 

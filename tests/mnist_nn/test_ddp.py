@@ -72,7 +72,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("worlds")
     command = (sys.executable, "-m", "tests.mnist_nn.worlds", folder)
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, check=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, stderr=subprocess.PIPE, text=True)
+    assert not done.returncode, done.stderr
     return {file.stem: np.load(file) for file in folder.glob("*.npz")}
 
 

@@ -1,16 +1,19 @@
 """Trainings of 1, 2 and 3 processes that a test compares: python -m tests.mnist_nn.worlds FOLDER
 
-Forked, so that torch is imported once. For each world, rank 0 writes what it has to FOLDER/SIZE-STRATEGY.npz, and
-FOLDER/reference.npz is made without any of the code under test. "3-hosts" are two hosts, of which one has two
-processes, and "2-strangers" are processes of one host that do not see each other's memory.
+Forked from a process without threads, so that what they need is imported once. For each world, rank 0 writes what it
+has to FOLDER/SIZE-STRATEGY.npz, and FOLDER/reference.npz is made without any of the code under test. "3-hosts" are two
+hosts, of which one has two processes, and "2-strangers" are processes of one host that do not see each other's memory.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import multiprocessing
 import os
 import socket
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +22,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+import mnist_nn.parallel.exchange  # noqa: F401  Imports numba
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.rendezvous import Address, Place, open_store
+from mnist_nn.parallel.rendezvous import Place
 from mnist_nn.parallel.train import Options, Training, order_of, parts
 from tests.mnist_nn.scaled_digits import scaled_digits
 
@@ -32,13 +36,15 @@ KUBEFLOW = {"network": "kubeflow"}
 CPU = torch.device("cpu")
 
 
+@functools.cache
 def data() -> dict[str, torch.Tensor]:
     arrays = scaled_digits(N_TRAIN, N_TEST)
     return {name: torch.tensor(a).long() if a.ndim == 1 else torch.tensor(a) for name, a in arrays.items()}
 
 
-def world(port: int, rank: int, size: int, strategy: str, file: Path) -> None:
-    store = dist.PrefixStore(file.stem, open_store(Address("127.0.0.1", port)))
+def world(rank: int, size: int, strategy: str, file: Path) -> None:
+    faulthandler.dump_traceback_later(100, exit=True)  # where it waits, if it waits for ever
+    store = dist.FileStore(str(file.with_suffix(".store")), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     if strategy == "hosts":
         socket.gethostname = lambda: f"host{rank % 2}"
@@ -101,16 +107,17 @@ def reference() -> dict[str, np.ndarray]:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
+    np.savez(folder / "reference.npz", **reference())
     fork = multiprocessing.get_context("fork")
     for size, strategy in WORLDS:
-        store = open_store(Address("127.0.0.1", 0), is_master=True)
         file = folder / f"{size}-{strategy}.npz"
-        ranks = [fork.Process(target=world, args=(store.port, rank, size, strategy, file)) for rank in range(size)]
+        ranks = [fork.Process(target=world, args=(rank, size, strategy, file), daemon=True) for rank in range(size)]
         for process in ranks:
             process.start()
-        for process in ranks:
-            process.join()
-    np.savez(folder / "reference.npz", **reference())
+        while running := [process.sentinel for process in ranks if process.is_alive()]:
+            wait(running)
+            if any(process.exitcode for process in ranks):
+                sys.exit(f"{file.stem} failed")  # and ends the others, which would wait for it
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from mnist_svm.shared.kernel import (
     squared_lengths,
 )
 from mnist_svm.shared.multiclass import Solutions, machines_of
-from mnist_svm.shared.path import Kernel, Whole, walk
+from mnist_svm.shared.path import Kernel, Path, Whole, walk
 from mnist_svm.shared.plan import CHUNK, Plan, choose_plan
 from mnist_svm.shared.simd import LANES, aligned_zeros, padded
 
@@ -101,10 +102,16 @@ def solve(
         else:
             source = Whole(kernel_minus_one(samples, gamma, distances) if kernel is None else kernel)
         problems = _one_vs_rest(samples, source)
-    for machine, matrix, rows, sign in problems:
-        for mask, solved in zip(masks, solutions, strict=True):
-            found = walk(matrix, sign * mask[rows], penalties, tolerance, max_iter)
-            solved.add(machine, found, rows[found.columns])
+
+    def walked(problem: Problem) -> tuple[Problem, list[Path]]:
+        _, matrix, rows, sign = problem
+        return problem, [walk(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
+
+    with ThreadPoolExecutor(plan.threads) as pool:
+        # Without threads one problem after the other: they may have their memory in common.
+        for (machine, _, rows, _), paths in (pool.map if plan.threads > 1 else map)(walked, problems):
+            for found, solved in zip(paths, solutions, strict=True):
+                solved.add(machine, found, rows[found.columns])
     return solutions
 
 

@@ -10,6 +10,7 @@ from mnist_svm.shared.path import MAX_ACTIVE
 from mnist_svm.shared.simd import LANES
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+THREADS = 2  # where processes share a matrix: the cores of those that wait for another gamma's are not idle then
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Plan:
     distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
     at a time), "whole" (of all samples) or "rows" (computed on demand, ``capacity`` of them kept).
     need: bytes at most, this process's part of what it shares included. kernels: "whole" matrices, each of one gamma,
-    that the processes of a node share.
+    that the processes of a node share. threads: classes that one process solves at the same time.
     """
 
     distances: bool
@@ -28,6 +29,7 @@ class Plan:
     need: int
     description: str
     kernels: int = 1
+    threads: int = 1
 
     def __str__(self) -> str:
         return self.description
@@ -61,8 +63,9 @@ def choose_plan(
     else:
         solutions = 12 * width * k * n_penalties * n_folds
         base, kernel = part, "whole"
+    threads = THREADS if multiclass == "ovr" and sharers > 1 else 1
     # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
-    working = solutions + 8 * MAX_ACTIVE * min(MAX_ACTIVE, width) + 4 * CHUNK + 4 * samples.panels.size
+    working = solutions + threads * 8 * MAX_ACTIVE * min(MAX_ACTIVE, width) + 4 * CHUNK + 4 * samples.panels.size
     capacity = 0
     if multiclass == "ovr":
         kernels = min(kernels, max(0, (memory - working) // part))
@@ -88,7 +91,7 @@ def choose_plan(
     kept = "squared distances kept" if fits else "squared distances computed when needed"
     shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
     description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return Plan(fits, kernel, capacity, need, description, kernels)
+    return Plan(fits, kernel, capacity, need, description, kernels, threads if kernel == "whole" else 1)
 
 
 def _gb(size: int) -> str:

@@ -119,7 +119,9 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     if multiclass == "ovr":
         kernel = kernel_minus_one(samples, gamma)
         kernel.flags.writeable = False
-        assert same(expected, path(samples, gamma, penalties, folds, Plan(False, "whole", 0, 0, ""), None, kernel))
+        for threads in (1, 2):
+            plan = Plan(False, "whole", 0, 0, "", threads=threads)
+            assert same(expected, path(samples, gamma, penalties, folds, plan, None, kernel))
 
 
 def test_penalties_come_back_in_the_order_given():

@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parser.parse_args(arguments))
-        from mnist_nn.parallel.process import check_backend, run
+        from mnist_nn.parallel.process import check_machine, run
 
         problem = ""
         try:
-            check_backend(settings)
+            check_machine(settings)
         except UsageError as error:
             if started().rank == 0:
                 raise

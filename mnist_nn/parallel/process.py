@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import traceback
 from datetime import timedelta
@@ -21,8 +22,8 @@ from mnist_nn.parallel.train import Training
 from mnist_nn.parallel.watch import SILENCE_S, Watch
 
 
-def check_backend(settings: Settings) -> tuple[str, str]:
-    """(backend, "cuda" or "cpu"). Raises UsageError where this PyTorch does not have what is asked for."""
+def check_machine(settings: Settings) -> tuple[str, str]:
+    """(backend, "cuda" or "cpu"). Raises UsageError where this machine does not have what is asked for."""
     cuda = not settings.no_cuda and torch.cuda.is_available()
     kinds = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     built = ", ".join(name for name, there in kinds.items() if there)
@@ -33,6 +34,9 @@ def check_backend(settings: Settings) -> tuple[str, str]:
     if backend == "nccl" and not cuda:
         without = "--no-cuda leaves none" if settings.no_cuda else here
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
+    compiler = os.environ.get("CXX", "g++")  # as torch.compile looks for it
+    if settings.compile and not cuda and shutil.which(compiler) is None:
+        raise UsageError(f"--compile needs a C++ compiler and finds no {compiler}: install it, or name another in CXX")
     return backend, "cuda" if cuda else "cpu"
 
 
@@ -41,7 +45,7 @@ def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
 
     Where an exception ends the training, the process ends at once, and the others soon after.
     """
-    backend, kind = check_backend(settings)
+    backend, kind = check_machine(settings)
     device = torch.device(kind, place.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(device)

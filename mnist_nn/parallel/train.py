@@ -31,9 +31,7 @@ from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
 if TYPE_CHECKING:
-    from mnist_nn.parallel.exchange import Exchange
-
-VELOCITY = "momentum_buffer"  # as torch.optim.SGD calls it
+    from mnist_nn.parallel.sgd import SharedSGD
 
 
 class Part(NamedTuple):
@@ -109,13 +107,11 @@ class Training:
         self.options, self.place, self.device, self.data = options, place, device, data
         height, width = data["train_images"].shape[1:]
         network = build(params, (height, width), N_CLASSES).to(device)
-        self.network, self._exchange = _spread(network, options.strategy, device)
+        self.network = _spread(network, options, device)
         self._weights = dict(network.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
-        self.optimizer = torch.optim.SGD(
-            self.network.parameters(), lr=options.learning_rate, momentum=options.momentum,
-            fused=options.strategy == "ddp" or None,
-        )  # fmt: skip
+        self.optimizer, velocity = _optimizer(list(self._weights.values()), options, device)
+        self._velocity = dict(zip(self._weights, velocity, strict=True)) if options.momentum else {}
         self.epochs: list[Epoch] = []
 
     def epoch(self, log: Log | None) -> Epoch:
@@ -127,7 +123,7 @@ class Training:
         before: Block | None = None
         for images in order.split(per_block):
             taken = list(parts(images, self.options.batch_size, self.place.rank, self.place.size))
-            losses, step = self._steps(taken), step + len(taken)
+            losses, step = self.steps(taken), step + len(taken)
             block = Block(number, step, len(images), losses, dist.all_reduce(losses, async_op=True))
             if before:  # what it has to tell has arrived while this one was computed
                 total += before.done(log)
@@ -141,7 +137,7 @@ class Training:
         self.epochs.append(done)
         return done
 
-    def _steps(self, taken: list[Part]) -> Tensor:
+    def steps(self, taken: list[Part]) -> Tensor:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
         indices = torch.cat([part.indices for part in taken])
         sizes = [len(part.indices) for part in taken]
@@ -150,19 +146,18 @@ class Training:
         self.network.train()
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
-            self.optimizer.zero_grad()
-            loss = self.gradient(part, x, y)
+            loss = self._gradient(part, x, y)
             self.optimizer.step()
             losses.append(loss)
         return torch.stack(losses).double()
 
-    def gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
-        """Add the gradient of the global batch's mean loss to the parameters; returns the sum of the part's losses."""
+    def _gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
+        """Set the gradients to those of the global batch's mean loss; returns the sum of the part's losses."""
+        for weight in self._weights.values():
+            weight.grad = None
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
-        addends = 1 if self._exchange else self.place.size  # DDP and FSDP take the mean over the processes
-        (loss * (addends / part.n_global)).backward()
-        if self._exchange:
-            self._exchange()
+        summed = not isinstance(self.optimizer, torch.optim.Optimizer)  # DDP and FSDP take the mean over the processes
+        (loss * ((1 if summed else self.place.size) / part.n_global)).backward()
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:
@@ -193,8 +188,7 @@ class Training:
 
     def state(self) -> Checkpoint:
         """All there is to continue from. All processes must call this."""
-        known = ((name, self.optimizer.state[weight]) for name, weight in self._weights.items())
-        velocity = {name: _whole(state[VELOCITY]) for name, state in known if state.get(VELOCITY) is not None}
+        velocity = {name: _whole(velocity) for name, velocity in self._velocity.items()}
         return Checkpoint(list(self.epochs), self.weights(), velocity)
 
     @torch.no_grad()
@@ -202,10 +196,9 @@ class Training:
         """Continue after `epochs`, from the checkpoint that rank 0 has read. All processes must call this."""
         for name, weight in self._weights.items():
             weight.copy_(_spread_as(weight, state and state.weights[name]))
-            if self.options.momentum:
-                velocity = torch.empty_like(weight)
-                velocity.copy_(_spread_as(weight, state and state.velocity[name]))
-                self.optimizer.state[weight][VELOCITY] = velocity
+        for name, velocity in self._velocity.items():
+            velocity.copy_(_spread_as(velocity, state and state.velocity[name]))
+        dist.barrier()  # others may have these in the same memory
         self.epochs = list(epochs)
 
 
@@ -225,27 +218,38 @@ def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
     return whole
 
 
-def _spread(network: nn.Module, strategy: str, device: torch.device) -> tuple[nn.Module, Exchange | None]:
-    """The network as the strategy wants it, and what adds up its gradients where its backward pass does not.
+def _spread(network: nn.Module, options: Options, device: torch.device) -> nn.Module:
+    """The network as the strategy wants it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
     """
-    if strategy == "fsdp":
+    if options.strategy == "fsdp":
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         fully_shard(network)
         assert isinstance(network, FSDPModule)
         if dist.get_backend() != "nccl":
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
-        return network, None
+        return network
     network = network.to(memory_format=torch.channels_last)
-    if device.type == "cuda":
-        distributed = nn.parallel.DistributedDataParallel(
-            network, device_ids=[device.index], gradient_as_bucket_view=True
-        )
-        return distributed, None
-    if dist.get_world_size() == 1:
-        return network, None
-    from mnist_nn.parallel.exchange import Exchange
+    if device.type == "cpu":
+        return network
+    return nn.parallel.DistributedDataParallel(network, device_ids=[device.index], gradient_as_bucket_view=True)
 
-    return network, Exchange(list(network.parameters()))
+
+def _optimizer(
+    weights: list[nn.Parameter], options: Options, device: torch.device
+) -> tuple[torch.optim.SGD | SharedSGD, list[Tensor]]:
+    """What updates the weights, and the velocity of each of them."""
+    rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"
+    if plain and device.type == "cpu" and dist.get_world_size() > 1:
+        from mnist_nn.parallel.sgd import SharedSGD
+
+        shared = SharedSGD(weights, rate, momentum)
+        return shared, shared.velocity
+    optimizer = torch.optim.SGD(weights, lr=rate, momentum=momentum, fused=plain or None)
+    velocity = [torch.zeros_like(weight) for weight in weights]
+    if momentum:
+        for weight, its in zip(weights, velocity, strict=True):
+            optimizer.state[weight]["momentum_buffer"] = its
+    return optimizer, velocity

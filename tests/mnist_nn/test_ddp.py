@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -96,13 +97,19 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks", "options"), [((), 2, ()), (TORCHRUN, 0, ()), ((), 0, ("--nproc-per-node", "2"))],
-    ids=["mpirun", "torchrun", "plain"],
-)  # fmt: skip
+    ("launcher", "ranks", "options"),
+    [
+        pytest.param((), 2, (), id="mpirun"),
+        pytest.param(TORCHRUN, 0, (), id="torchrun"),
+        pytest.param((), 0, ("--nproc-per-node", "2"), id="plain"),
+        pytest.param((), 0, ("--nproc-per-node", "2", "--compile"), id="compiled", marks=[pytest.mark.slow, COMPILER]),
+    ],
+)
 def test_two_halves_are_a_whole(
     program: Any, data: Path, alone: Path, tmp_path: Path, launcher: Any, ranks: int, options: Any
 ) -> None:
@@ -224,12 +231,14 @@ def test_where_there_is_no_best_network_it_says_so(tmp_path: Path) -> None:
         ("--network kubeflow --from x", "name two networks"),
         ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no search"),
         ("--batch-size 0", "0 is too small"),
+        ("--compile", "--compile needs a C++ compiler and finds no no-such-compiler: install it, or name another in"),
         ("--lr 1e30", "the loss is not finite in step"),
     ],
 )
 def test_a_command_that_cannot_work_ends_in_one_line(
-    data: Path, tmp_path: Path, capsys: Any, options: str, text: str
+    data: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, options: str, text: str
 ) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
     if "mpi" in options and torch.distributed.is_mpi_available():
         pytest.skip("this PyTorch has MPI")
     words = options.replace("nowhere-to-be-found/x", str(data)).split()

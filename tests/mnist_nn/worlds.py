@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-import mnist_nn.parallel.exchange  # noqa: F401  Imports numba
+import mnist_nn.parallel.sgd  # noqa: F401  Imports numba
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import Place
@@ -52,19 +52,20 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
         os.getpid = lambda: 0
     strategy = strategy if strategy == "fsdp" else "ddp"
     options = Options(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
-    training = Training(options, KUBEFLOW, Place(rank, size, rank, size, 1), CPU, data())
-    found = {"start": np.array(training.evaluate())}
+
+    def training() -> Training:
+        return Training(options, KUBEFLOW, Place(rank, size, rank, size, 1), CPU, data())
+
+    found = {}
     for name, batch in (("first", 0), ("last", -1)):
-        mine = list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]
-        pixels = normalised(training.data["train_images"][mine.indices], 255.0)
-        training.optimizer.zero_grad()
-        training.gradient(mine, pixels, training.data["train_labels"][mine.indices])
-        for weight_name, weight in training._weights.items():
-            gradient = weight.grad.full_tensor() if strategy == "fsdp" else weight.grad
-            found[f"{name} {weight_name}"] = gradient.numpy().copy()
-    epochs = [training.epoch(None) for _ in range(EPOCHS)]
+        one = training()
+        one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]])
+        found |= {f"{name} {weight}": velocity for weight, velocity in one.state().velocity.items()}  # the gradient
+    whole = training()
+    found["start"] = np.array(whole.evaluate())
+    epochs = [whole.epoch(None) for _ in range(EPOCHS)]
     found["epochs"] = np.array([(epoch.train_loss, epoch.test_loss, epoch.accuracy) for epoch in epochs])
-    found |= {f"trained {name}": weight.numpy() for name, weight in training.weights().items()}
+    found |= {f"trained {name}": weight for name, weight in whole.weights().items()}
     if rank == 0:
         np.savez(file, **found)
     dist.barrier()

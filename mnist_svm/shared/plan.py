@@ -63,14 +63,18 @@ def choose_plan(
     else:
         solutions = 12 * width * k * n_penalties * n_folds
         base, kernel = part, "whole"
-    threads = THREADS if multiclass == "ovr" and sharers > 1 else 1
-    # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
-    working = solutions + threads * 8 * MAX_ACTIVE * min(MAX_ACTIVE, width) + 4 * CHUNK + 4 * samples.panels.size
-    capacity = 0
+    gathered = 8 * MAX_ACTIVE * min(MAX_ACTIVE, width)  # a gathered problem twice
+    # Besides: solutions, blocks of K and of decision values, the samples.
+    working = gathered + solutions + 4 * CHUNK + 4 * samples.panels.size
+    capacity, threads = 0, 1
     if multiclass == "ovr":
-        kernels = min(kernels, max(0, (memory - working) // part))
+        more_threads = THREADS - 1 if sharers > 1 else 0
+        kernels = min(kernels, max(0, (memory - working - more_threads * gathered) // part))
         base = part * kernels
-        if kernels == 0:
+        if kernels:
+            threads += more_threads
+            working += more_threads * gathered
+        else:
             capacity = (memory - working) // (4 * width)
             base, kernel = 4 * width * capacity, "rows"
     fits = distances and working + base + part <= memory and kernel != "rows"
@@ -85,13 +89,15 @@ def choose_plan(
         )
     text = {
         "pairs": "K of one class pair at a time",
-        "whole": "K of all samples" + (f" for {kernels} gammas" if kernels > 1 else ""),
+        "whole": "K of all samples"
+        + (f" for {kernels} gammas" if kernels > 1 else "")
+        + (f", {threads} classes at a time" if threads > 1 else ""),
         "rows": f"rows of K on demand, {capacity} of {width} kept",
     }[kernel]
     kept = "squared distances kept" if fits else "squared distances computed when needed"
     shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
     description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return Plan(fits, kernel, capacity, need, description, kernels, threads if kernel == "whole" else 1)
+    return Plan(fits, kernel, capacity, need, description, kernels, threads)
 
 
 def _gb(size: int) -> str:

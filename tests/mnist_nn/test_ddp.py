@@ -122,6 +122,32 @@ def test_two_halves_are_a_whole(
     assert len(said) == 3 and said[2].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
 
 
+def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Path, tmp_path: Path) -> None:
+    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "128"]
+    log = tmp_path / "steps.jsonl"
+    given = ["--log-path", str(log), "--log-interval", "1", "--test-batch-size", "7"]
+    assert main([*command, *given]) == Exit.DONE
+    steps = [(line["epoch"], line["step"]) for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
+    assert steps == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3)], "300 images"
+    assert not (tmp_path / "log.jsonl").exists()
+    (found,), (expected,) = rows(tmp_path), rows(alone)
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
+
+
+def test_another_seed_is_another_training_and_without_momentum_it_continues_too(data: Path, tmp_path: Path) -> None:
+    command = ["--data", str(data), "--momentum", "0", "--batch-size", "128"]
+
+    def trained(folder: str, seed: int, epochs: int, *more: str) -> list[float]:
+        given = ["--results", str(tmp_path / folder), "--seed", str(seed), "--epochs", str(epochs), *more]
+        assert main([*command, *given]) == Exit.DONE
+        return losses(tmp_path / folder)
+
+    whole = trained("a", 1, 2)
+    trained("b", 1, 1)
+    assert trained("b", 1, 2, "--resume") == whole
+    assert trained("c", 2, 2) != whole
+
+
 # What is kept
 
 

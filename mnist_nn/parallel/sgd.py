@@ -42,17 +42,18 @@ AWAKE, NAP = 1e-3, 1e-4  # seconds
 
 
 class SharedSGD:
-    """What torch.optim.SGD does, with the gradients of `parameters` added up over all processes of the default group.
+    """What torch.optim.SGD does, with the mean of the gradients of `parameters` over all processes of the group.
 
-    parameters: float32, on the CPU. All processes must construct this, and then call `step`, together. The parameters
-    become those of rank 0, and their gradients are taken away as soon as a backward pass has made them.
+    parameters: float32, on the CPU. lr, momentum: as there, without dampening. All processes of the default group must
+    construct this, and then call `step`, together. The parameters become those of rank 0, and their gradients are
+    taken away as soon as a backward pass has made them.
 
     velocity: of every parameter, zero at first.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], lr: float, momentum: float) -> None:
         self._host = host = Host(sum(parameter.numel() for parameter in parameters))
-        self._rate, self._momentum = np.float32(lr), np.float32(momentum)
+        self._constants = tuple(map(np.float32, (momentum, lr, 1 / dist.get_world_size())))
         slots, weights, self.velocity = (_views(v, parameters) for v in (host.slot, host.weights, host.velocity))
         for parameter, slot, weight in zip(parameters, slots, weights, strict=True):
             dist.broadcast(parameter.detach(), src=0)
@@ -65,7 +66,7 @@ class SharedSGD:
         """Update the weights by the gradients that the last backward pass of every process has made."""
         host = self._host
         gradients, velocity, weights = host.added().numpy(), host.velocity.numpy(), host.weights.numpy()
-        _update(gradients, velocity, weights, host.part.start, host.part.stop, self._momentum, self._rate)
+        _update(gradients, velocity, weights, host.part.start, host.part.stop, *self._constants)
         host.meet()
 
 
@@ -155,7 +156,7 @@ def _shared_memory(members: Sequence[int], n: int) -> mmap.mmap | None:
     """
     token, made = secrets.token_bytes(TOKEN), None
     if dist.get_rank() == members[0] and hasattr(os, "memfd_create"):
-        made = os.memfd_create("gradients")
+        made = os.memfd_create("training")
         os.truncate(made, _bytes_needed(len(members), n))
         os.pwrite(made, token, 0)
     process, descriptor, token = _gathered((os.getpid(), made, token))[members[0]]
@@ -173,10 +174,10 @@ def _shared_memory(members: Sequence[int], n: int) -> mmap.mmap | None:
 
 
 @compiled
-def _update(gradients, velocity, weights, start, stop, momentum, rate):
-    """velocity = momentum * velocity + sum of gradients; weights -= rate * velocity. Of elements start to stop.
+def _update(gradients, velocity, weights, start, stop, momentum, rate, share):
+    """velocity = momentum * velocity + share * sum of gradients; weights -= rate * velocity. Of elements start to stop.
 
-    gradients: (k, n). The others: (n,). In one pass: piece by piece the sum stays in the cache.
+    gradients: float32 (k, n). velocity, weights: float32 (n,). In one pass: piece by piece the sum stays in the cache.
     """
     total = np.empty(PIECE, np.float32)
     for begin in range(start, stop, PIECE):
@@ -186,7 +187,7 @@ def _update(gradients, velocity, weights, start, stop, momentum, rate):
         for k in range(1, len(gradients)):
             g += gradients[k, begin:end]
         for i in range(len(g)):
-            v[i] = momentum * v[i] + g[i]
+            v[i] = momentum * v[i] + share * g[i]
             w[i] -= rate * v[i]
 
 

@@ -2,8 +2,8 @@
 
 The order of the images depends on the seed and the epoch alone. It is cut into global batches, and each global batch
 into one part per process, so one process with batches of 128 and two with 64 take the same steps. Parts may differ
-in size where a batch does not divide: a process scales the sum of its losses so that what is made of the processes'
-gradients, their sum or their mean, is the gradient of the global batch's mean loss.
+in size where a batch does not divide: a process scales the sum of its losses so that the mean of the processes'
+gradients is the gradient of the global batch's mean loss.
 """
 
 from __future__ import annotations
@@ -152,12 +152,11 @@ class Training:
         return torch.stack(losses).double()
 
     def _gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
-        """Set the gradients to those of the global batch's mean loss; returns the sum of the part's losses."""
-        for weight in self._weights.values():
+        """Make the gradient of the global batch's mean loss; returns the sum of the part's losses."""
+        for weight in self._weights.values():  # not the module's zero_grad: FSDP may have other parameters in it now
             weight.grad = None
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
-        summed = not isinstance(self.optimizer, torch.optim.Optimizer)  # DDP and FSDP take the mean over the processes
-        (loss * ((1 if summed else self.place.size) / part.n_global)).backward()
+        (loss * (self.place.size / part.n_global)).backward()  # of which the mean over the processes is taken
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:

@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common.coordinator import LATENCY, Coordinator
-from common.experiment import Experiment, each, grid
-from common.journal import Journal
-from common.messages import Returned, Run
-from common.node import RunOptions, run
+from common.cluster.transport import LocalTransport
+from common.engine.coordinator import LATENCY, Coordinator
+from common.engine.messages import Returned, Run
+from common.engine.node import RunOptions, run
+from common.engine.study import Study
+from common.experiment import Experiment, one_round, per_trial
 from common.settings import setting
-from common.study import Study
-from common.transport import LocalTransport
+from common.storage.journal import Journal
 from common.trial import Place, Result, Search, Trial
 from tests.helpers import mpirun_command
 
@@ -49,10 +49,10 @@ class Empty(Experiment):
     n: int = setting(help="how many")
 
     def searches(self) -> list[Search]:
-        return [grid(Trial(f"t{i}", {"x": i}) for i in range(self.n))]
+        return [one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))]
 
     def objective(self, device: str, data: Any) -> Any:
-        return each(lambda trial: {"y": nothing(int(trial.params["x"]))})
+        return per_trial(lambda trial: {"y": nothing(int(trial.params["x"]))})
 
 
 def nothing(x: int) -> int:
@@ -120,7 +120,7 @@ def simulate(n_slots: int, per_slot: int) -> str:
     rng = np.random.default_rng(0)
     n_trials = n_slots * per_slot
     durations = rng.uniform(0.8, 1.2, n_trials)
-    study = Study([grid(Trial(f"t{i}", {"x": i}) for i in range(n_trials))], {}, {})
+    study = Study([one_round(Trial(f"t{i}", {"x": i}) for i in range(n_trials))], {}, {})
     places = {
         (slot // 8, slot % 8): Place(f"node{slot // 8}", slot // 8, slot % 8, "simulated") for slot in range(n_slots)
     }

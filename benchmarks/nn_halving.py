@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from benchmarks.machine import circumstances, publish, table
-from common.experiment import Objective, Outcome
-from common.study import Study
+from common.engine.study import Study
+from common.experiment import Objective
+from common.trial import Outcome
 from mnist_nn import training
 from mnist_nn.experiment import Bagging
 

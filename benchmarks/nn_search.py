@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
-from common.study import Study
+from common.engine.study import Study
 from common.trial import Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from mnist_svm.shared.kernel import kernel_minus_one, prepare
-from mnist_svm.shared.simd import LANES, add, compiled, lane, load, splat
-from mnist_svm.shared.smo import iterate, set_masks
+from jit import LANES
+from jit.simd import add, compiled, lane, load, splat
+from kernel_svm.kernel import kernel_minus_one, prepare
+from kernel_svm.smo import iterate, set_masks
 
 ITERATIONS = 20_000
 REPEATS = 5

@@ -26,8 +26,8 @@ CORES = os.sched_getaffinity(0)  # benchmarks.svm_grid leaves its process one of
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_grid import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
-from common.data import load, standardised
-from mnist_svm.shared import choose_plan, path, prepare, squared_distances
+from common.images import load, standardised
+from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances
 
 Counts = dict[tuple[int, int, int], tuple[int, int]]  # (gamma, C, fold) -> errors, support vectors
 
@@ -46,7 +46,7 @@ def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str,
             chosen = [c for a, c in points if a == g and tolerance_of(multiclass, PENALTIES[c]) == tolerance]
             if not chosen:
                 continue
-            solved = path(samples, gamma, PENALTIES[chosen], folds, plan, distances, tolerance=tolerance)
+            solved = solve_gamma(samples, gamma, PENALTIES[chosen], folds, plan, distances, tolerance=tolerance)
             for f, row in enumerate(solved):
                 for c, point in zip(chosen, row, strict=True):
                     assert point.converged, (g, c, f)

@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common.data import fold_slices, load, standardised
-from mnist_svm.shared import choose_plan, path, prepare, squared_distances, warm_up
+from common.images import fold_slices, load, standardised
+from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
 PENALTIES = np.logspace(-3, 6, 5)
 GAMMAS = np.logspace(-6, -2, 5)
@@ -63,7 +63,7 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
     plan = choose_plan(samples, "ovo", len(PENALTIES), FOLDS, memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
-        for f, points in enumerate(path(samples, gamma, PENALTIES, folds, plan, distances)):
+        for f, points in enumerate(solve_gamma(samples, gamma, PENALTIES, folds, plan, distances)):
             for c, point in enumerate(points):
                 if not point.converged:
                     raise RuntimeError(f"no convergence at C = {PENALTIES[c]:g}, gamma = {gamma:g}, fold {f}")
@@ -119,11 +119,13 @@ def peer(name: str) -> Callable[..., Any]:
 
 def run_gpu(device: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, Errors]:
     """Seconds of the clock of the whole grid, all gammas in flight that fit, and its errors."""
-    from mnist_svm.shared.cuda import Loaded, paths
+    from kernel_svm.cuda import Loaded, solve_gammas
 
     begin = time.perf_counter()
     folds, errors = splits(len(y)), {}
-    for g, grid in enumerate(paths(Loaded(device, prepare(x, y)), GAMMAS.tolist(), PENALTIES.tolist(), folds, "ovo")):
+    for g, grid in enumerate(
+        solve_gammas(Loaded(device, prepare(x, y)), GAMMAS.tolist(), PENALTIES.tolist(), folds, "ovo")
+    ):
         for f, points in enumerate(grid):
             for c, point in enumerate(points):
                 errors[g, c, f] = int((point.predictions != y[folds[f][1]]).sum())
@@ -146,7 +148,7 @@ def compare_gpu(device: Any, x: np.ndarray, y: np.ndarray, errors: Errors, point
         }
     ]
     if importlib.util.find_spec("cuml"):
-        from mnist_svm.objective import fit_cuml
+        from mnist_svm.solvers.cuml import fit_cuml
 
         train, validation = splits(len(y))[0]
         seconds, differ = {}, 0
@@ -215,7 +217,7 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
     if gpu:
         import cupy
 
-        from mnist_svm.shared.cuda import Gpu
+        from kernel_svm.cuda import Gpu
 
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
         on_gpu = [f"{name}, cupy {cupy.__version__}:", compare_gpu(Gpu(), x, y, errors, points)]

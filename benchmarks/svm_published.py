@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
 from common.cli import main as run_study
+from common.engine.progress import duration
 from common.errors import Exit
-from common.journal import read_journal
-from common.progress import duration
+from common.storage.history import read_journal
 from mnist_svm.experiment import SvmGrid
 
 N = 24

@@ -1,0 +1,1 @@
+"""The engine and what experiments share. It imports neither of the two programs; everybody else may import it."""

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from common import node
+from common.cluster.launch import connect, launched
+from common.engine import node
+from common.engine.progress import start_logging
 from common.errors import Exit, StorageError, UsageError
 from common.experiment import Experiment
-from common.launch import connect, launched
-from common.progress import start_logging
 from common.settings import Parser, add_settings, from_namespace
 
 

@@ -5,10 +5,10 @@ class Quadratic(Experiment):
     n: int = setting(help="points to try", low=1)
 
     def searches(self):
-        yield grid([Trial(f"x{i}", {"x": i}) for i in range(self.n)])
+        yield one_round([Trial(f"x{i}", {"x": i}) for i in range(self.n)])
 
     def objective(self, device, data):
-        return each(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
+        return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
 
 if __name__ == "__main__":
     run(Quadratic)                      # from common.cli
@@ -19,23 +19,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from common.shared import SharedArrays, Spec
-from common.table import write_trials
-from common.trial import Batch, Result, Search, Trial
+from common.cluster.shared_arrays import SharedArrays, Spec
+from common.storage.table import write_trials
+from common.trial import Batch, Outcome, Result, Search, Trial
 
 Data = Mapping[str, np.ndarray]
 Objective = Callable[[Batch], Iterator[Result]]
-
-
-class Outcome(NamedTuple):
-    """A trial with its result."""
-
-    trial: Trial
-    result: Result
 
 
 class Experiment(ABC):
@@ -87,7 +79,7 @@ class Experiment(ABC):
         """How long this trial may take compared with others: costly batches are handed out first."""
         return 1.0
 
-    def divided(self, batch: Batch) -> Sequence[Batch]:
+    def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """The parts of a batch, in its order, for when there are fewer batches than slots to keep busy.
 
         Parts are evaluated apart, so what the batch would share is computed once for each. Its results must
@@ -107,7 +99,7 @@ class Experiment(ABC):
         write_trials(folder / "trials.csv", outcomes)
 
 
-def each(function: Callable[[Trial], Mapping[str, float] | Result]) -> Objective:
+def per_trial(function: Callable[[Trial], Mapping[str, float] | Result]) -> Objective:
     """An objective from a function of one trial, which returns its values or a whole Result."""
 
     def objective(batch: Batch) -> Iterator[Result]:
@@ -118,6 +110,6 @@ def each(function: Callable[[Trial], Mapping[str, float] | Result]) -> Objective
     return objective
 
 
-def grid(trials: Iterable[Trial]) -> Search:
+def one_round(trials: Iterable[Trial]) -> Search:
     """A search of one round in which every trial is a batch of its own."""
     yield [(trial,) for trial in trials]

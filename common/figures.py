@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from common.files import written_whole
+from common.storage.files import written_whole
 
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

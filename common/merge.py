@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Exit, UsageError
-from common.history import differing_setting
-from common.journal import History, Journal, read_journal
 from common.settings import Parser, add_settings, from_namespace, setting
+from common.storage.history import History, differing_setting, read_journal
+from common.storage.journal import Journal
 
 
 @dataclass(frozen=True)

@@ -7,33 +7,23 @@ is more to do (the same command as before does it), 2 when there is no study.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.engine.progress import duration
 from common.errors import Exit, UsageError, printable
-from common.journal import NAME, History, read_journal
-from common.progress import duration
 from common.settings import Parser, add_settings, from_namespace, setting
-from common.table import last_line
+from common.storage.history import History, read_journal
+from common.storage.journal import is_running
+from common.storage.table import last_line
 
 
 @dataclass(frozen=True)
 class Options:
     folder: Path = setting(help="results folder of the study")
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a job holds the folder now."""
-    with open(folder / NAME, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def describe(folder: Path, history: History, running: bool) -> str:

@@ -1,7 +1,7 @@
-"""The four nouns of a search: trial, result, batch, search.
+"""The five nouns of a search: trial, result, outcome, batch, search.
 
-A *trial* is one point to evaluate. A *result* is what became of it. A *batch* is a tuple of trials
-that one worker evaluates together because they share work. A *search* is a generator that yields
+A *trial* is one point to evaluate. A *result* is what became of it; an *outcome* is both. A *batch* is a tuple of
+trials that one worker evaluates together because they share work. A *search* is a generator that yields
 rounds of batches and is sent the results of each round, in the order it asked.
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,6 +77,13 @@ class Result:
     def value(self, name: str) -> float:
         """The value of that name; NaN when the trial failed, so that it can never win a comparison."""
         return float("nan") if self.failed else self.values[name]
+
+
+class Outcome(NamedTuple):
+    """A trial with its result."""
+
+    trial: Trial
+    result: Result
 
 
 Batch = tuple[Trial, ...]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.data import fold_slices
+from common.images import fold_slices
 
 
 class BootstrapSample(NamedTuple):

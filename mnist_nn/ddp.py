@@ -15,9 +15,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common.devices import visible_gpus
+from common.cluster.devices import visible_gpus
+from common.cluster.process import die_with
 from common.errors import Exit, UsageError
-from common.process import die_with
 from common.settings import Parser, add_settings, from_namespace
 from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
 from mnist_nn.parallel.settings import PROG, Settings

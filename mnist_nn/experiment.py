@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from common.data import N_CLASSES, ImageSettings
-from common.experiment import Data, Objective, Outcome
-from common.files import written_whole
+from common.experiment import Data, Objective
+from common.images import N_CLASSES, ImageSettings
 from common.settings import setting
-from common.table import last_line, write_table, write_trials
-from common.trial import Batch, Result, Search, Trial, seed_of
+from common.storage.files import written_whole
+from common.storage.table import last_line, write_table, write_trials
+from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
 from mnist_nn.bootstrap import least_sure, majority_vote
 from mnist_nn.halving import leading, rungs
 from mnist_nn.images import Frame, no_digit, read_image
-from mnist_nn.keys import EPOCH_LIMIT, fold_key, refit_key
-from mnist_nn.shapes import Params, weights_of
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key
+from mnist_nn.shapes import Params, is_small, weights_of
 
-SMALL = 1_000_000  # weights below which the folds of a parameter set are trained by one worker
 STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
-CHOSEN = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
+HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,9 @@ class Bagging(ImageSettings):
     )
 
     @property
-    def image_side(self) -> int:
-        """Of the data set's square images, in pixels."""
-        return 8 if self.dataset == "digits" else 28
+    def image_shape(self) -> tuple[int, int]:
+        """Height and width of the data set's images, in pixels."""
+        return (8, 8) if self.dataset == "digits" else (28, 28)
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`, and `extra_images` uint8 (n, height, width): no digit, then the user's."""
@@ -116,7 +115,7 @@ class Bagging(ImageSettings):
 
     def _draw(self, bootstrap: int, tuning: int) -> dict[str, float | int | str]:
         random = np.random.default_rng(seed_of(self.seed, f"b{bootstrap}/t{tuning}"))
-        max_kernel_size = min(self.max_kernel_size, self.image_side)
+        max_kernel_size = min(self.max_kernel_size, *self.image_shape)
         return {
             "bootstrap": bootstrap,
             "tuning": tuning,
@@ -135,23 +134,26 @@ class Bagging(ImageSettings):
         trials = tuple(
             Trial(fold_key(bootstrap, tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
         )
-        return [trials] if self.is_small(params) and trials else [(trial,) for trial in trials]
-
-    def is_small(self, params: Params) -> bool:
-        """Whether all folds of this network are one worker's, which may train them together.
-
-        It depends on the network alone, since the last bits of a result may depend on how many are trained together.
-        """
-        return self.n_weights(params) < SMALL
+        return [trials] if is_small(params, self.image_shape, N_CLASSES) and trials else [(trial,) for trial in trials]
 
     def n_weights(self, params: Params) -> int:
         """Of the network of these parameters."""
-        return weights_of(params, (self.image_side, self.image_side), N_CLASSES)
+        return weights_of(params, self.image_shape, N_CLASSES)
 
     def objective(self, device: str, data: Data) -> Objective:
-        from mnist_nn.objective import BaggingObjective
+        from mnist_nn.objective import BaggingObjective, TrainingOptions
 
-        return BaggingObjective(self, device, data)
+        options = TrainingOptions(
+            seed=self.seed,
+            folds=self.folds,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            tolerance=self.tolerance,
+            step=self.step,
+            max_pixel=self.max_pixel,
+            save_models=self.save_models,
+        )
+        return BaggingObjective(options, device, data)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.
@@ -214,7 +216,7 @@ class Bagging(ImageSettings):
         nan = float("nan")
         chosen = {} if best is None else self._draw(bootstrap, best)
         row: dict[str, Any] = {"bootstrap": bootstrap}
-        row.update({name: chosen.get(name, nan) for name in ("tuning", *CHOSEN)})
+        row.update({name: chosen.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
         row["cv_loss"] = nan if best is None else float(losses[best].mean())
         row.update({name: refit.value(name) if refit else nan for name in ("train_error", "test_error", "epochs")})
         row["seconds"] = f"{seconds:.6g}"
@@ -230,11 +232,10 @@ class Bagging(ImageSettings):
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
     ) -> None:
-        from mnist_nn.objective import WEIGHT
         from mnist_nn.predict import Model, save_model
 
         weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
-        params = {name: row[name] for name in CHOSEN}
+        params = {name: row[name] for name in HYPERPARAMETERS}
         width = max(2, len(str(self.n_bootstrap - 1)))
         frame = Frame.of(data["train_images"], self.max_pixel)
         save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", Model(params, frame, weights))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from common.trial import Trial
 
+WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
 EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the study's --epochs
 
 

@@ -5,26 +5,37 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from common.data import N_CLASSES
 from common.experiment import Data
+from common.images import N_CLASSES
 from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
-from mnist_nn.admission import admission
 from mnist_nn.bootstrap import bootstrap_sample
-from mnist_nn.keys import EPOCH_LIMIT, stream_of
-from mnist_nn.memory import memory_bytes
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
+from mnist_nn.memory.estimate import memory_bytes
+from mnist_nn.memory.reservation import admission
+from mnist_nn.shapes import is_small
 from mnist_nn.steps.choose import step_for
 
-if TYPE_CHECKING:
-    from mnist_nn.experiment import Bagging
 
-WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What all trainings of a study have in common; the names are those of `mnist_nn.experiment.Bagging`."""
+
+    seed: int
+    folds: int
+    epochs: int
+    batch_size: int
+    tolerance: float
+    step: str
+    max_pixel: int
+    save_models: bool
 
 
 class BaggingObjective:
@@ -44,8 +55,8 @@ class BaggingObjective:
     that nor the other trials of a batch have an influence on a result.
     """
 
-    def __init__(self, settings: Bagging, device: str, data: Data) -> None:
-        self.settings = settings
+    def __init__(self, options: TrainingOptions, device: str, data: Data) -> None:
+        self.options = options
         self.device = torch.device(device)
         self.data = {name: self._on_device(array) for name, array in data.items()}
         self._sample = lru_cache(maxsize=1)(self._gathered)
@@ -89,35 +100,42 @@ class BaggingObjective:
             return Result(trial.key, values)
         values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.data["test_labels"])
         arrays = {"probabilities": test.cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
-        if self.settings.save_models:
+        if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Result(trial.key, values, arrays)
 
     def _is_grouped(self, trial: Trial) -> bool:
         """Whether the folds of the trial's network are trained together, which depends on the network alone."""
-        if "fold" not in trial.params or not self.settings.is_small(trial.params):
+        if "fold" not in trial.params or not self._is_small(trial):
             return False
-        return step_for(self.settings.step, trial.params, **self._how, device=self.device) == "grouped"
+        return step_for(self.options.step, trial.params, **self._how, device=self.device) == "grouped"
 
     def _needed_bytes(self, trial: Trial) -> int:
-        n_networks = self.settings.folds if self._is_grouped(trial) else 1
-        how = dict(self._how, step=self.settings.step, n_networks=n_networks)
+        n_networks = self.options.folds if self._is_grouped(trial) else 1
+        how = dict(self._how, step=self.options.step, n_networks=n_networks)
         return memory_bytes(trial.params, device=self.device, **how)
 
     @property
     def _how(self) -> dict[str, Any]:
-        image_shape = self.data["train_images"].shape[1:]
-        return dict(image_shape=image_shape, n_classes=N_CLASSES, batch_size=self.settings.batch_size)
+        return dict(image_shape=self._image_shape, n_classes=N_CLASSES, batch_size=self.options.batch_size)
+
+    @property
+    def _image_shape(self) -> tuple[int, int]:
+        height, width = self.data["train_images"].shape[1:]
+        return height, width
+
+    def _is_small(self, trial: Trial) -> bool:
+        return is_small(trial.params, self._image_shape, N_CLASSES)
 
     @property
     def _white(self) -> float:
-        return float(self.settings.max_pixel)
+        return float(self.options.max_pixel)
 
     def _epochs(self, trial: Trial) -> int:
-        return int(trial.params.get(EPOCH_LIMIT, self.settings.epochs))
+        return int(trial.params.get(EPOCH_LIMIT, self.options.epochs))
 
     def _train(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> training.Trained:
-        options = dict(self._options(trial), step=self.settings.step)
+        options = dict(self._options(trial), step=self.options.step)
         return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
 
     def _train_together(
@@ -135,15 +153,15 @@ class BaggingObjective:
         return [trained for trained in found if trained is not None]
 
     def _seed(self, trial: Trial) -> np.random.SeedSequence:
-        return seed_of(self.settings.seed, stream_of(trial))
+        return seed_of(self.options.seed, stream_of(trial))
 
     def _options(self, trial: Trial) -> dict[str, Any]:
         return dict(
             n_classes=N_CLASSES,
             device=self.device,
             epochs=self._epochs(trial),
-            batch_size=self.settings.batch_size,
-            tolerance=self.settings.tolerance,
+            batch_size=self.options.batch_size,
+            tolerance=self.options.tolerance,
             white=self._white,
         )
 
@@ -153,7 +171,7 @@ class BaggingObjective:
     def _gathered(self, bootstrap: int) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
         """Images, labels and folds of a bootstrap sample, on the device."""
         labels = self.data["train_labels"]
-        sample = bootstrap_sample(len(labels), self.settings.folds, seed_of(self.settings.seed, f"b{bootstrap}"))
+        sample = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{bootstrap}"))
         indices = torch.from_numpy(sample.indices).to(self.device)
         return self.data["train_images"][indices], labels[indices], sample.folds
 

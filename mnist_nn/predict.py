@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.data import N_CLASSES
 from common.errors import Exit, UsageError
-from common.files import written_whole
+from common.images import N_CLASSES
 from common.settings import Parser, add_settings, from_namespace, setting
+from common.storage.files import written_whole
 from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from common.data import ImageSettings, fold_slices
-from common.devices import free_memory, workers_here
+from common.cluster.devices import free_memory, workers_here
+from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.errors import UsageError
-from common.experiment import Data, Objective, Outcome
-from common.files import written_whole
+from common.experiment import Data, Objective
+from common.images import ImageSettings, fold_slices
 from common.settings import setting
-from common.shared import NOTHING, SharedArrays, Spec
-from common.table import last_line, write_table
-from common.trial import Batch, Result, Search, Trial
+from common.storage.files import written_whole
+from common.storage.table import last_line, write_table
+from common.trial import Batch, Outcome, Result, Search, Trial
+from kernel_svm.layout import buffer_sizes
 
 REFIT = "refit"
 
@@ -85,7 +86,7 @@ class SvmGrid(ImageSettings):
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""
-        from mnist_svm.objective import check_classes
+        from mnist_svm.problem import check_classes
 
         arrays = super().data()
         labels = arrays["train_labels"]
@@ -108,7 +109,7 @@ class SvmGrid(ImageSettings):
         groups = [rows[start : start + self.gammas_per_batch] for start in rows[:: self.gammas_per_batch]]
         batches = [tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups]
         if self.multiclass == "ovr" and self.solver in ("auto", "shared"):
-            batches = [part for batch in batches for part in self.divided(batch)]
+            batches = [part for batch in batches for part in self.split_batch(batch)]
         results = yield batches
         best = best_point(self._errors({result.key: result for result in results}))
         if best is not None:
@@ -119,24 +120,25 @@ class SvmGrid(ImageSettings):
         """What the shared solver's workers can share: one-vs-rest, a kernel matrix for each; squared distances."""
         if device != "cpu" or self.solver not in ("auto", "shared") or workers == 1:
             return {}
-        from mnist_svm.pool import matrix_spec
-
         _, sizes = np.unique(data["train_labels"], return_counts=True)
-        width = int(sum(-(-sizes // 16) * 16))  # rows of `mnist_svm.shared.prepare`: each class is whole vectors
-        kernels = [f"kernel {number}" for number in range(workers)] if self.multiclass == "ovr" else []
-        return dict.fromkeys([*kernels, "distances"], matrix_spec(width))
+        return {
+            name: Spec((n_bytes,), "|u1")
+            for name, n_bytes in buffer_sizes(sizes, workers if self.multiclass == "ovr" else 0).items()
+        }
 
     def objective(self, device: str, data: Data) -> Objective:
         return self.sharing_objective(device, data, NOTHING)
 
     def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
-        from mnist_svm.objective import Problem, SvmObjective, make_solver
+        from mnist_svm.objective import SvmObjective
+        from mnist_svm.problem import Problem
+        from mnist_svm.solvers import make_solver
 
         memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
         solver = make_solver(self.solver, device, self.multiclass, int(memory), scratch, workers_here())
         return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver)
 
-    def divided(self, batch: Batch) -> list[Batch]:
+    def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, which keep so many slots busy, or 120 when divided (5 folds).
 
         Workers of other nodes make the matrices again that the parts have in common. What `gammas_per_batch` put

@@ -1,26 +1,68 @@
-"""The import arrows of docs/architecture.md."""
+"""The import arrows of docs/architecture.md, room by room, and that there is no circle."""
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from tests.helpers import ROOT
 
-PACKAGES = ("common", "mnist_svm", "mnist_nn")
-# Who may import what; nobody else may.
+PACKAGES = ("common", "jit", "kernel_svm", "mnist_svm", "mnist_nn")
+# A room: what its files may import beside their own room. "common" is the files at the top of that folder.
+ROOMS = {
+    "jit": set(),
+    "kernel_svm": {"jit"},
+    "kernel_svm.cuda": {"jit", "kernel_svm"},
+    "common": {"common.cluster", "common.engine", "common.storage"},
+    "common.cluster": {"common.errors", "common.trial"},
+    "common.storage": {"common.errors", "common.trial"},
+    "common.engine": {
+        "common.cluster", "common.errors", "common.experiment", "common.settings", "common.storage", "common.trial",
+    },
+    "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
+    "common.scaling": {"common", "common.engine", "common.storage"},
+    "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
+    "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
+    "mnist_nn": {
+        "common", "common.cluster", "common.storage", "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
+    },
+    "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
+    "mnist_nn.steps": {"jit", "mnist_nn"},
+    "mnist_nn.parallel": {
+        "common", "common.cluster", "common.engine", "common.storage", "mnist_nn", "mnist_nn.parallel.cpu",
+    },
+    "mnist_nn.parallel.cpu": {"jit"},
+}  # fmt: skip
+# Libraries that only these files may import.
 ONLY = {
-    "mpi4py": ("common/mpi.py",),
+    "mpi4py": ("common/cluster/mpi.py",),
     "matplotlib": ("common/figures.py", "mnist_svm/figures.py", "mnist_nn/figures.py"),
 }
+FILES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def room_of(module: str) -> str:
+    """The innermost room of a module."""
+    return max((room for room in ROOMS if (module + ".").startswith(room + ".")), key=len)
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """(module, whether it is imported when the file is) of every import in a file."""
-    tree = ast.parse(path.read_text())
+    return tuple(_imports(ast.parse((ROOT / path).read_text())))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     inside = {
         id(node) for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in ast.walk(function)
     }
@@ -31,28 +73,51 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
-        for name in names:
+            # `from package import module` imports the module.
+            names = [
+                f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in MODULES else node.module or ""
+                for a in node.names
+            ]
+        for name in dict.fromkeys(names):
             yield name, id(node) not in inside | guarded
 
 
-FILES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+def test_every_room_says_what_it_is_for_and_is_in_the_table() -> None:
+    for path in FILES:
+        if path.name == "__init__.py":
+            assert module_of(path) in ROOMS, f"{path.parent} is no room of the table above"
+            assert ast.get_docstring(ast.parse((ROOT / path).read_text())), f"{path} has no docstring"
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_arrows(path: Path) -> None:
-    package = path.parts[0]
-    forbidden = set(PACKAGES) - {"common", package}
-    for name, _ in imports(ROOT / path):
-        top = name.split(".")[0]
-        assert top not in forbidden, f"{path} imports {name}"
-        assert str(path) in ONLY.get(top, (str(path),)), f"{path} imports {name}"
+def test_arrows_between_rooms() -> None:
+    for path in FILES:
+        room = room_of(module_of(path))
+        for name, _ in imports(path):
+            if name.split(".")[0] in PACKAGES and (other := room_of(name)) != room:
+                assert other in ROOMS[room] or name in ROOMS[room], f"{path} imports {name}"
+
+
+def test_libraries_with_one_door() -> None:
+    for path in FILES:
+        for name, _ in imports(path):
+            top = name.split(".")[0]
+            assert str(path) in ONLY.get(top, (str(path),)), f"{path} imports {name}"
+
+
+def test_no_circle() -> None:
+    """Files import each other in one direction; an import inside a function counts too."""
+    graph = {
+        module: {name for name, _ in imports(path) if name in MODULES and name != module}
+        for module, path in MODULES.items()
+        if path.name != "__init__.py"  # a package's door looks into its own rooms
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 def test_the_rank_and_its_help_need_no_heavy_library() -> None:
     """What a rank imports, on a laptop or a login node, holds no GPU library, no MPI, no solver."""
     code = (
-        "import sys, common.cli, common.node, mnist_svm.experiment, mnist_nn.experiment\n"
+        "import sys, common.cli, common.engine.node, mnist_svm.experiment, mnist_nn.experiment\n"
         "heavy = {'torch', 'torchvision', 'cuml', 'cupy', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from common import cli, data, doctor, scaling, status
+from common import cli, images, status
+from common.doctor import __main__ as doctor
 from common.errors import Exit
-from common.journal import NAME, Journal
+from common.scaling import __main__ as scaling
+from common.storage.history import NAME
+from common.storage.journal import Journal
 from mnist_nn import ddp, predict
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
-from tests.common.test_data import write_files
-from tests.common.test_journal import HEADER
+from tests.common.storage.test_journal import HEADER
+from tests.common.test_images import write_files
 
 
 def svm(arguments: Sequence[str]) -> int:
@@ -31,7 +34,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
-    "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
+    "svm": svm, "nn": nn, "data": images.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
     "ddp": ddp.main, "scaling": scaling.main,
 }  # fmt: skip
 

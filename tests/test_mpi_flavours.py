@@ -78,7 +78,7 @@ def _run(launcher: list[str], folder: Path, environ: dict[str, str], n: int = 20
 def test_the_same_table(flavour: object, tmp_path: Path, expected: str) -> None:
     made: Flavour = flavour(tmp_path / "mpi")  # type: ignore[operator]
     environ = {**os.environ, **made.environ, "PYTHONPATH": str(ROOT)}
-    asked = [*made.command, sys.executable, "-m", "common.mpi"]
+    asked = [*made.command, sys.executable, "-m", "common.cluster.mpi"]
     library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
     assert library.stdout.count(made.says) == 2, library.stdout + library.stderr
     done = _run(made.command, tmp_path / "r", made.environ)

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from common.errors import Exit, UsageError
-from common.journal import NAME, read_journal
-from tests.common.test_engine import family, start, wait_for_lines
+from common.storage.history import NAME, read_journal
+from tests.common.engine.test_engine import family, start, wait_for_lines
 from tests.helpers import ROOT, TOYS
 
 OPTIONS = ("--gpu", "none", "--workers", "1")

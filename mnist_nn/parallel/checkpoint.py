@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import StorageError, UsageError
-from common.files import written_whole
+from common.storage.files import written_whole
 from mnist_nn.parallel.log import Epoch
 
 NAME, FORMAT = "checkpoint.pt", 1

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.engine.progress import duration
 from common.errors import StorageError
-from common.progress import duration
 
 TABLE = "ddp.csv"
 COLUMNS = (

@@ -53,7 +53,7 @@ class Searched(nn.Module):
 def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work."""
     if _plain(x) and layer.bias is not None:
-        from mnist_nn.parallel.pooled import pooled_convolution
+        from mnist_nn.parallel.cpu.pooled import pooled_convolution
 
         return pooled_convolution(x, layer.weight, layer.bias)
     return F.max_pool2d(layer(x), 2).relu()
@@ -61,7 +61,7 @@ def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     if _plain(x) and torch.backends.mkldnn.is_available():
-        from mnist_nn.parallel.linear import linear
+        from mnist_nn.parallel.cpu.linear import linear
 
         return linear(x, layer.weight, layer.bias)
     return layer(x)

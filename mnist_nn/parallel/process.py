@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from common.devices import usable_cores
+from common.cluster.devices import usable_cores
 from common.errors import Exit, StorageError, UsageError
-from mnist_nn.parallel.keeper import Job, Keeper
+from mnist_nn.parallel.rank0 import Job, Keeper
 from mnist_nn.parallel.rendezvous import Address, Place, open_store
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import Training
-from mnist_nn.parallel.watch import SILENCE_S, Watch
+from mnist_nn.parallel.watchdog import SILENCE_S, Watch
 
 
 def check_machine(settings: Settings) -> tuple[str, str]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from common.cluster.launch import connect, launched
+from common.cluster.process import die_with
+from common.cluster.transport import Transport
 from common.errors import UsageError
-from common.launch import connect, launched
-from common.process import die_with
-from common.transport import Transport
 
 JOIN_SECONDS = 600.0  # a PyTorchJob's pods, or the nodes of a cloud, may start minutes apart
 LOOPBACK = "127.0.0.1"

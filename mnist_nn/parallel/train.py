@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from common.data import N_CLASSES
+from common.images import N_CLASSES
 from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
@@ -31,7 +31,7 @@ from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
 if TYPE_CHECKING:
-    from mnist_nn.parallel.sgd import SharedSGD
+    from mnist_nn.parallel.cpu.sgd import SharedSGD
 
 
 class Part(NamedTuple):
@@ -242,7 +242,7 @@ def _optimizer(
     """What updates the weights, and the velocity of each of them."""
     rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"
     if plain and device.type == "cpu" and dist.get_world_size() > 1:
-        from mnist_nn.parallel.sgd import SharedSGD
+        from mnist_nn.parallel.cpu.sgd import SharedSGD
 
         shared = SharedSGD(weights, rate, momentum)
         return shared, shared.velocity

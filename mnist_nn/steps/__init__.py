@@ -1,0 +1,1 @@
+"""The ways to compute a training step. They know a network and a batch, and nothing of searches."""

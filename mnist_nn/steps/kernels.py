@@ -26,7 +26,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from common.jit import compiled
+from jit.cache import compiled
 
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 LARGEST_BATCH = 16  # One register per image, one or two for weights, of the 32 (or 16) there are.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.journal import read_journal
+from common.storage.history import read_journal
 from tests.apptainer.definitions import FOLDER, read
 from tests.helpers import ROOT, mpirun_command
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from common.checks import GIB, Examined, Gpu, check_clocks, check_ranks, check_results, file_system
-from common.devices import usable_cores, visible_gpus
+from common.cluster.devices import usable_cores, visible_gpus
+from common.cluster.preflight import Node, problems, survey
+from common.doctor.checks import GIB, Examined, Gpu, check_clocks, check_ranks, check_results, file_system
 from common.errors import Exit
-from common.preflight import Node, problems, survey
 from common.trial import Place
-from tests.common.test_data import write_files
-from tests.common.test_engine import start, wait_for_lines
+from tests.common.engine.test_engine import start, wait_for_lines
+from tests.common.test_images import write_files
 from tests.helpers import ROOT, TOYS
 
 DOCTOR = ("-m", "common.doctor")

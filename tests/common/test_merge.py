@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from common.engine.study import Share, Study
 from common.errors import Exit, UsageError
-from common.journal import read_journal
 from common.merge import merge
-from common.study import Share, Study
+from common.storage.history import read_journal
 from common.trial import Search, Trial
 from tests.helpers import TOYS, journal_lines, table_without_run
 

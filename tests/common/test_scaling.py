@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from common.history import History
-from common.journal import Journal
-from common.measured import Measured, measured
-from common.scaling import compare, main
+from common.scaling.__main__ import compare, main
+from common.scaling.timings import RunTiming, timing_of
+from common.storage.history import History
+from common.storage.journal import Journal
 from tests.helpers import TOYS
 
 SLOTS = ["node1/0/0/cuda:0", "node2/1/0/cuda:0"]
@@ -58,20 +58,20 @@ def test_the_runs_of_a_study_add_up() -> None:
         {}, runs=[{"slots": SLOTS}, {"slots": [slot.replace("node1", "node3") for slot in SLOTS]}],
         ends=[{"complete": False, "seconds": 10.0}, {"complete": True, "seconds": 5.0}],
     )  # fmt: skip
-    assert measured(Path("r/two"), history) == Measured("two", 2, 2, 15.0, 0)
+    assert timing_of(Path("r/two"), history) == RunTiming("two", 2, 2, 15.0, 0)
     history.runs[1]["slots"] = SLOTS[:1]
     with pytest.raises(Exception, match="different numbers of slots"):
-        measured(Path("r"), history)
+        timing_of(Path("r"), history)
     del history.ends[0]
     with pytest.raises(Exception, match="was killed"):
-        measured(Path("r"), history)
+        timing_of(Path("r"), history)
 
 
 BY_NAME = {"d": 50, "a": 90, "b": 60}
 
 
 def test_the_reference_is_the_median_on_the_fewest_slots() -> None:
-    found = [Measured("c", 8, 4, 30.0, 120.0), *(Measured(name, 2, 1, float(s), 2.0) for name, s in BY_NAME.items())]
+    found = [RunTiming("c", 8, 4, 30.0, 120.0), *(RunTiming(name, 2, 1, float(s), 2.0) for name, s in BY_NAME.items())]
     points = compare(found)
     assert [point.measured.name for point in points] == ["a", "b", "d", "c"]
     assert [point.speed_up for point in points] == [120 / 90, 120 / 60, 120 / 50, 120 / 30]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Exit
-from common.journal import Journal
 from common.status import main
+from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.common.test_engine import start, wait_for_lines
+from tests.common.engine.test_engine import start, wait_for_lines
 from tests.helpers import TOYS
 
 STATUS = ("-m", "common.status")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from common.cli import _parser
-from common.journal import read_journal
-from common.node import RunOptions
+from common.engine.node import RunOptions
 from common.settings import from_namespace
+from common.storage.history import read_journal
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
 from tests.helpers import ROOT

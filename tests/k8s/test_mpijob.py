@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.journal import read_journal
+from common.storage.history import read_journal
 from tests.cluster import hosts as namespaces
 from tests.cluster import mpirun
 from tests.cluster.conftest import need

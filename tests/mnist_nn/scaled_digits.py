@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import load
-from tests.common.test_data import idx
+from common.images import load
+from tests.common.test_images import idx
 
 
 def scaled_digits(n_train: int, n_test: int) -> dict[str, np.ndarray]:

@@ -22,10 +22,10 @@ import pytest
 import torch
 
 from common.errors import Exit, UsageError
-from common.journal import Journal
+from common.storage.journal import Journal
 from common.trial import Result, Trial
 from mnist_nn.ddp import main
-from mnist_nn.parallel.chosen import best_of
+from mnist_nn.parallel.architecture import best_of
 from mnist_nn.parallel.rendezvous import Address, Started, derived_port, first_node, known_address, started
 from mnist_nn.predict import load_model
 from tests.helpers import ROOT

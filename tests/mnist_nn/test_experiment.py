@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.experiment import Outcome
-from common.study import Study
-from common.trial import Batch, Result, Trial, seed_of
+from common.engine.study import Study
+from common.trial import Batch, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
-from mnist_nn.experiment import SMALL, Bagging, best_set
-from mnist_nn.shapes import weights_of
+from mnist_nn.experiment import Bagging, best_set
+from mnist_nn.shapes import SMALL, weights_of
 from tests.helpers import journal_lines
 
 INF, NAN = float("inf"), float("nan")
@@ -356,13 +355,13 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from mnist_nn import admission, memory
+    from mnist_nn.memory import estimate, reservation
 
     trial = computed()[0].trial
-    needed = memory.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
+    needed = estimate.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
     data = TINY.data()
     for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
-        monkeypatch.setattr(admission, "workers_here", lambda workers=workers: workers)
-        monkeypatch.setattr(admission, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(reservation, "workers_here", lambda workers=workers: workers)
+        monkeypatch.setattr(reservation, "free_memory", lambda free=free: free)
         (result,) = TINY.objective("cpu", data)((trial,))
         assert result.failed != fits

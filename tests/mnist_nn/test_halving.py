@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.experiment import Outcome
-from common.study import Study
-from common.trial import Result, Trial
+from common.engine.study import Study
+from common.trial import Outcome, Result, Trial
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import leading, rungs
 from mnist_nn.keys import EPOCH_LIMIT

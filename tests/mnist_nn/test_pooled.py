@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mnist_nn.parallel import networks
-from mnist_nn.parallel.linear import linear
-from mnist_nn.parallel.pooled import pooled_convolution
+from mnist_nn.parallel.cpu.linear import linear
+from mnist_nn.parallel.cpu.pooled import pooled_convolution
 
 N = st.integers(1, 5)
 

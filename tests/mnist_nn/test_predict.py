@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from common.data import load
+from common.images import load
 from common.trial import seed_of
 from mnist_nn.images import Frame
 from mnist_nn.predict import Model, load_model, main, predict, save_model

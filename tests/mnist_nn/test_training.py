@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from sklearn.datasets import load_digits  # noqa: E402
 
-from common.agent import environment  # noqa: E402
-from common.devices import Device  # noqa: E402
+from common.cluster.devices import Device  # noqa: E402
+from common.engine.agent import environment  # noqa: E402
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.shapes import shapes_of, weights_of  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
@@ -150,7 +150,8 @@ def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
     """The peak of a process of its own, against what it holds after training a small network."""
     program = f"""
 import re, numpy as np, torch
-from mnist_nn import memory, training
+from mnist_nn import training
+from mnist_nn.memory.estimate import memory_bytes
 def status(name):
     return 1024 * int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 torch.set_num_threads(1)
@@ -162,7 +163,7 @@ def estimate(channels, units):
         params, images[:400], labels[:400], n_classes=10, seed=seed, device=device, epochs=1, step="{step}"
     )
     training.probabilities(trained.weights, images)
-    return memory.memory_bytes(params, (28, 28), 10, device=device, step="{step}")
+    return memory_bytes(params, (28, 28), 10, device=device, step="{step}")
 estimate(1, 10)
 held = status("VmRSS")
 print(estimate(100, 1000), status("VmHWM") - held)

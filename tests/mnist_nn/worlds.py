@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-import mnist_nn.parallel.sgd  # noqa: F401  Imports numba
+import mnist_nn.parallel.cpu.sgd  # noqa: F401  Imports numba
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import Place

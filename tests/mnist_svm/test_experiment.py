@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data import ImageSettings, standardised
 from common.errors import UsageError
-from common.experiment import Outcome
+from common.images import ImageSettings, standardised
 from common.settings import result_settings
-from common.trial import Result, Trial
+from common.trial import Outcome, Result, Trial
 from mnist_svm.experiment import SvmGrid, best_point
-from mnist_svm.objective import Fit, Problem, check_classes, fit_cuml, fit_sklearn
+from mnist_svm.problem import Fit, Problem, check_classes
+from mnist_svm.solvers.cuml import fit_cuml
+from mnist_svm.solvers.peers import fit_sklearn
 from tests.helpers import table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
@@ -79,7 +80,7 @@ def test_a_batch_is_every_penalty_of_one_gamma_in_all_folds_and_can_be_divided_b
     assert len(batches) == 3
     for batch in batches:
         assert len({trial.params["gamma"] for trial in batch}) == 1 and len(batch) == 5 * 3
-        parts = SMALL.divided(batch)
+        parts = SMALL.split_batch(batch)
         assert tuple(trial for part in parts for trial in part) == batch and len(parts) == 5
         for part in parts:
             assert len({trial.params["fold"] for trial in part}) == 1
@@ -98,7 +99,7 @@ def test_gammas_can_share_a_batch_and_results_do_not_depend_on_it() -> None:
         (search,) = experiment.searches()
         batches, objective = next(search), experiment.objective("cpu", experiment.data())
         assert [len(batch) for batch in batches] == sizes
-        assert [trial.key for batch in batches for part in experiment.divided(batch) for trial in part] == [
+        assert [trial.key for batch in batches for part in experiment.split_batch(batch) for trial in part] == [
             f"g{g:02}/c{c:02}/f{fold}" for g in range(3) for fold in range(5) for c in range(3)
         ]
         answers.append([(result.key, result.values) for batch in batches for result in objective(batch)])
@@ -211,7 +212,7 @@ def test_part_of_a_batch_gives_the_same_results(solver: str, multiclass: str) ->
     batch = next(search)[1]
     whole = {result.key: result.values for result in objective(batch)}
     assert list(whole) == [trial.key for trial in batch]
-    for part in experiment.divided(batch):
+    for part in experiment.split_batch(batch):
         assert {result.key: result.values for result in objective(part)} == {t.key: whole[t.key] for t in part}
     # After a crash the rest of a batch: other C to start from, so the same within the solver's tolerance.
     for result in objective(batch[4:]):

@@ -1,0 +1,1 @@
+"""Machines: ranks and their messages, devices, processes, shared memory. It knows nothing of trials or studies."""

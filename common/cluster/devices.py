@@ -1,0 +1,163 @@
+"""Which devices this rank's slots use. Nothing here imports a GPU library."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one slot computes on.
+
+    name: as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-...".
+    visible: what CUDA_VISIBLE_DEVICES shall be in the slot's worker; "" for a CPU slot.
+    """
+
+    name: str
+    visible: str
+
+    @property
+    def kind(self) -> str:
+        """ "cpu" or "cuda", as objectives are told."""
+        return "cpu" if self.visible == "" else "cuda"
+
+
+CPU = Device("cpu", "")
+# A worker that imports MPI by accident must not take itself for a rank of this job.
+_LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
+WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+def workers_here() -> int:
+    """In a worker: how many workers its node has."""
+    return int(os.environ.get(WORKERS_HERE, "1"))
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process may still use: what the machine has free, and its control group's limit."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - used)
+    except (OSError, ValueError, StopIteration):
+        pass  # no such file, or no limit ("max")
+    return free
+
+
+def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that CUDA would show to this process, as entries for CUDA_VISIBLE_DEVICES.
+
+    An entry may be an index, a GPU- or a MIG- name; they are never interpreted. Without the variable
+    the driver's own list is taken.
+    """
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return _driver_gpus()
+    entries = [entry.strip() for entry in listed.split(",")]
+    for position, entry in enumerate(entries):
+        if entry in ("", "-1", "NoDevFiles"):
+            return entries[:position]  # CUDA ignores what follows an invalid entry
+    return entries if _driver_gpus() else []
+
+
+def _driver_gpus() -> list[str]:
+    """GPUs by nvidia-smi, MIG slices in place of the GPU they are cut from; else by device files."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+        found = listing.stdout if listing.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        found = ""
+    if not found:
+        return [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
+    gpus: list[str] = []
+    for block in re.split(r"^(?=GPU \d+:)", found, flags=re.MULTILINE):
+        slices = re.findall(r"UUID: (MIG-[^)\s]+)", block)
+        gpus += slices or re.findall(r"^GPU (\d+):", block)
+    return gpus
+
+
+def choose(
+    gpu: str | None,
+    workers: int | None,
+    threads: int,
+    list_gpus: Callable[[], list[str]] = visible_gpus,
+) -> tuple[list[Device], str]:
+    """The devices of this rank's slots, one for each, and a line to tell the user ("" for nothing).
+
+    gpu: None (device 0 if there is one, else CPU), "all", "none", or a comma-separated list of
+    positions in the visible list and GPU-/MIG- names; an entry given twice makes two slots.
+    workers: CPU slots; None for as many as cores allow with `threads` threads each.
+    Raises UsageError for what is not there.
+    """
+    cpus = [CPU] * (workers or max(1, usable_cores() // threads))
+    if gpu == "none":
+        return cpus, ""
+    if workers is not None:
+        raise UsageError(f"--workers {workers} counts CPU slots: give --gpu none with it (a GPU twice is --gpu 0,0)")
+    gpus = list_gpus()
+    if gpu is None:
+        if not gpus:
+            return cpus, f"no GPU is visible: using {len(cpus)} CPU worker{'s' * (len(cpus) > 1)} (--gpu none says so)"
+        return [_device(gpus[0])], ""
+    if gpu == "all":
+        if not gpus:
+            raise UsageError("--gpu all, but no GPU is visible: give --gpu none, or check CUDA_VISIBLE_DEVICES")
+        return [_device(entry) for entry in gpus], ""
+    return [_device(_entry(part.strip(), gpus)) for part in gpu.split(",")], ""
+
+
+def _entry(part: str, gpus: list[str]) -> str:
+    if part.isascii() and part.isdigit():
+        if int(part) < len(gpus):
+            return gpus[int(part)]
+        if not gpus:
+            raise UsageError(f"--gpu {part}, but no GPU is visible: give --gpu none, or check CUDA_VISIBLE_DEVICES")
+        raise UsageError(f"--gpu {part}, but {len(gpus)} are visible: give positions from 0 to {len(gpus) - 1}")
+    if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", part):
+        return part
+    raise UsageError(f"--gpu {part!r}: give positions such as 0,1, names such as GPU-..., all, or none")
+
+
+def _device(entry: str) -> Device:
+    return Device(f"cuda:{entry}", entry)
+
+
+@contextmanager
+def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None]:
+    """The environment a worker inherits: its one device, its threads, how many it shares the node with, no launcher."""
+    before = dict(os.environ)
+    os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
+    os.environ[WORKERS_HERE] = str(workers)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    # PyTorch's large tensors on huge pages: a step that makes them anew takes a third less time.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    for name in before:
+        if name.startswith(_LAUNCHER_PREFIXES):
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

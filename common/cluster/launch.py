@@ -1,0 +1,95 @@
+"""Who started this process, and so which transport it speaks."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.cluster.process import die_with
+from common.cluster.transport import LocalTransport, Transport
+from common.errors import UsageError
+
+# (launcher, variable of the number of ranks, variable of this rank, another that is set), the surest sign first. In a
+# Slurm job mpirun starts its daemons by srun, so ranks on other nodes see the variables of a step that counts daemons.
+_SIGNS = (
+    ("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", ""),
+    ("prterun", "", "PMIX_RANK", "PRTE_LAUNCHED"),
+    ("mpiexec", "PMI_SIZE", "PMI_RANK", ""),
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_ID"),
+)
+
+MPI_INIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """launcher: what started this process, "" for a shell. size, rank: as it counts; size 0 if it does not tell."""
+
+    launcher: str
+    size: int
+    rank: int
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> Launch:
+    """What the environment says of how this process was started. Imports nothing, so any error can use it.
+
+    The steps of srun have their own task count; a batch script run without srun is a single process
+    although SLURM_NTASKS is set in it.
+    """
+    for launcher, size, rank, set_too in _SIGNS:
+        if all(environ.get(name, "").isdigit() for name in (size, rank, set_too) if name):
+            if launcher == "mpiexec" and environ.get("SLURM_MPI_TYPE") == "pmi2":
+                launcher = "srun"  # its --mpi=pmi2 speaks as mpiexec does
+            return Launch(launcher, int(environ.get(size, "0")), int(environ[rank]))
+    return Launch("", 1, 0)
+
+
+def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.0) -> Transport:
+    """The transport that fits the launch.
+
+    silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
+
+    Raises UsageError where mpirun or srun started several processes that cannot see each other (each
+    would run the whole study), and where the number of ranks is not `expect_nodes`.
+    """
+    if launch.launcher:
+        # MPI ends a rank whose daemon died only while the rank talks to it, which it may never do again.
+        die_with(os.getppid())
+    transport: Transport
+    has_mpi = importlib.util.find_spec("mpi4py") is not None
+    # A single rank speaks MPI too where it can: so it ends with its mpirun, however that ends.
+    if launch.size == 1 and not (has_mpi and launch.launcher in ("mpirun", "mpiexec")):
+        transport = LocalTransport()
+    else:
+        if not has_mpi:
+            raise UsageError(
+                f"{launch.launcher} started {launch.size or 'some'} processes, but mpi4py is not installed, so each "
+                f"would run the whole study: pip install mpi4py, or start one process"
+            )
+        # MPI_Init waits for all ranks, for ever if one died meanwhile: then say where it stands, and end.
+        faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
+        try:
+            from common.cluster.mpi import MpiTransport, library
+        except (ImportError, RuntimeError) as error:
+            raise UsageError(
+                f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install the one that "
+                f"{launch.launcher} belongs to"
+            ) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        transport = MpiTransport(silence)
+        if launch.size not in (0, transport.size):
+            fix = "srun --mpi=pmix" if launch.launcher == "srun" else f"the {launch.launcher} of that MPI"
+            raise UsageError(
+                f"{launch.launcher} started {launch.size} processes, but MPI ({library()}) sees {transport.size}, so "
+                f"each would run the whole study: start them with {fix}"
+            )
+    if expect_nodes is not None and transport.size != expect_nodes:
+        raise UsageError(
+            f"--expect-nodes {expect_nodes}, but there {'is' if transport.size == 1 else 'are'} {transport.size}: "
+            f"check the launcher's host list"
+        )
+    return transport

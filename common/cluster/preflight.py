@@ -1,0 +1,144 @@
+"""What each rank finds on its host, and what that means for the run. Cheap, so every study begins with it.
+
+survey     on every rank: a Node, gathered by rank 0
+problems   on rank 0, from all Nodes: what would go wrong, each with its fix
+check      the same at the start of a study; `python -m common.doctor` looks at more
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.cluster.devices import CPU, free_memory, usable_cores
+from common.cluster.shared_arrays import SHM
+from common.errors import UsageError
+from common.trial import Place
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong and how to mend it, on one line. fatal: the run could not work."""
+
+    text: str
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        return f"{'error' if self.fatal else 'warning'}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One rank's host: memory in bytes, 0 for what is not known."""
+
+    host: str
+    places: tuple[Place, ...]  # of its slots
+    threads: int  # of each slot
+    cores: int  # that this rank may use
+    cores_there: int  # that the machine has
+    pinned: bool  # bound to a single core, by a launcher rather than by a container's quota
+    memory: int  # available
+    shared_memory: int  # free
+
+
+def survey(places: Sequence[Place], threads: int) -> Node:
+    """What this rank, which has slots at these places, finds on its host. Takes about a millisecond."""
+    cores_there = os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores_there
+    return Node(
+        host=socket.gethostname(),
+        places=tuple(places),
+        threads=threads,
+        cores=usable_cores(),
+        cores_there=cores_there,
+        pinned=affinity == 1 < cores_there,
+        memory=free_memory(),
+        shared_memory=_shared_memory(),
+    )
+
+
+def problems(
+    nodes: Sequence[Node],
+    gpu: str | None,
+    workers: int | None,
+    allow_shared_host: bool,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Problem]:
+    """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core.
+
+    nodes: of all ranks, in their order.  gpu, workers, allow_shared_host: as given to the run.
+    """
+    found = []
+    together: dict[str, list[int]] = defaultdict(list)
+    for rank, node in enumerate(nodes):
+        together[node.host].append(rank)
+    for host, ranks in together.items():
+        if len(ranks) > 1 and gpu != "none" and not allow_shared_host:
+            names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+            found.append(Problem(
+                f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
+                "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1), or give --gpu none or --allow-shared-host",
+                fatal=True,
+            ))  # fmt: skip
+    given, source = _hosts_given(environ)
+    if given > len(together):
+        found.append(Problem(
+            f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun "
+            "(--expect-nodes refuses to run on fewer)"
+        ))  # fmt: skip
+    # CPU workers are as many as the cores that a rank sees, unless their number was given.
+    on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
+    pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or (not workers and node in on_cpu))]
+    if pinned:
+        found.append(Problem(
+            f"{hosts_of(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
+            "give mpirun --bind-to none, or srun --cpus-per-task"
+        ))  # fmt: skip
+    return found
+
+
+def check(nodes: Sequence[Node], gpu: str | None, workers: int | None, allow_shared_host: bool) -> None:
+    """Log the problems of a run that begins. Raises UsageError for the first that is fatal."""
+    for problem in problems(nodes, gpu, workers, allow_shared_host):
+        if problem.fatal:
+            raise UsageError(problem.text)
+        log.warning(problem.text)
+
+
+def cores_wanted(node: Node) -> int:
+    """Cores that the slots of a rank would keep busy."""
+    return len(node.places) * node.threads
+
+
+def hosts_of(nodes: Sequence[Node]) -> str:
+    """The hosts by name, a few of them."""
+    names = list(dict.fromkeys(node.host for node in nodes))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _hosts_given(environ: Mapping[str, str]) -> tuple[int, str]:
+    """(nodes that a scheduler gave this job, its name); Open MPI 5 does not read the MPI operator's host list."""
+    count = environ.get("SLURM_JOB_NUM_NODES", "")
+    if count.isdigit():
+        return int(count), f"Slurm's job {environ.get('SLURM_JOB_ID', '')}".rstrip()
+    hostfile = environ.get("OMPI_MCA_orte_default_hostfile", "")
+    try:
+        lines = Path(hostfile).read_text().splitlines() if hostfile else []
+    except OSError:
+        lines = []
+    return len({line.split()[0] for line in lines if line.strip() and not line.startswith("#")}), hostfile
+
+
+def _shared_memory() -> int:
+    try:
+        status = os.statvfs(SHM)
+    except OSError:
+        return 0
+    return status.f_bavail * status.f_frsize

@@ -1,0 +1,93 @@
+"""How ranks talk. One class for one machine here, one for MPI in mpi.py; nothing else knows of ranks' wires."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Said on rank 0 in the name of a rank that has died."""
+
+
+class Transport(ABC):
+    """Point-to-point messages between ranks, in order, without blocking; and what a start and an end need."""
+
+    rank: int
+    size: int
+    poll_seconds: float  # how long a rank may sleep before it has to look for messages
+
+    @abstractmethod
+    def send(self, to: int, message: Any) -> None:
+        """Send to a rank, which may be this one; returns at once."""
+
+    @abstractmethod
+    def receive(self) -> list[tuple[int, Any]]:
+        """All (sender, message) that have arrived; returns at once."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> bool:
+        """Whether a message from this rank to itself waits, so that there is no time to sleep."""
+
+    @abstractmethod
+    def gather(self, thing: Any) -> list[Any]:
+        """On rank 0 the things of all ranks, in their order; elsewhere an empty list. Waits without load."""
+
+    @abstractmethod
+    def broadcast(self, thing: Any) -> Any:
+        """On every rank the thing that rank 0 gave. Waits without load."""
+
+    @abstractmethod
+    def broadcast_array(self, array: np.ndarray) -> None:
+        """Fill the contiguous array on every rank with rank 0's content."""
+
+    @abstractmethod
+    def close(self, status: int = 0) -> None:
+        """Wait, without load, until every rank has come here. May end the process, with this exit status."""
+
+    @abstractmethod
+    def abort(self, status: int) -> NoReturn:
+        """End all ranks now."""
+
+
+class LocalTransport(Transport):
+    """One rank, which talks to itself."""
+
+    rank, size, poll_seconds = 0, 1, 0.1
+
+    def __init__(self) -> None:
+        self._queue: deque[Any] = deque()
+
+    def send(self, to: int, message: Any) -> None:
+        self._queue.append(message)
+
+    def receive(self) -> list[tuple[int, Any]]:
+        arrived = [(0, message) for message in self._queue]
+        self._queue.clear()
+        return arrived
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._queue)
+
+    def gather(self, thing: Any) -> list[Any]:
+        return [thing]
+
+    def broadcast(self, thing: Any) -> Any:
+        return thing
+
+    def broadcast_array(self, array: np.ndarray) -> None:
+        pass
+
+    def close(self, status: int = 0) -> None:
+        pass
+
+    def abort(self, status: int) -> NoReturn:
+        sys.exit(status)

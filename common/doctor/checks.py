@@ -1,0 +1,205 @@
+"""What `python -m common.doctor` looks at beyond `cluster.preflight`: hosts, GPUs, clocks, MPI, folder, data."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.cluster import preflight
+from common.cluster.devices import CPU, environment
+from common.cluster.launch import Launch
+from common.cluster.preflight import Node, Problem
+from common.errors import UsageError
+from common.images import Source, is_present, load
+from common.storage.history import read_journal
+from common.storage.journal import is_running
+
+GIB, MIB = 1 << 30, 1 << 20
+WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
+SMALL_DISK = GIB
+SKEW_S = 1.0
+PROBE_S = 180.0  # libraries on a slow network file system take minutes
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the driver tells of it; memory in bytes."""
+
+    name: str
+    uuid: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What one rank found: its host, its GPUs by device name, and what is wrong there."""
+
+    node: Node
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Problem]:
+    """What is wrong on each host. data_bytes: shared memory that each of its ranks needs."""
+    of_host: dict[str, list[Examined]] = defaultdict(list)
+    for one in examined:
+        yield from one.problems
+        of_host[one.node.host].append(one)
+    for host, there in of_host.items():
+        yield from _host_problems(host, [one.node for one in there], data_bytes)
+        yield from _gpu_problems(host, there)
+
+
+def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Problem]:
+    """Of the ranks of one host: cores, memory, shared memory."""
+    n_workers = sum(len(node.places) for node in nodes)
+    wanted, cores = sum(map(preflight.cores_wanted, nodes)), max(node.cores for node in nodes)
+    if wanted > cores and not any(node.pinned for node in nodes):
+        yield Problem(
+            f"{host}: {n_workers} workers x {nodes[0].threads} threads would wait for each other on {cores} cores: "
+            "give fewer --workers or --threads"
+        )
+    memory = min(node.memory for node in nodes)
+    if 0 < memory < n_workers * WORKER_BYTES:
+        yield Problem(
+            f"{host}: {memory / GIB:.1f} GiB of memory for {n_workers} workers, each of which needs about "
+            f"{WORKER_BYTES / GIB:g}: give fewer --workers, or ask the scheduler for more memory"
+        )
+    needed, free = len(nodes) * data_bytes, min(node.shared_memory for node in nodes)
+    if needed > free:
+        yield Problem(
+            f"{host}: the data needs {needed / MIB:.0f} MiB of shared memory, of which {free / MIB:.0f} are free: "
+            "enlarge it (--shm-size, or an emptyDir with medium: Memory) or give a smaller --train-size",
+            fatal=True,
+        )
+
+
+def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Problem]:
+    """Of the ranks of one host: a GPU that several of them use, one whose memory is taken."""
+    ranks_of: dict[str, set[int]] = defaultdict(set)
+    gpus = {}
+    for one in there:
+        for name, gpu in one.gpus.items():
+            ranks_of[gpu.uuid].add(one.node.places[0].rank)
+            gpus[gpu.uuid] = (name, gpu)
+    for uuid, (name, gpu) in gpus.items():
+        if len(ranks := sorted(ranks_of[uuid])) > 1:
+            yield Problem(
+                f"{host}: ranks {', '.join(map(str, ranks))} share GPU-{uuid}: start one rank per node, or give each "
+                "rank GPUs of its own (srun --gpus-per-task, or CUDA_VISIBLE_DEVICES)"
+            )
+        if gpu.free < gpu.total / 2:
+            taken = f"{(gpu.total - gpu.free) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
+            yield Problem(f"{host}: other processes hold {taken} of {name}: nvidia-smi names them")
+
+
+def check_clocks(hosts: Sequence[str], clocks: Sequence[float], before: float, after: float) -> Iterator[Problem]:
+    """Of clocks read, in seconds, on all hosts while rank 0's clock went from `before` to `after`."""
+    for host, clock in dict(zip(hosts, clocks, strict=True)).items():
+        skew = clock - min(max(clock, before), after)
+        if abs(skew) > SKEW_S:
+            yield Problem(
+                f"{host}: its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} rank 0's, so its logs "
+                "mislead: let chrony or ntpd set it"
+            )
+
+
+def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Problem]]:
+    """Which MPI library mpi4py found, and whether the launcher on PATH belongs to it."""
+    with environment(CPU, 1):
+        done = subprocess.run(
+            [sys.executable, "-m", "common.cluster.mpi"], capture_output=True, text=True, timeout=PROBE_S
+        )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        text = f"MPI cannot be used ({reason}), so only one process can run: install mpi4py, and the MPI of this site"
+        return "none", [Problem(text)]
+    library = " ".join(done.stdout.split())
+    described = f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}"
+    launcher = shutil.which("mpirun", path=environ.get("PATH"))
+    if launcher is None or launch.launcher:
+        return described, []  # where ranks were started they have found each other
+    said = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=PROBE_S).stdout
+    numbers = [re.search(r"\d+\.\d+(\.\d+)*", text) for text in (library, said)]
+    if numbers[0] and numbers[1] and numbers[0][0] != numbers[1][0]:
+        text = f"mpi4py uses {library}, but {launcher} is of version {numbers[1][0]}: put the mpirun of that MPI first"
+        return described, [Problem(f"{text} on PATH")]
+    return described, []
+
+
+def check_results(folder: Path) -> tuple[str, list[Problem]]:
+    """Where the results folder is, and whether a journal can be kept there. Leaves nothing behind."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"a line of a journal\n")
+            file.flush()
+            os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.statvfs(there)
+    except OSError as error:
+        text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
+        return str(folder), [Problem(text, fatal=True)]
+    kind, free = file_system(there), status.f_bavail * status.f_frsize
+    problems = []
+    if kind.startswith("nfs"):
+        text = f"results folder {folder} is on {kind}, which each result is sent to: for trials of milliseconds a "
+        problems.append(Problem(text + "--results folder on a local disk is faster"))
+    if kind in ("tmpfs", "ramfs"):
+        text = f"results folder {folder} is in memory ({kind}) and lost with the machine: give one on a disk"
+        problems.append(Problem(text))
+    if free < SMALL_DISK:
+        text = f"results folder {folder} has {free / MIB:.0f} MiB left: free some, or give another one with --results"
+        problems.append(Problem(text))
+    described = f"{folder} ({kind}, {free / GIB:.0f} GiB free)"
+    try:
+        if (history := read_journal(folder)) is not None:
+            described += f", a study of {history.header['settings']['experiment']}: {len(history.results)} trials known"
+            if is_running(folder):
+                text = f"another job is writing to {folder}: wait for it, or give another --results folder"
+                problems.append(Problem(text, fatal=True))
+    except UsageError as error:
+        problems.append(Problem(str(error), fatal=True))
+    return described, problems
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that `path` is on, such as ext4 or nfs4; "unknown" where it cannot be told."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    kind, longest, resolved = "unknown", 0, path.resolve()
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
+        if len(point.parts) >= longest and resolved.is_relative_to(point):
+            kind, longest = rest.split()[0], len(point.parts)
+    return kind
+
+
+def check_data(source: Source) -> tuple[str, int, list[Problem]]:
+    """What is known of the data set, the bytes of its arrays, and what is wrong with it."""
+    name, folder = source.dataset, source.data_folder
+    if not is_present(name, folder):
+        fetch = f"python -m common.data --dataset {name} --data {folder}"
+        text = f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
+        return f"{name}: not in {folder}", 0, [Problem(f"{text} elsewhere, or give --data")]
+    try:
+        arrays = load(name, folder, download=False)
+    except UsageError as error:
+        return f"{name}: damaged", 0, [Problem(str(error), fatal=True)]
+    counts = ", ".join(f"{len(arrays[f'{part}_labels']):,} {part} images" for part in ("train", "test"))
+    return f"{name}: {counts}", sum(array.nbytes for array in arrays.values()), []

@@ -1,0 +1,281 @@
+"""The agent of a rank: keeps the worker processes of its slots, carries batches in and results out.
+
+    coordinator --Run--> agent --pipe--> worker of slot 0
+                                \\--pipe--> worker of slot 1 ...
+    coordinator <--Returned, Died-- agent <--pipe, output, exit-- workers
+
+It decides nothing about trials. A worker process is started when a slot has work and no process, so
+a replacement is started in the same way as the first. Everything it waits for (results, output,
+deaths, deadlines) is waited for in one place, `waitables`, by the loop that drives it.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from common.cluster.devices import Device, environment
+from common.engine import worker
+from common.engine.messages import Died, Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
+from common.trial import Batch, Place, Result
+
+log = logging.getLogger(__name__)
+
+PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
+BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
+LAST_WORDS = 20  # lines of output kept of each worker
+OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
+
+
+@dataclass
+class Process:
+    """A living worker, its wires, and what it is doing."""
+
+    handle: Any
+    pipe: Connection
+    output: Connection
+    started: float
+    sent: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
+    n_sent: int = 0  # batches since its start
+    n_open: int = 0  # trials of the batch it works on that have not returned
+    built: bool = False
+    clock: float = 0.0  # since when it has been working on the current trial
+    words: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_WORDS))
+    partial: str = ""
+    error: str = ""
+    ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
+
+
+@dataclass
+class Slot:
+    number: int
+    device: Device
+    place: Place
+    waiting: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches not yet sent, with their attempt
+    process: Process | None = None
+    draining: bool = False
+
+
+class Agent:
+    """Slots of one rank.
+
+    tell: delivers a message to the coordinator.
+    setup: what every worker is told; place and device are filled in for each slot.
+    threads: numerical threads per worker.  deadline: seconds a trial may take.
+    recycle: batches after which a worker is replaced by a fresh one; 0 for never.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[ToCoordinator], None],
+        setup: worker.Setup,
+        devices: list[Device],
+        *,
+        threads: int = 1,
+        deadline: float | None = None,
+        recycle: int = 0,
+    ):
+        self._tell, self._setup, self._threads = tell, setup, threads
+        self._deadline, self._recycle = deadline, recycle
+        self._context = multiprocessing.get_context("spawn")
+        self.slots = [
+            Slot(number, device, replace(setup.place, slot=number, device=device.name))
+            for number, device in enumerate(devices)
+        ]
+        self.stopped = False
+
+    def handle(self, message: ToAgent) -> None:
+        match message:
+            case Run(number, batch, attempt):
+                self.slots[number].waiting.append((batch, attempt))
+                self._feed(self.slots[number])
+            case Drain():
+                for slot in self.slots:
+                    slot.waiting.clear()
+                    slot.draining = True
+                    if slot.process is None or not slot.process.sent:
+                        self._drained(slot)
+            case Stop():
+                self.close()
+                self.stopped = True
+
+    def waitables(self) -> list[Any]:
+        """What to wait for: each worker's results, its output, its end."""
+        things: list[Any] = []
+        for slot in self.slots:
+            if slot.process is not None:
+                things += (slot.process.pipe, slot.process.output, slot.process.handle.sentinel)
+        return things
+
+    def step(self, ready: list[Any]) -> None:
+        """Take in what is ready and look at the clocks."""
+        happened = set(map(id, ready))
+        now = time.monotonic()
+        for slot in self.slots:
+            process = slot.process
+            if process is None:
+                continue
+            if id(process.output) in happened:
+                self._read_output(slot, process)
+            if id(process.pipe) in happened or not process.handle.is_alive():
+                self._read_results(slot, process)
+            elif self._late(process, now):
+                process.error = f"hung: no result within {self._limit(process):g} s, so the worker was killed"
+                process.handle.kill()
+
+    def close(self) -> None:
+        """End all workers now."""
+        for slot in self.slots:
+            if slot.process is not None:
+                slot.process.handle.kill()
+                self._bury(slot)
+
+    # -- towards the workers
+
+    def _feed(self, slot: Slot) -> None:
+        """Send what the worker's pipe can hold; start the worker if there is none."""
+        if slot.waiting and slot.process is None:
+            slot.process = self._start(slot)
+        process = slot.process
+        while slot.waiting and process is not None and not process.ending:
+            if self._recycle and process.n_sent >= self._recycle:
+                process.ending = True
+                process.pipe.send(None)
+                return
+            packet = pickle.dumps(slot.waiting[0], protocol=pickle.HIGHEST_PROTOCOL)
+            if process.sent and len(packet) + sum(size + 1024 for _, size in process.sent) > PIPE_BYTES:
+                return
+            batch, _ = slot.waiting.popleft()
+            if not process.sent:
+                process.n_open, process.clock = len(batch), time.monotonic()
+            process.sent.append((batch, len(packet)))
+            process.n_sent += 1
+            try:
+                process.pipe.send_bytes(packet)
+            except OSError:
+                return  # it has died; its end is in the waitables
+
+    def _start(self, slot: Slot) -> Process:
+        pipe, worker_pipe = self._context.Pipe()
+        output, worker_output = self._context.Pipe(duplex=False)
+        os.set_blocking(output.fileno(), False)
+        setup = replace(self._setup, device=slot.device.kind, place=slot.place)
+        handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
+        with environment(slot.device, self._threads, len(self.slots)):
+            handle.start()
+        worker_pipe.close()
+        worker_output.close()
+        log.debug("%s: worker %s started", slot.place, handle.pid)
+        return Process(handle, pipe, output, started=time.monotonic())
+
+    # -- from the workers
+
+    def _read_results(self, slot: Slot, process: Process) -> None:
+        """All messages that have arrived, and the worker's death after the last of them."""
+        results: list[Result] = []
+        batches_done = 0
+        dead = not process.handle.is_alive()  # asked first: what it sent before is then in the pipe
+        while True:
+            try:
+                if not process.pipe.poll():
+                    break
+                message = process.pipe.recv()
+            except (EOFError, OSError):
+                dead = True
+                break
+            process.clock = time.monotonic()
+            match message:
+                case worker.Built():
+                    process.built = True
+                case worker.Error(traceback):
+                    process.error = traceback
+                case worker.Done():
+                    process.sent.popleft()
+                    batches_done += 1
+                    process.n_open = len(process.sent[0][0]) if process.sent else 0
+                case _:
+                    results.append(message)
+                    process.n_open -= 1
+                    if slot.draining:
+                        break
+        if results or batches_done:
+            self._tell(Returned(slot.number, tuple(results), batches_done))
+        if slot.draining and (results or batches_done):
+            self._drained(slot)
+        elif dead:
+            self._died(slot, process)
+        else:
+            self._feed(slot)
+
+    def _died(self, slot: Slot, process: Process) -> None:
+        process.handle.join(5)
+        self._read_output(slot, process)
+        cause = _cause(process)
+        self._bury(slot)
+        if process.ending and not process.sent:
+            log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
+            self._feed(slot)
+            return
+        log.warning("%s: worker died: %s", slot.place, cause.splitlines()[-1])
+        slot.waiting.clear()
+        if slot.draining:
+            self._tell(Drained(slot.number))
+        else:
+            self._tell(Died(slot.number, cause, building=not process.built))
+
+    def _drained(self, slot: Slot) -> None:
+        if slot.process is not None:
+            slot.process.handle.kill()
+            self._bury(slot)
+        self._tell(Drained(slot.number))
+
+    def _bury(self, slot: Slot) -> None:
+        process, slot.process = slot.process, None
+        assert process is not None
+        process.handle.join()
+        process.pipe.close()
+        process.output.close()
+        process.handle.close()
+
+    def _read_output(self, slot: Slot, process: Process) -> None:
+        try:
+            text = os.read(process.output.fileno(), OUTPUT_BYTES)
+        except OSError:
+            return
+        *lines, process.partial = (process.partial + text.decode(errors="replace")).split("\n")
+        process.partial = process.partial[-OUTPUT_BYTES:]
+        for line in lines:
+            process.words.append(line[:1000])
+            log.debug("%s: %s", slot.place, line)
+
+    def _late(self, process: Process, now: float) -> bool:
+        since = process.clock if process.built else process.started
+        return bool(process.sent) and now - since > self._limit(process)
+
+    def _limit(self, process: Process) -> float:
+        if not process.built:
+            return BUILD_SECONDS
+        return float("inf") if self._deadline is None else self._deadline
+
+
+def _cause(process: Process) -> str:
+    """Why a worker ended, its last line the shortest form."""
+    code = process.handle.exitcode
+    words = "\n".join([*process.words, process.partial]).strip()
+    if process.error:
+        return process.error.strip()
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        cause = f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    else:
+        cause = f"ended with exit code {code}"
+    return f"{words}\n{cause}".strip()

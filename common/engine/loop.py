@@ -1,0 +1,67 @@
+"""The loop of a rank: the only place that sleeps."""
+
+from __future__ import annotations
+
+import signal
+from multiprocessing.connection import wait
+from types import FrameType
+from typing import NamedTuple
+
+from common.cluster.transport import Transport
+from common.engine.agent import Agent
+from common.engine.coordinator import Coordinator
+from common.engine.messages import Drain, Interrupted, Run, Stop
+from common.engine.progress import Progress
+from common.engine.study import Study
+from common.errors import Exit
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Leader(NamedTuple):
+    """What rank 0 has beside an agent."""
+
+    coordinator: Coordinator
+    progress: Progress
+    study: Study
+
+    def step(self) -> bool:
+        """Act on what has arrived, show it; whether the study has ended."""
+        coordinator, progress, study = self
+        coordinator.step()
+        progress.update(study.n_done, study.n_asked, coordinator.n_failed, last=coordinator.finished)
+        return coordinator.finished
+
+
+def loop(transport: Transport, agent: Agent, leader: Leader | None = None) -> None:
+    """Carry messages, results and deaths until the coordinator has said Stop."""
+    signals: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            transport.abort(Exit.STOPPED)  # the journal is whole at any moment
+
+    before = {number: signal.signal(number, hear) for number in SIGNALS}
+    told = stopping = False
+    try:
+        while True:
+            for sender, message in transport.receive():
+                match message:
+                    case Run() | Drain() | Stop():
+                        agent.handle(message)
+                    case _ if leader is not None:
+                        leader.coordinator.handle(sender, message)
+            if agent.stopped:
+                return
+            if signals and not told:
+                told = True
+                transport.send(0, Interrupted(signals[0]))
+            if leader is not None and leader.step() and not stopping:
+                stopping = True
+                for rank in range(transport.size):
+                    transport.send(rank, Stop())
+            agent.step(wait(agent.waitables(), 0 if transport.pending else transport.poll_seconds))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,70 @@
+"""The conversation between the coordinator (on rank 0) and the agents (one on every rank).
+
+    coordinator -> agent    Run(slot, batch, attempt)   evaluate this after what the slot has already; the agent
+                                                        starts a worker process where the slot has none
+                            Drain()                     end each worker after the trial that it is running
+                            Stop()                      end all workers now, then yourself
+
+    agent -> coordinator    Returned(slot, results, batches_done)   trials finished, in the order they did
+                            Died(slot, cause, building)  the worker is gone; what it had not returned is open again
+                            Drained(slot)                as asked; what it had not returned is open again
+                            Interrupted(signal)          this rank was asked to end; the job should
+
+    transport -> coordinator  Lost()                     the rank it comes from has died, and the others may go on
+
+Messages between two ranks arrive in the order sent. That is all the protocol relies on: when `Died`
+arrives, every result the worker managed to send has arrived before it, so the coordinator knows
+exactly which trials are open without being told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.cluster.transport import Lost
+from common.trial import Batch, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    slot: int
+    batch: Batch
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    slot: int
+    results: tuple[Result, ...]
+    batches_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    slot: int
+    cause: str
+    building: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    signal: int
+
+
+ToAgent = Run | Drain | Stop
+ToCoordinator = Returned | Died | Drained | Interrupted | Lost

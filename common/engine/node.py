@@ -1,0 +1,222 @@
+"""What one rank does from its start to its end; rank 0 does a little more.
+
+all ranks    find devices, agree that all is well, share the data, run an agent
+rank 0       load the data, open the journal, run the coordinator, report
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.cluster.devices import Device, choose
+from common.cluster.preflight import Node, check, survey
+from common.cluster.shared_arrays import SharedArrays, specs_of
+from common.cluster.slurm import end_of_job
+from common.cluster.transport import Transport
+from common.engine.agent import Agent
+from common.engine.coordinator import Coordinator, slots_of
+from common.engine.loop import Leader, loop
+from common.engine.messages import Stop
+from common.engine.progress import Progress, duration
+from common.engine.study import Share, Study
+from common.engine.worker import Setup
+from common.errors import Exit, UsageError
+from common.experiment import Data, Experiment
+from common.settings import result_settings, setting
+from common.storage.journal import Journal
+from common.storage.provenance import commit, digest, versions
+from common.storage.table import last_line
+from common.trial import Place
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a study is run; none of it changes the results."""
+
+    gpu: str | None = setting(
+        None, "GPUs of each node: positions in the visible list (0,1), GPU-/MIG- names, all, or none; 0,0 puts two "
+        "workers on one (default: the first GPU, else the CPU)"
+    )  # fmt: skip
+    workers: int | None = setting(
+        None, "CPU workers per node, with --gpu none (default: one per core)", low=1, high=4096
+    )
+    threads: int = setting(1, "numerical threads per worker; another number changes the last bits", low=1, high=1024)
+    batch: int = setting(0, "replace a worker after this many batches of work; 0 keeps it", low=0)
+    results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
+    restart: bool = setting(False, "set the study in the results folder aside and begin anew")
+    retry_failed: bool = setting(False, "evaluate again the trials that have failed")
+    deadline: float | None = setting(None, "seconds after which a trial counts as hung", low=0.001, metavar="S")
+    share: str = setting(
+        "1/1", "run share K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N"
+    )
+    grace: float = setting(30.0, "seconds for running trials when the job is told to stop", low=0.0, metavar="S")
+    walltime_margin: float = setting(
+        60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0.0, metavar="S"
+    )
+    silence: float = setting(
+        20.0, "seconds without a sign of life after which a node counts as dead; 0 for never", low=0.0, metavar="S"
+    )
+    expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
+    allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
+    verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
+    quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
+
+    def __post_init__(self) -> None:
+        Share.parse(self.share)
+
+
+def run(experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str) -> Exit:
+    """One rank's part of the study called `name`.
+
+    Raises UsageError, the same on all ranks, before anything is written.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        devices: list[Device] = []
+        note = ""
+        problem = None
+        try:
+            devices, note = choose(options.gpu, options.workers, options.threads)
+            experiment.check(devices[0].kind)
+        except UsageError as error:
+            problem = str(error)
+        _agree(transport, host, problem)
+        if note and transport.rank == 0:
+            log.info(note)
+        places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
+        nodes = transport.gather(survey(places, options.threads))
+
+        data: Data = {}
+        journal = None
+        if transport.rank == 0:
+            try:
+                check(nodes, options.gpu, options.workers, options.allow_shared_host)
+                data = experiment.data()
+                header = _header(experiment, name, data)
+                folder = options.results or Path("results") / name
+                journal = stack.enter_context(closing(Journal(folder, header, options.restart)))
+            except UsageError as error:
+                problem = str(error)
+        specs = transport.broadcast(specs_of(data))
+        shared = None
+        try:
+            shared = stack.enter_context(closing(SharedArrays.allocate(specs)))
+        except UsageError as error:
+            problem = problem or str(error)
+        _agree(transport, host, problem)
+        assert shared is not None
+        for array_name, array in sorted(shared.arrays.items()):
+            if transport.rank == 0:
+                array[...] = data[array_name]
+            transport.broadcast_array(array)
+
+        wanted = experiment.scratch(devices[0].kind, shared.arrays, len(devices))
+        scratch = stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
+        if len(scratch.specs) < len(wanted):
+            log.info(
+                "%s: room to share %d of %d scratch arrays of %d MiB", host, len(scratch.specs), len(wanted),
+                sum(spec.nbytes for spec in wanted.values()) >> 20,
+            )  # fmt: skip
+        agent = Agent(
+            lambda message: transport.send(0, message),
+            Setup(experiment, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
+            devices,
+            threads=options.threads,
+            deadline=options.deadline,
+            recycle=options.batch,
+        )
+        stack.callback(agent.close)
+        if journal is None:
+            loop(transport, agent)
+            return Exit.DONE  # rank 0 speaks for all
+        try:
+            return _lead(experiment, options, transport, journal, shared.arrays, agent, nodes, started)
+        except UsageError:  # found by this rank alone, while the others wait for work
+            for rank in range(1, transport.size):
+                transport.send(rank, Stop())
+            raise
+
+
+def _lead(
+    experiment: Experiment,
+    options: RunOptions,
+    transport: Transport,
+    journal: Journal,
+    data: Data,
+    agent: Agent,
+    nodes: list[Node],
+    started: float,
+) -> Exit:
+    """Rank 0's part once everything stands."""
+    known = journal.history.results
+    if options.retry_failed:
+        known = {key: result for key, result in known.items() if not result.failed}
+    study = Study(
+        experiment.searches(), journal.history.trials, known, Share.parse(options.share), options.retry_failed
+    )
+    slots = slots_of([node.places for node in nodes])
+    end = end_of_job()
+    end = None if end is None else end - options.walltime_margin
+    coordinator = Coordinator(
+        study, journal, transport.send, slots, experiment.cost, experiment.split_batch, options.grace, end
+    )
+    journal.note(run={
+        "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
+        "threads": options.threads, "slots": [str(place) for place in slots.values()],
+        "n_trials": experiment.n_trials(),
+    })  # fmt: skip
+    log.info(
+        "%d slots on %d node%s; %d of %s trials known", len(slots), transport.size, "s" * (transport.size > 1),
+        study.n_done, experiment.n_trials() or study.n_asked,
+    )  # fmt: skip
+    progress = Progress(experiment.n_trials(), study.n_done, options.quiet)
+    try:
+        loop(transport, agent, Leader(coordinator, progress, study))
+    finally:
+        progress.close()
+    seconds = time.monotonic() - started
+    outcomes = study.outcomes()
+    failed = [outcome for outcome in outcomes if outcome.result.failed]
+    if not study.finished:
+        journal.note(end={"complete": False, "seconds": round(seconds, 3)})
+        if study.n_open == 0:
+            print(f"share {options.share} is done: {study.n_done} trials in {journal.folder}")
+            return Exit.FAILED_TRIALS if failed else Exit.DONE
+        if coordinator.n_too_long:
+            log.warning("%d batches were not begun, as the job's time limit is near", coordinator.n_too_long)
+        elif coordinator.stopped_by is None:
+            log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
+            return Exit.ERROR
+        log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
+        return Exit.STOPPED
+    print(f"time taken: {duration(seconds)}")
+    experiment.report(outcomes, data, journal.folder)
+    journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
+    print(f"results: {journal.folder}")
+    for outcome in failed:
+        result = outcome.result
+        log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
+    return Exit.FAILED_TRIALS if failed else Exit.DONE
+
+
+def _agree(transport: Transport, host: str, problem: str | None) -> None:
+    """Raise UsageError on every rank if any has a problem."""
+    problems = transport.gather((host, problem))
+    first = next((f"{where}: {what}" if transport.size > 1 else what for where, what in problems if what), None)
+    if (first := transport.broadcast(first)) is not None:
+        raise UsageError(first)
+
+
+def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
+    settings = {"experiment": name, **result_settings(experiment)}
+    if data:
+        settings["data_sha256"] = digest(data)
+    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}

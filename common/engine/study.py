@@ -1,0 +1,140 @@
+"""The bookkeeping of one study: what its searches asked, what is known, what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from common.errors import UsageError
+from common.trial import Batch, Outcome, Result, Search, Trial
+
+
+@dataclass(frozen=True)
+class Share:
+    """Share `number` of `of`, for jobs that cannot see each other: every of-th batch of a round.
+
+    Searches begin at different batches, so that rounds of one batch are dealt out too.
+    """
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """The share written as "2/4". Raises ValueError."""
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise ValueError(f"--share {text!r}: give K/N, a whole number K from 1 to N")
+        return cls(int(number), int(of))
+
+    def has(self, search: int, position: int) -> bool:
+        """Whether the batch at `position` of a round of that search belongs to this share."""
+        return (search + position) % self.of == self.number - 1
+
+
+class _Course:
+    """One search on its way: all it has asked so far, and how much of the current round is open."""
+
+    def __init__(self, number: int, search: Search):
+        self.number, self.search = number, search
+        self.asked: list[Trial] = []
+        self.round: list[Trial] = []
+        self.open = 0
+
+
+class Study:
+    """Advances searches as their rounds become complete.
+
+    searches: generators; each is independent of the others.
+    trials, results: what a journal knows already, by key; such trials are answered from there.
+    share: which batches to run here. A search whose round has batches of other shares does not advance.
+    renew: whether a known trial that is asked with other parameters is run again, because results it followed from
+        were forgotten, instead of being refused.
+    """
+
+    def __init__(
+        self,
+        searches: Iterable[Search],
+        trials: Mapping[str, Trial],
+        results: Mapping[str, Result],
+        share: Share = Share(),
+        renew: bool = False,
+    ):
+        self.results = dict(results)
+        self._known = trials
+        self._share, self._renew = share, renew
+        self._courses = [_Course(number, search) for number, search in enumerate(searches)]
+        self._course_of: dict[str, _Course] = {}
+        self.n_done = 0  # asked and known
+        self.n_open = 0  # to be run here and not known
+        self.n_open_searches = len(self._courses)
+
+    @property
+    def n_asked(self) -> int:
+        return len(self._course_of)
+
+    @property
+    def finished(self) -> bool:
+        return self.n_open_searches == 0
+
+    def start(self) -> list[Batch]:
+        """The batches to run first."""
+        return [batch for course in self._courses for batch in self._advance(course)]
+
+    def record(self, result: Result) -> list[Batch]:
+        """Take in one result; returns the batches that can be run because of it."""
+        self.results[result.key] = result
+        self.n_done += 1
+        self.n_open -= 1
+        course = self._course_of[result.key]
+        course.open -= 1
+        return self._advance(course) if course.open == 0 else []
+
+    def outcomes(self) -> list[Outcome]:
+        """Every known trial with its result, search by search in the order asked, whatever the layout."""
+        return [
+            Outcome(trial, self.results[trial.key])
+            for course in self._courses
+            for trial in course.asked
+            if trial.key in self.results
+        ]
+
+    def _advance(self, course: _Course) -> list[Batch]:
+        """Send the round's results and take the next round, until one has something to run."""
+        while True:
+            try:
+                if course.asked:
+                    batches = course.search.send([self.results[trial.key] for trial in course.round])
+                else:
+                    batches = next(course.search)
+            except StopIteration:
+                self.n_open_searches -= 1
+                return []
+            course.round = [trial for batch in batches for trial in batch]
+            if not course.round:
+                raise ValueError("a search yielded a round without trials")
+            for trial in course.round:
+                self._ask(trial, course)
+            unknown = [tuple(trial for trial in batch if trial.key not in self.results) for batch in batches]
+            course.open = sum(map(len, unknown))
+            self.n_done += len(course.round) - course.open
+            if course.open:
+                mine = (batch for n, batch in enumerate(unknown) if self._share.has(course.number, n))
+                to_run = [batch for batch in mine if batch]
+                self.n_open += sum(map(len, to_run))
+                return to_run
+
+    def _ask(self, trial: Trial, course: _Course) -> None:
+        if trial.key in self._course_of:
+            raise ValueError(f"two trials have the key {trial.key}")
+        known = self._known.get(trial.key)
+        if known is not None and self._renew and dict(known.params) != dict(trial.params):
+            self.results.pop(trial.key, None)
+        elif known is not None and dict(known.params) != dict(trial.params):
+            name = next(n for n in {**known.params, **trial.params} if known.params.get(n) != trial.params.get(n))
+            raise UsageError(
+                f"the journal has trial {trial.key} with {name} = {known.params.get(name)!r}, this program asks for "
+                f"{trial.params.get(name)!r}: use the version that wrote it, or --restart"
+            )
+        self._course_of[trial.key] = course
+        course.asked.append(trial)

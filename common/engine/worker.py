@@ -1,0 +1,113 @@
+"""A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
+
+    agent -> worker    (batch, attempt)   or None: end
+    worker -> agent    Built()            the objective stands
+                       Result             one trial, as soon as it is known
+                       Done()             that was the last of the batch
+                       Error(traceback)   the objective raised; the worker ends, since nothing is known of its state
+
+A worker lives no longer than its rank, even if that is killed, and keeps stdout and stderr in a pipe
+to the agent, which knows what to show and what the last words of a crash were.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from common.cluster.process import die_with
+from common.cluster.shared_arrays import SharedArrays, Spec
+from common.experiment import Experiment
+from common.trial import Batch, Place, Result
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All a worker needs to know, pickled to it at its start."""
+
+    experiment: Experiment
+    data: Mapping[str, Spec]
+    device: str  # "cpu" or "cuda"
+    place: Place
+    parent: int  # process id of the rank
+    scratch: Mapping[str, Spec]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    traceback: str
+
+
+def main(setup: Setup, pipe: Connection, output: Connection) -> None:
+    """Entry point of the process."""
+    die_with(setup.parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        shared = SharedArrays.attach(setup.data)
+        scratch = SharedArrays.attach(setup.scratch, writeable=True)
+        objective = setup.experiment.sharing_objective(setup.device, shared.arrays, scratch)
+        pipe.send(Built())
+        while (task := pipe.recv()) is not None:
+            batch, attempt = task
+            for result in _evaluated(objective, batch):
+                pipe.send(replace(result, place=setup.place, attempt=attempt))
+            pipe.send(Done())
+    except (EOFError, BrokenPipeError):
+        pass  # the agent has gone or has no use for this worker any more
+    except BaseException:
+        pipe.send(Error(traceback.format_exc()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without waiting for threads or destructors of the libraries used
+
+
+def _evaluated(objective: Any, batch: Batch) -> Iterator[Result]:
+    """The objective's results of a batch, checked to be one for each trial, in plain types and timed."""
+    open_keys = {trial.key for trial in batch}
+    start = time.perf_counter()
+    for result in objective(batch):
+        if result.key not in open_keys:
+            raise ValueError(f"the objective returned {result.key!r}, which is not an open trial of its batch")
+        open_keys.remove(result.key)
+        now = time.perf_counter()
+        yield Result(
+            result.key,
+            {name: float(value) for name, value in result.values.items()},
+            {name: _plain(name, array) for name, array in result.arrays.items()},
+            seconds=now - start,
+            error=result.error,
+        )
+        start = time.perf_counter()
+    if open_keys:
+        raise ValueError(f"the objective returned nothing for {sorted(open_keys)[0]!r}")
+
+
+def _plain(name: str, array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    if array.dtype.hasobject:
+        raise TypeError(f"array {name!r} of a result holds objects: give numbers or fixed-width strings")
+    return array

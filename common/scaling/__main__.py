@@ -1,0 +1,120 @@
+"""Speed-up and efficiency on several layouts: `python -m common.scaling RESULTS... --into FOLDER`.
+
+Each results folder holds the same study, run on another number of GPUs or CPU slots (`slurm/scaling.sh` makes such
+folders). Writes scaling.csv, scaling.svg and scaling.png. The time of a study is the wall time of its command from
+loading the data to the last figure, summed over its runs; time in the scheduler's queue is not part of it.
+
+Speed-up is the time on the fewest slots divided by the time, times that number of slots; efficiency is speed-up per
+slot. Busy is the share of the slots' time in which trials ran: what is missing there is start-up, waiting and report;
+where efficiency is less than busy, the trials themselves became slower.
+
+Instead of results folders it takes tables of trainings, such as the ddp.csv that `mnist_nn.ddp` adds a row to: all rows
+must be of the same network, data and number of epochs. Batch sizes may differ; a row's name says its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from common.engine.progress import duration
+from common.errors import Exit, UsageError
+from common.scaling.timings import RunTiming, read
+from common.settings import Parser, add_settings, from_namespace, setting
+from common.storage.table import write_table
+
+
+@dataclass(frozen=True)
+class Options:
+    sources: tuple[Path, ...] = setting(
+        help="results folders of the same study, each complete; or tables (CSV) of the same training"
+    )
+    into: Path = setting(Path("results"), "folder for the table and the figure", metavar="FOLDER")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measurement against the reference: the median of those on the fewest slots, taken as perfect."""
+
+    measured: RunTiming
+    speed_up: float
+
+    @property
+    def efficiency(self) -> float:
+        return self.speed_up / self.measured.n_slots
+
+    @property
+    def busy(self) -> float | None:
+        one = self.measured
+        return None if one.busy is None else one.busy / (one.n_slots * one.seconds)
+
+    def row(self) -> dict[str, str | int]:
+        one = self.measured
+        return {
+            "slots": one.n_slots, "nodes": one.n_nodes, "seconds": f"{one.seconds:.6g}",
+            "speed_up": f"{self.speed_up:.4g}", "efficiency": f"{self.efficiency:.4g}",
+            "busy": "" if self.busy is None else f"{self.busy:.4g}", "study": one.name,
+        }  # fmt: skip
+
+
+def compare(all_measured: Sequence[RunTiming]) -> list[Point]:
+    """Each measurement against those on the fewest slots, by number of slots."""
+    fewest = min(one.n_slots for one in all_measured)
+    reference = fewest * median(one.seconds for one in all_measured if one.n_slots == fewest)
+    ordered = sorted(all_measured, key=lambda one: (one.n_slots, one.name))
+    return [Point(one, reference / one.seconds) for one in ordered]
+
+
+def draw(points: Sequence[Point], folder: Path) -> None:
+    """scaling.svg and scaling.png: time with the perfect line, and efficiency with busy, against slots and nodes."""
+    from common.figures import BLUE, GREY, ORANGE, save, subplots
+
+    slots = [point.measured.n_slots for point in points]
+    layouts = sorted({(point.measured.n_slots, point.measured.n_nodes) for point in points})
+    counts = sorted(set(slots))
+    perfect = points[0].measured.seconds * points[0].speed_up
+    figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
+    left.plot(counts, [perfect / n for n in counts], color=GREY, linewidth=1, linestyle="--", label="perfect")
+    left.plot(slots, [point.measured.seconds for point in points], color=BLUE, marker="o", label="measured")
+    left.set(title="time", ylabel="seconds", ylim=(0, None))
+    right.plot(slots, [100 * point.efficiency for point in points], color=BLUE, marker="o", label="efficiency")
+    busy = [(point.measured.n_slots, 100 * point.busy) for point in points if point.busy is not None]
+    if busy:
+        right.plot(*zip(*busy, strict=True), color=ORANGE, marker="s", label="time in which trials ran")
+    right.set(title="efficiency", ylabel="%", ylim=(0, 110))
+    labels = [f"{n}\n{'/'.join(str(nodes) for m, nodes in layouts if m == n)}" for n in counts]
+    for axes in (left, right):
+        axes.set(xlabel="GPUs or CPU slots, and nodes", xlim=(0, 1.05 * counts[-1]))
+        axes.set_xticks(counts, labels)
+        axes.legend(loc="best")
+    save(figure, folder, "scaling")
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    parser = Parser(
+        prog="python -m common.scaling", description="Speed-up of one study, or training, on several layouts."
+    )
+    add_settings(parser, Options)
+    try:
+        options = from_namespace(Options, parser.parse_args(arguments))
+        points = compare(read(options.sources))
+    except UsageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    print(f"{'slots':>5} {'nodes':>5} {'time':>12} {'speed-up':>9} {'efficiency':>10} {'busy':>6}  study")
+    for point in points:
+        one = point.measured
+        print(
+            f"{one.n_slots:5} {one.n_nodes:5} {duration(one.seconds):>12} {point.speed_up:9.2f} "
+            f"{point.efficiency:10.1%} {'' if point.busy is None else format(point.busy, '.1%'):>6}  {one.name}"
+        )
+    write_table(options.into / "scaling.csv", [point.row() for point in points])
+    draw(points, options.into)
+    return Exit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""CSV tables. Floats are written as their shortest exact form, so equal tables are equal files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.storage.files import written_whole
+from common.trial import Outcome
+
+# What a table says about time and place differs between runs of one study; all else does not.
+RUN_COLUMNS = ("seconds", "place", "attempt")
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows (all with the same columns) as CSV with a header; whole or not at all."""
+    with written_whole(path, "w") as file:
+        if rows:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """One row per trial: key, parameters, values (NaN where it failed), seconds, place, attempt, error."""
+    params = _union(outcome.trial.params for outcome in outcomes)
+    values = _union(outcome.result.values for outcome in outcomes)
+    rows = []
+    for trial, result in outcomes:
+        row: dict[str, Any] = {"key": trial.key}
+        row.update({name: trial.params.get(name, "") for name in params})
+        missing = float("nan") if result.failed else ""
+        row.update({name: result.values.get(name, missing) for name in values})
+        row.update(seconds=f"{result.seconds:.6g}", place=str(result.place), attempt=result.attempt)
+        row["error"] = last_line(result.error)
+        rows.append(row)
+    write_table(path, rows)
+
+
+def last_line(error: str | None) -> str:
+    """The line of an error that says what happened: the last one of a traceback."""
+    lines = (error or "").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _union(mappings: Any) -> list[str]:
+    """Names of all mappings in the order first seen."""
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))

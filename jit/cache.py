@@ -1,0 +1,32 @@
+"""Functions compiled by numba, their machine code kept on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """`numba.njit(nogil=True, **options)`, kept on disk where a folder for it can be written.
+
+    What is kept contains whatever the function calls, but numba looks for changes in the function's own file only. So
+    it is kept under a name that depends on all files of its folder and of this one: after an update nothing old is run.
+    """
+    import numba
+
+    function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
+    try:
+        return numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:  # neither __pycache__ nor the user's folder can be written
+        return numba.njit(nogil=True, **options)(function)
+
+
+@functools.cache
+def _digest(folder: Path) -> str:
+    """Of all Python files in a folder and in this one."""
+    folders = sorted({folder, Path(__file__).parent})
+    contents = b"".join(path.read_bytes() for place in folders for path in sorted(place.glob("*.py")))
+    return hashlib.sha256(contents).hexdigest()[:12]

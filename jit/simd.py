@@ -1,0 +1,217 @@
+"""Sixteen-lane vectors for numba.
+
+LLVM does not vectorise a loop that carries the index of a minimum, and the working-set choice of SMO is such
+a loop. These intrinsics let numba code spell the vectors out. LLVM splits a 16-lane vector into what the
+machine has (one AVX-512 register of float32, two of AVX2, four of NEON), so the same lanes are combined in
+the same order on every machine.
+
+Arrays are passed whole with the offset of the first of the 16 elements, counted in elements from the start of
+the array's memory; the caller guarantees that all 16 exist. Vectors are numba values: they live in registers
+and cannot leave a compiled function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models, register_default
+from numba.extending import intrinsic
+
+from jit import LANES, cache
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """For loops over arrays whose bounds the caller guarantees."""
+    return cache.compiled(function, error_model="numpy", boundscheck=False)
+
+
+class Vector(types.Type):
+    """Numba type of 16 lanes of a scalar type; 16 booleans are a mask."""
+
+    def __init__(self, element: types.Type) -> None:
+        self.element = element
+        super().__init__(name=f"Vector({element} x {LANES})")
+
+
+_ELEMENTS = {
+    types.float32: ir.FloatType(),
+    types.float64: ir.DoubleType(),
+    types.int32: ir.IntType(32),
+    types.uint8: ir.IntType(8),
+    types.boolean: ir.IntType(1),
+}
+
+
+@register_default(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Vector) -> None:
+        super().__init__(dmm, fe_type, ir.VectorType(_ELEMENTS[fe_type.element], LANES))
+
+
+F32, F64, I32, MASK = (Vector(t) for t in (types.float32, types.float64, types.int32, types.boolean))
+
+
+def llvm_type(vector: Vector) -> ir.VectorType:
+    return ir.VectorType(_ELEMENTS[vector.element], LANES)
+
+
+def load_vector(builder: Any, pointer: Any, vector: Vector) -> Any:
+    """LLVM code that loads a vector of float32, float64 or bytes, aligned as its elements are."""
+    return builder.load(builder.bitcast(pointer, llvm_type(vector).as_pointer()), align=vector.element.bitwidth // 8)
+
+
+def store_vector(builder: Any, value: Any, pointer: Any, vector: Vector) -> None:
+    """LLVM code that stores a vector."""
+    pointer = builder.bitcast(pointer, llvm_type(vector).as_pointer())
+    builder.store(value, pointer, align=vector.element.bitwidth // 8)
+
+
+def broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
+    """LLVM code for a vector with the same scalar in all lanes."""
+    nothing = ir.Constant(llvm_type(vector), ir.Undefined)
+    single = builder.insert_element(nothing, scalar, ir.IntType(32)(0))
+    return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """LLVM code for ``a * b + c`` of vectors, with one rounding where the machine can."""
+    kind = a.type
+    name = f"llvm.fmuladd.v{LANES}{'f32' if kind.element == ir.FloatType() else 'f64'}"
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, [a, b, c])
+
+
+def _address(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
+    return builder.gep(context.make_array(array)(context, builder, value).data, [offset])
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, offset: Any) -> Any:
+    """The 16 elements of ``array`` from flat element ``offset`` on."""
+    vector = Vector(array.dtype)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return load_vector(builder, _address(context, builder, array, args[0], args[1]), vector)
+
+    return vector(array, types.intp), codegen
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Write 16 elements of ``array`` from flat element ``offset`` on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        store_vector(builder, args[2], _address(context, builder, array, args[0], args[1]), value)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, value), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Ask for the cache line of flat element ``offset``, to be read soon; it need not exist."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        address = builder.bitcast(_address(context, builder, array, args[0], args[1]), byte)
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), codegen
+
+
+@intrinsic
+def splat(typingctx: Any, scalar: Any) -> Any:
+    """A vector with the same scalar in all lanes."""
+    vector = Vector(scalar)
+    return vector(scalar), lambda context, builder, signature, args: broadcast(builder, args[0], vector)
+
+
+@intrinsic
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c``, with one rounding where the machine can."""
+    return c(a, b, c), lambda context, builder, signature, args: fused(builder, *args)
+
+
+def _lanewise(result: Vector | None, build: Callable[..., Any]) -> Any:
+    """An intrinsic of two vectors that ``build(builder, a, b)`` emits; ``result`` defaults to their type."""
+
+    def binary(typingctx: Any, a: Any, b: Any) -> Any:
+        return (result or b)(a, b), lambda context, builder, signature, args: build(builder, *args)
+
+    return intrinsic(binary)
+
+
+add = _lanewise(None, lambda builder, a, b: builder.fadd(a, b))
+sub = _lanewise(None, lambda builder, a, b: builder.fsub(a, b))
+mul = _lanewise(None, lambda builder, a, b: builder.fmul(a, b))
+less = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b))
+both = _lanewise(MASK, lambda builder, a, b: builder.and_(a, b))
+
+
+@intrinsic
+def power_of_two(typingctx: Any, shifted: Any) -> Any:
+    """2**n as float32 lanes, where ``shifted`` is 1.5 * 2**23 + n and n lies between -126 and 127."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integers = ir.VectorType(ir.IntType(32), LANES)
+        bits = builder.bitcast(args[0], integers)
+        exponent = builder.sub(bits, ir.Constant(integers, [0x4B400000 - 127] * LANES))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * LANES)), args[0].type)
+
+    return F32(shifted), codegen
+
+
+@intrinsic
+def choose(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:
+    """Lane by lane ``a if mask else b``."""
+    return a(mask, a, b), lambda context, builder, signature, args: builder.select(*args)
+
+
+@intrinsic
+def nonzero(typingctx: Any, bytes_: Any) -> Any:
+    """The mask of the non-zero bytes of a uint8 vector."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.icmp_unsigned("!=", args[0], ir.Constant(args[0].type, [0] * LANES))
+
+    return MASK(bytes_), codegen
+
+
+@intrinsic
+def widen(typingctx: Any, a: Any) -> Any:
+    """float32 lanes as float64."""
+    return F64(a), lambda context, builder, signature, args: builder.fpext(args[0], llvm_type(F64))
+
+
+@intrinsic
+def narrow(typingctx: Any, a: Any) -> Any:
+    """float64 lanes rounded to float32."""
+    return F32(a), lambda context, builder, signature, args: builder.fptrunc(args[0], llvm_type(F32))
+
+
+@intrinsic
+def lane(typingctx: Any, a: Any, index: Any) -> Any:
+    """One element of a vector."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.extract_element(args[0], builder.trunc(args[1], ir.IntType(32)))
+
+    return a.element(a, types.intp), codegen
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
+    """Zeros whose first element lies on a 64-byte border, so that no vector crosses a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)

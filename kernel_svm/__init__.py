@@ -1,0 +1,57 @@
+"""Support vector machines of a whole grid solved together: a library, arrays in, models out.
+
+What the points of a grid have in common is computed once: squared distances for all of them; K - 1 of a gamma for all
+C, folds and class pairs; and each C starts from what the smaller ones have found (see `path.py`).
+
+    samples = prepare(x, y)
+    plan = choose_plan(samples, "ovo", n_penalties, n_folds, memory)       # log str(plan)
+    distances = squared_distances(samples) if plan.distances else None     # may lie in shared memory
+    for gamma in gammas:
+        points = solve_gamma(samples, gamma, penalties, folds, plan, distances)   # [fold][C]
+
+`matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the same on
+a GPU. The package knows no MPI and nothing of `common`. The names below import numba when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernel_svm.grid import MAX_ITER, TOLERANCE, Fold, Model, Point, fit, fit_samples, solve_gamma
+    from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
+    from kernel_svm.plan import Plan, choose_plan
+    from kernel_svm.warm import warm_up
+
+__all__ = [
+    "MAX_ITER",
+    "TOLERANCE",
+    "Fold",
+    "Model",
+    "Plan",
+    "Point",
+    "Samples",
+    "choose_plan",
+    "fit",
+    "fit_samples",
+    "kernel_minus_one",
+    "prepare",
+    "solve_gamma",
+    "squared_distances",
+    "warm_up",
+]
+
+_HOME = {
+    "kernel_svm.grid": ("MAX_ITER", "TOLERANCE", "Fold", "Model", "Point", "fit", "fit_samples", "solve_gamma"),
+    "kernel_svm.kernel": ("Samples", "kernel_minus_one", "prepare", "squared_distances"),
+    "kernel_svm.plan": ("Plan", "choose_plan"),
+    "kernel_svm.warm": ("warm_up",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

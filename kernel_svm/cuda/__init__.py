@@ -1,0 +1,19 @@
+"""The shared-kernel solver on a GPU: many paths, of machines, folds and gammas, in one launch.
+
+K - 1 of a gamma lies once in the memory of the device, as many gammas at a time as it has room for; a thread block
+walks each path (``path.cu``), and decision values are matrix products. Answers are those of the solver for the CPU
+within the tolerance.
+
+    gpu = Gpu()                                              # compiles path.cu; needs cupy, which comes with cuML
+    loaded = Loaded(gpu, prepare(x, y))
+    for gamma, points in zip(gammas, solve_gammas(loaded, gammas, penalties, folds, "ovo")):
+        points                                               # [fold][C], as kernel_svm.solve_gamma returns them
+
+The host side works on any array module and anything that can run the kernel, see `Device`.
+"""
+
+from kernel_svm.cuda.device import Device, Gpu
+from kernel_svm.cuda.grid import fit, solve_gammas
+from kernel_svm.cuda.plan import Loaded
+
+__all__ = ["Device", "Gpu", "Loaded", "fit", "solve_gammas"]

@@ -1,0 +1,156 @@
+"""All C of many gammas on a device, for several folds at once; and a single fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from kernel_svm.cuda.launch import solve_paths
+from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
+from kernel_svm.cuda.plan import CHUNK, Loaded, View, plan
+from kernel_svm.grid import MAX_ITER, TOLERANCE, Fold, Point
+from kernel_svm.kernel import sq_lengths
+from kernel_svm.multiclass import Solutions
+
+
+def solve_gammas(
+    loaded: Loaded,
+    gammas: Sequence[float],
+    penalties: Sequence[float],
+    folds: Sequence[Fold],
+    multiclass: str,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> Iterator[list[list[Point]]]:
+    """Solve all C of each gamma on each fold; yields [fold][C] in the order given, gamma by gamma.
+
+    As `kernel_svm.solve_gamma`, with which it agrees within the tolerance. As many gammas are in flight as the
+    memory allows; no point depends on that. Raises MemoryError, which says what is needed, where not even one
+    matrix fits.
+    """
+    order = np.argsort(penalties, kind="stable")
+    back = np.argsort(order)
+    samples, trainings = loaded.samples, [train for train, _ in folds]
+    everything = solve(loaded, gammas, np.asarray(penalties, float)[order], trainings, multiclass, tolerance, max_iter)
+    for gamma, solutions in zip(gammas, everything, strict=True):
+        result = []
+        for (_, validation), solved in zip(folds, solutions, strict=True):
+            rows = loaded.device.xp.asarray(samples.place[validation])
+            predictions = samples.classes[_labels(loaded, solved, gamma, loaded.x[rows], loaded.sq_norms[rows])]
+            figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
+            points = [Point(*point) for point in zip(predictions, *figures, strict=True)]
+            result.append([points[c] for c in back])
+        yield result
+
+
+def solve(
+    loaded: Loaded,
+    gammas: Sequence[float],
+    penalties: np.ndarray,
+    trainings: Sequence[np.ndarray],
+    multiclass: str,
+    tolerance: float,
+    max_iter: int,
+) -> Iterator[list[Solutions]]:
+    """The binary problems of each training set (indices of samples) for ascending ``penalties``, gamma by gamma."""
+    if not (np.min(gammas) > 0 and penalties.min() > 0):
+        raise ValueError(f"the smallest gamma is {np.min(gammas)} and C {penalties.min()}: both must be above 0")
+    samples = loaded.samples
+    views, groups = plan(loaded, len(gammas), penalties, trainings, multiclass)
+    solutions: list[Solutions] = []
+    for group in groups:
+        found = _walk_group(loaded, [(gammas[g], views[v]) for g, v in group], penalties, tolerance, max_iter)
+        for (_, v), paths_of_view in zip(group, found, strict=True):
+            view = views[v]
+            if v == 0:
+                solutions = [Solutions(samples, len(penalties)) for _ in trainings]
+            for m, machine in enumerate(view.machines):
+                for t, solved in enumerate(solutions):
+                    path = paths_of_view[m * len(trainings) + t]
+                    solved.add(machine, path, view.rows[path.columns])
+            if v == len(views) - 1:
+                yield solutions
+
+
+def _walk_group(
+    loaded: Loaded, group: Sequence[tuple[float, View]], penalties: np.ndarray, tolerance: float, max_iter: int
+) -> list[Any]:
+    """The paths of each view, in the order of its lanes, of all views in one launch."""
+    xp = loaded.device.xp
+    widths = np.array([len(view.rows) for _, view in group])
+    kernels = xp.empty(int((widths**2).sum()), np.float32)
+    at = 0
+    for _, run in groupby(group, key=lambda item: id(item[1])):  # several gammas of one view
+        same = list(run)
+        gammas, view = [gamma for gamma, _ in same], same[0][1]
+        width = len(view.rows)
+        part = kernels[at : at + len(gammas) * width**2].reshape(len(gammas), width, width)
+        whole = width == loaded.samples.width
+        rows = slice(None) if whole else xp.asarray(view.rows)
+        x, norms = loaded.x[rows], loaded.sq_norms[rows]
+        kernels_minus_one(xp, x, norms, gammas, part)
+        at += part.size
+    matrices = list(zip((np.cumsum(widths**2) - widths**2).tolist(), widths.tolist(), strict=True))
+    problems = [(number, lanes) for number, (_, view) in enumerate(group) for lanes in view.lanes]
+    # The smaller gamma and the larger the problem, the longer a path takes.
+    order = sorted(range(len(problems)), key=lambda p: (group[problems[p][0]][0], -len(problems[p][1])))
+    found = solve_paths(loaded.device, kernels, matrices, [problems[p] for p in order], penalties, tolerance, max_iter)
+    by_view: list[Any] = [[None] * len(view.lanes) for _, view in group]
+    starts = np.concatenate([[0], np.cumsum([len(view.lanes) for _, view in group])])
+    for p, path in zip(order, found, strict=True):
+        number = problems[p][0]
+        by_view[number][p - starts[number]] = path
+    return by_view
+
+
+def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, norms: Any) -> np.ndarray:
+    """Class indices (n_penalties, n) of samples on the device: float32 (n, n_features), centred, and norms (n,)."""
+    device, xp = loaded.device, loaded.device.xp
+    offsets = solved.offsets()
+    blocks = [tuple(xp.asarray(part) for part in block) for block in solved.blocks()]
+    widest = max([len(rows) for rows, _, _ in blocks] + [len(offsets)])
+    step = max(1, CHUNK // (8 * widest))
+    result = np.empty((solved.n_penalties, len(x)), np.int64)
+    for start in range(0, len(x), step):
+        part = slice(start, min(start + step, len(x)))
+        decisions = xp.tile(xp.asarray(-offsets), (part.stop - part.start, 1))
+        for rows, weights, targets in blocks:
+            kernel = kernel_between(xp, x[part], norms[part], loaded.x[rows], loaded.sq_norms[rows], gamma)
+            decisions[:, targets] += kernel.astype(np.float64) @ weights
+        result[:, part] = solved.labels(device.to_host(decisions))
+    return result
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier of one C and gamma; see `fit`."""
+
+    loaded: Loaded
+    solved: Solutions
+    gamma: float
+
+    @property
+    def n_support(self) -> int:
+        return int(self.solved.n_support[0])
+
+    @property
+    def converged(self) -> bool:
+        return bool(self.solved.converged[0])
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Labels (n,) of samples (n, n_features)."""
+        samples, xp = self.loaded.samples, self.loaded.device.xp
+        centred = (x - samples.mean).astype(np.float32)
+        norms = xp.asarray(sq_lengths(centred))
+        return samples.classes[_labels(self.loaded, self.solved, self.gamma, xp.asarray(centred), norms)[0]]
+
+
+def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> Model:
+    """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
+    everything = [np.arange(len(loaded.samples.place))]
+    (solutions,) = solve(loaded, [gamma], np.array([C], float), everything, multiclass, TOLERANCE, MAX_ITER)
+    return Model(loaded, solutions[0], gamma)

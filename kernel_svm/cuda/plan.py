@@ -1,0 +1,118 @@
+"""What lies on a device at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kernel_svm.cuda.device import Device
+from kernel_svm.cuda.launch import Lanes
+from kernel_svm.cuda.matrices import STRIP
+from kernel_svm.kernel import Samples
+from kernel_svm.multiclass import machines_of
+
+log = logging.getLogger(__name__)
+
+PART = 0.9  # of the free memory that is used
+CHUNK = 256 << 20  # bytes of the blocks in which decision values are computed
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Samples on a device. memory: bytes that may be used besides, by default nine tenths of what is free."""
+
+    device: Device
+    samples: Samples
+    memory: int | None = None
+
+    @cached_property
+    def x(self) -> Any:
+        """float32 (width, n_features), centred; rows of no sample are zero."""
+        return self.device.xp.asarray(self.samples.x(np.arange(self.samples.width)))
+
+    @cached_property
+    def sq_norms(self) -> Any:
+        return self.device.xp.asarray(self.samples.sq_norms)
+
+    @property
+    def budget(self) -> int:
+        """Bytes for matrices and paths, without what their making and the decision values take."""
+        samples = self.samples
+        working = 4 * (samples.width * (3 * STRIP + samples.n_features)) + 4 * CHUNK
+        return (int(PART * self.device.free_memory()) if self.memory is None else self.memory) - working
+
+
+@dataclass(frozen=True)
+class View:
+    """A matrix K - 1 and the binary problems that read it.
+
+    rows: int64 (width,), the samples it is of. machines: classes, as in `Solutions`. lanes: of each machine
+    and training set, the sets of one machine one after the other.
+    """
+
+    rows: np.ndarray
+    machines: list[tuple[int, int]] = field(default_factory=list)
+    lanes: list[Lanes] = field(default_factory=list)
+
+    def bytes(self, n_penalties: int) -> int:
+        return 4 * len(self.rows) ** 2 + sum(lanes.bytes(n_penalties) for lanes in self.lanes)
+
+
+def plan(
+    loaded: Loaded, n_gammas: int, penalties: np.ndarray, trainings: Sequence[np.ndarray], multiclass: str
+) -> tuple[list[View], list[list[tuple[int, int]]]]:
+    """Views of one gamma; and what is on the device at a time, as lists of (number of the gamma, number of the view).
+
+    One view of all samples, else, for one-vs-one, one of each pair of classes.
+    """
+    samples, budget = loaded.samples, loaded.budget
+    masks = [_mask(samples, training, number) for number, training in enumerate(trainings)]
+    classes = machines_of(len(samples.classes), multiclass)
+    runs = [np.arange(first, last) for first, last in zip(samples.first, samples.first[1:], strict=False)]
+    views = [_view(np.arange(samples.width), classes, samples, masks)]
+    if views[0].bytes(len(penalties)) > budget and multiclass == "ovo":
+        views = [_view(np.concatenate([runs[a], runs[b]]), [(a, b)], samples, masks) for a, b in classes]
+    sizes = [view.bytes(len(penalties)) for view in views]
+    if max(sizes) > budget:
+        raise MemoryError(
+            f"{multiclass} over {len(samples.place)} samples needs {max(sizes) / 1e9:.2f} GB of the GPU's memory for a "
+            f"kernel matrix and its solutions, {max(budget, 0) / 1e9:.2f} GB are free: give --solver cuml, a smaller "
+            f"--train-size, or --gpu none for the CPU's solver"
+        )
+    groups: list[list[tuple[int, int]]] = [[]]
+    taken = 0
+    for item in np.ndindex(n_gammas, len(views)):
+        if taken + sizes[item[1]] > budget:
+            groups.append([])
+            taken = 0
+        groups[-1].append((item[0], item[1]))
+        taken += sizes[item[1]]
+    of = "all samples" if len(views) == 1 else "a class pair"
+    log.info(
+        "%s: K of %s, %.2f GB each; %d gammas in %d launches", multiclass, of, max(sizes) / 1e9, n_gammas, len(groups)
+    )
+    return views, groups
+
+
+def _view(rows: np.ndarray, machines: list[tuple[int, int]], samples: Samples, masks: Sequence[np.ndarray]) -> View:
+    label = np.searchsorted(samples.first, rows, side="right") - 1
+    lanes = []
+    for positive, negative in machines:
+        sign = np.where(label == positive, 1, np.where((label == negative) | (negative < 0), -1, 0)).astype(np.int8)
+        lanes += [Lanes.of(sign * mask[rows]) for mask in masks]
+    return View(rows, machines, lanes)
+
+
+def _mask(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
+    """int8 (width,), 1 for the rows of training samples."""
+    missing = np.setdiff1d(np.arange(len(samples.classes)), samples.labels[training])
+    if len(missing):
+        raise ValueError(f"fold {number} has no training sample of class {samples.classes[missing[0]]}")
+    mask = np.zeros(samples.width, np.int8)
+    mask[samples.place[training]] = 1
+    return mask

@@ -1,0 +1,128 @@
+"""Scalar products of all pairs of two sets of samples, the same number wherever a pair is computed.
+
+BLAS rounds an element differently depending on where it lies in the matrix. Here every element is one chain of
+fused multiply-adds over the features in their order, so that a row, a block or the whole matrix, computed by one
+process or several, agree bit by bit, and a.b equals b.a. On AVX-512 it is also faster than what OpenBLAS
+chooses on processors that it does not know.
+
+Samples are packed in panels of 16: (n_panels, n_features, 16).
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
+
+from jit import LANES, padded
+from jit.simd import F32, F64, Vector, aligned_zeros, broadcast, compiled, fused, llvm_type, load_vector, store_vector
+
+# Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
+ROWS, VECTORS = (8, 2) if binding.get_host_cpu_features().get("avx512f") else (4, 1)
+GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
+
+
+def _tile_of(vectors: int, kind: Vector) -> Any:
+    """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers.
+
+    The samples are float32, the panels and the sums of the element of ``kind``.
+    """
+
+    @intrinsic
+    def tile(
+        typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, depth: Any, out: Any, out_at: Any, stride: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            index, vector = ir.IntType(64), llvm_type(kind)
+            a_data, b_data, out_data = (
+                context.make_array(kind)(context, builder, value).data
+                for kind, value in ((a, args[0]), (b, args[2]), (out, args[5]))
+            )
+            a_at, b_at, depth, out_at, stride = args[1], args[3], args[4], args[6], args[7]
+            tiles = [(r, v) for r in range(ROWS) for v in range(vectors)]
+            before = builder.block
+            loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k = builder.phi(index)
+            sums = {tile: builder.phi(vector) for tile in tiles}
+            step = builder.mul(k, index(LANES))
+            columns = []
+            for v in range(vectors):
+                panel = builder.add(b_at, builder.mul(depth, index(v * LANES)))
+                columns.append(load_vector(builder, builder.gep(b_data, [builder.add(panel, step)]), kind))
+            scalars = [
+                builder.load(builder.gep(a_data, [builder.add(builder.add(a_at, step), index(r))])) for r in range(ROWS)
+            ]
+            if kind == F64:
+                scalars = [builder.fpext(scalar, vector.element) for scalar in scalars]
+            rows = [broadcast(builder, scalar, kind) for scalar in scalars]
+            totals = {(r, v): fused(builder, rows[r], columns[v], sums[r, v]) for r, v in tiles}
+            following = builder.add(k, index(1))
+            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+            k.add_incoming(index(0), before)
+            k.add_incoming(following, loop)
+            for tile in tiles:
+                sums[tile].add_incoming(ir.Constant(vector, [0.0] * LANES), before)
+                sums[tile].add_incoming(totals[tile], loop)
+            builder.position_at_end(after)
+            for r, v in tiles:
+                place = builder.add(builder.add(out_at, builder.mul(stride, index(r))), index(v * LANES))
+                store_vector(builder, totals[r, v], builder.gep(out_data, [place]), kind)
+            return context.get_dummy_value()
+
+        i = types.intp
+        return types.none(a, i, b, i, i, out, i, i), codegen
+
+    return tile
+
+
+_wide, _narrow, _double = _tile_of(VECTORS, F32), _tile_of(1, F32), _tile_of(1, F64)
+
+
+@compiled
+def multiply(a, b, out):
+    """``out[16 p + r, 16 q + c]`` = product of sample r of panel p of ``a`` and sample c of panel q of ``b``."""
+    depth = a.shape[1]
+    size = depth * LANES
+    stride = out.strides[0] // 4
+    whole = b.shape[0] // VECTORS * VECTORS
+    for group in range(0, a.shape[0], GROUP):
+        for q in range(0, whole, VECTORS):
+            for p in range(group, min(group + GROUP, a.shape[0])):
+                for r in range(0, LANES, ROWS):
+                    place = (p * LANES + r) * stride + q * LANES
+                    _wide(a, p * size + r, b, q * size, depth, out, place, stride)
+        for q in range(whole, b.shape[0]):
+            for p in range(group, min(group + GROUP, a.shape[0])):
+                for r in range(0, LANES, ROWS):
+                    place = (p * LANES + r) * stride + q * LANES
+                    _narrow(a, p * size + r, b, q * size, depth, out, place, stride)
+
+
+@compiled
+def multiply_double(a, b, out):
+    """As `multiply`, with ``b`` and ``out`` of float64, in which it calculates."""
+    size = a.shape[1] * LANES
+    stride = out.strides[0] // 8
+    for q in range(b.shape[0]):
+        for p in range(a.shape[0]):
+            for r in range(0, LANES, ROWS):
+                _double(a, p * size + r, b, q * size, a.shape[1], out, (p * LANES + r) * stride + q * LANES, stride)
+
+
+def packed(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+    """(n_panels, n_features, 16) from (n, n_features); lanes that are left over are zero."""
+    n, depth = x.shape
+    panels = aligned_zeros((padded(n) // LANES, depth, LANES), dtype)
+    whole = n // LANES
+    panels[:whole] = x[: whole * LANES].reshape(whole, LANES, depth).transpose(0, 2, 1)
+    if n % LANES:
+        panels[whole, :, : n % LANES] = x[whole * LANES :].T
+    return panels

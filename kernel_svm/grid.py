@@ -1,0 +1,270 @@
+"""All C of one gamma, for one fold or several at once; and a single fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from jit import LANES, padded
+from jit.simd import aligned_zeros
+from kernel_svm.gemm import multiply_double, packed
+from kernel_svm.kernel import (
+    Rows,
+    Samples,
+    distances_between,
+    expm1_scaled,
+    kernel_minus_one,
+    panels_of,
+    prepare,
+    sq_lengths,
+)
+from kernel_svm.multiclass import Solutions, machines_of
+from kernel_svm.path import Kernel, Path, Whole, solve_path
+from kernel_svm.plan import CHUNK, Plan, choose_plan
+
+TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
+MAX_ITER = 100_000_000  # iterations per binary problem and C
+
+Fold = tuple[np.ndarray, np.ndarray]  # indices of training and of validation samples
+
+
+@dataclass(frozen=True)
+class Point:
+    """One C on one fold.
+
+    predictions: (n_validation,), labels as given to `prepare`. n_support: distinct support vectors.
+    iterations: over all binary problems, none where the solution for a smaller C is still the best.
+    converged: False if some binary problem reached the cap of iterations instead of the tolerance.
+    """
+
+    predictions: np.ndarray
+    n_support: int
+    iterations: int
+    converged: bool
+
+
+def solve_gamma(
+    samples: Samples,
+    gamma: float,
+    penalties: Sequence[float],
+    folds: Sequence[Fold],
+    plan: Plan,
+    distances: np.ndarray | None = None,
+    kernel: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> list[list[Point]]:
+    """Solve all C of one gamma on each fold; returns [fold][C] in the order given.
+
+    distances: squared distances of all samples, if the plan keeps them. kernel: K - 1 of all samples for this
+    gamma, if the plan keeps it ("whole"); made here if not given. Both are only read, and may lie in shared memory.
+    Points of one fold depend on which C are asked for together, within the tolerance; nothing else affects them.
+    At a C so small that all decision values of one-vs-rest differ by less than the tolerance, predictions are those
+    of one of many solutions that satisfy it, here as in LIBSVM; a smaller tolerance determines them.
+    Raises ValueError for a class that is missing from the training part of a fold, and for C or gamma not above 0.
+    """
+    order = np.argsort(penalties, kind="stable")
+    back = np.argsort(order)
+    ascending, trainings = np.asarray(penalties, np.float64)[order], [train for train, _ in folds]
+    solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter)
+    result = []
+    for (_, validation), solved in zip(folds, solutions, strict=True):
+        predictions = samples.classes[_labels(solved, gamma, samples.place[validation], distances, kernel)]
+        figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
+        points = [Point(*point) for point in zip(predictions, *figures, strict=True)]
+        result.append([points[c] for c in back])
+    return result
+
+
+def solve(
+    samples: Samples,
+    gamma: float,
+    penalties: np.ndarray,
+    trainings: Sequence[np.ndarray],
+    plan: Plan,
+    distances: np.ndarray | None,
+    kernel: np.ndarray | None,
+    tolerance: float,
+    max_iter: int,
+) -> list[Solutions]:
+    """The binary problems of each training set (indices of samples) for ascending ``penalties``."""
+    if not (gamma > 0 and penalties.min() > 0):
+        raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
+    masks = [_training_mask(samples, training, number) for number, training in enumerate(trainings)]
+    solutions = [Solutions(samples, len(penalties)) for _ in trainings]
+    if plan.kernel == "pairs":
+        problems = _pairs(samples, gamma, distances)
+    else:
+        if plan.kernel == "rows":
+            source: Kernel = Rows(samples, gamma, plan.capacity)
+        else:
+            source = Whole(kernel_minus_one(samples, gamma, distances) if kernel is None else kernel)
+        problems = _one_vs_rest(samples, source)
+
+    def walked(problem: Problem) -> tuple[Problem, list[Path]]:
+        _, matrix, rows, sign = problem
+        return problem, [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
+
+    with ThreadPoolExecutor(plan.threads) as pool:
+        # Without threads one problem after the other: they may have their memory in common.
+        for (machine, _, rows, _), paths in (pool.map if plan.threads > 1 else map)(walked, problems):
+            for found, solved in zip(paths, solutions, strict=True):
+                solved.add(machine, found, rows[found.columns])
+    return solutions
+
+
+Problem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # machine, kernel, row of each column, sign
+
+
+def _pairs(samples: Samples, gamma: float, distances: np.ndarray | None) -> Iterator[Problem]:
+    """One-vs-one: K - 1 of two classes at a time, all in the same memory."""
+    size = np.diff(samples.first)
+    buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,))
+    for a, b in machines_of(len(samples.classes), "ovo"):
+        width = int(size[a] + size[b])
+        matrix = buffer[: width * width].reshape(width, width)
+        parts = [(slice(samples.first[c], samples.first[c + 1]), place) for c, place in ((a, 0), (b, size[a]))]
+        for rows, top in parts:
+            for columns, left in parts:
+                part = matrix[top : top + rows.stop - rows.start, left : left + columns.stop - columns.start]
+                kernel_minus_one(samples, gamma, distances, part, rows, columns)
+        sign = np.repeat(np.array([1, -1], np.int8), (size[a], size[b]))
+        yield (a, b), Whole(matrix), np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in parts]), sign
+
+
+def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[Problem]:
+    rows = np.arange(samples.width)
+    for c, _ in machines_of(len(samples.classes), "ovr"):
+        sign = np.full(samples.width, -1, np.int8)
+        sign[samples.first[c] : samples.first[c + 1]] = 1
+        yield (c, -1), source, rows, sign
+
+
+def _training_mask(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
+    """int8 (width,), 1 for the rows of training samples."""
+    mask = np.zeros(samples.width, np.int8)
+    mask[samples.place[training]] = 1
+    for c, label in enumerate(samples.classes):
+        if not mask[samples.first[c] : samples.first[c + 1]].any():
+            raise ValueError(f"fold {number} has no training sample of class {label}")
+    return mask
+
+
+def _labels(
+    solved: Solutions, gamma: float, rows: np.ndarray, distances: np.ndarray | None, kernel: np.ndarray | None
+) -> np.ndarray:
+    """Class indices (n_penalties, len(rows)) predicted for samples of the matrix."""
+    samples = solved.samples
+    order = np.argsort(rows)  # neighbours in the matrix are read together
+    rows = rows[order]
+
+    def block(part: slice, support: np.ndarray) -> np.ndarray:
+        if kernel is not None:
+            return panels_of(kernel, support, rows[part])
+        if distances is not None:
+            panels = panels_of(distances, support, rows[part])
+            expm1_scaled(panels.reshape(len(panels), -1), gamma, panels.reshape(len(panels), -1))
+            return panels
+        numbers = rows[part]
+        return _kernel_between(samples.x(numbers), samples.sq_norms[numbers], samples, support, gamma)
+
+    return _predict(solved, len(rows), block)[:, np.argsort(order)]
+
+
+def _kernel_between(
+    x: np.ndarray, norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float
+) -> np.ndarray:
+    """K - 1 of centred ``x``, packed, with some rows of the samples as features."""
+    out = aligned_zeros((padded(len(support)), padded(len(x))))
+    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(norms, out.shape[1])
+    distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)
+    expm1_scaled(out, gamma, out)
+    return panels_of(out, np.arange(len(support)), np.arange(len(x)))
+
+
+def _predict(solved: Solutions, count: int, block: Callable[[slice, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Class indices (n_penalties, count); ``block(part, support)`` is K - 1 of a slice of them, packed."""
+    blocks, offsets = list(solved.blocks()), solved.offsets()
+    widest = max([len(support) for support, _, _ in blocks] + [len(offsets)])
+    step = max(LANES, CHUNK // (8 * widest) // LANES * LANES)
+    result = np.empty((solved.n_penalties, count), np.int64)
+    for start in range(0, count, step):
+        part = slice(start, min(start + step, count))
+        decisions = np.tile(-offsets, (part.stop - part.start, 1))
+        for support, weights, targets in blocks:
+            panels = packed(weights.T, np.float64)
+            values = aligned_zeros((padded(len(decisions)), len(panels) * LANES), np.float64)
+            multiply_double(block(part, support), panels, values)
+            decisions[:, targets] += values[: len(decisions), : len(targets)]
+        result[:, part] = solved.labels(decisions)
+    return result
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier of one C and gamma; see `fit`. n_support, iterations, converged as in `Point`."""
+
+    solved: Solutions
+    gamma: float
+
+    @property
+    def n_support(self) -> int:
+        return int(self.solved.n_support[0])
+
+    @property
+    def iterations(self) -> int:
+        return int(self.solved.iterations[0])
+
+    @property
+    def converged(self) -> bool:
+        return bool(self.solved.converged[0])
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Labels (n,) of samples (n, n_features)."""
+        samples = self.solved.samples
+
+        def block(part: slice, support: np.ndarray) -> np.ndarray:
+            centred = (x[part] - samples.mean).astype(np.float32)
+            return _kernel_between(centred, sq_lengths(centred), samples, support, self.gamma)
+
+        return samples.classes[_predict(self.solved, len(x), block)[0]]
+
+
+def fit(
+    x: np.ndarray,
+    y: np.ndarray,
+    C: float,
+    gamma: float,
+    multiclass: str = "ovo",
+    memory: int = 8 << 30,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> Model:
+    """Fit one support vector classifier.
+
+    x: (n, n_features). y: (n,). memory: bytes that may be used. multiclass: "ovo" or "ovr".
+    Raises ValueError for unusable input, MemoryError if the least that is needed does not fit.
+    """
+    samples = prepare(x, y)
+    plan = choose_plan(samples, multiclass, 1, 1, memory)
+    return fit_samples(samples, C, gamma, plan, None, None, tolerance, max_iter)
+
+
+def fit_samples(
+    samples: Samples,
+    C: float,
+    gamma: float,
+    plan: Plan,
+    distances: np.ndarray | None = None,
+    kernel: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> Model:
+    """Fit one classifier to all samples. plan, distances, kernel: as for `solve_gamma`."""
+    everything = [np.arange(len(samples.place))]
+    penalties = np.array([C], np.float64)
+    (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)
+    return Model(solved, gamma)

@@ -1,0 +1,266 @@
+"""Samples in the order the solver wants them, their squared distances, and K - 1 of the RBF kernel.
+
+Samples are sorted by class, and every class begins at a multiple of 16 rows, so that any class or pair of
+classes is one or two runs of whole vectors in a row of the matrix. In between lie rows of zeros that belong
+to no sample. Distances are |a|^2 + |b|^2 - 2 a.b, after the mean of all samples was subtracted, which changes no
+distance and keeps the terms small. They are exactly symmetric, and the same bits in whatever part they are computed.
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jit import LANES, padded
+from jit.simd import add, aligned_zeros, choose, compiled, fma, less, load, mul, power_of_two, splat, store, sub
+from kernel_svm.gemm import multiply, packed
+
+STRIP = 128  # rows of distances computed at once: finished while they are in the cache
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Training samples, sorted by class.
+
+    panels: float32 (width / 16, n_features, 16), the centred samples by row; rows of no sample are zero.
+    sq_norms: float32 (width,), squared lengths. place: int64 (n,), the row of each sample in the order given.
+    labels: (n,), index of each sample's class in ``classes``. classes: (n_classes,), ascending.
+    first: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
+    mean: float64 (n_features,), what was subtracted.
+    """
+
+    panels: np.ndarray
+    sq_norms: np.ndarray
+    place: np.ndarray
+    labels: np.ndarray
+    classes: np.ndarray
+    first: np.ndarray
+    mean: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Rows and columns of the matrices made from the samples."""
+        return len(self.sq_norms)
+
+    @property
+    def n_features(self) -> int:
+        return self.panels.shape[1]
+
+    def x(self, rows: np.ndarray) -> np.ndarray:
+        """Centred samples of some rows, float32 (len(rows), n_features)."""
+        return self.panels[rows // LANES, :, rows % LANES]
+
+
+def prepare(x: np.ndarray, y: np.ndarray) -> Samples:
+    """Sort samples by class.
+
+    x: (n, n_features), finite. y: (n,), labels of at least two classes.
+    Raises ValueError for anything else.
+    """
+    if x.ndim != 2 or len(x) != len(y):
+        raise ValueError(f"x has shape {x.shape} and y {y.shape}: (n, n_features) and (n,) are needed")
+    if not np.isfinite(x).all():
+        raise ValueError("x holds values that are not finite")
+    classes, labels = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"the {len(y)} labels are of fewer than two classes")
+    sizes = np.bincount(labels)
+    first = np.concatenate([[0], np.cumsum([padded(int(size)) for size in sizes])])
+    order = np.argsort(labels, kind="stable")
+    place = np.empty(len(y), np.int64)
+    place[order] = np.arange(len(y)) + np.repeat(first[:-1] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+    mean = x.mean(axis=0, dtype=np.float64)
+    rows = np.zeros((int(first[-1]), x.shape[1]), np.float32)
+    for start in range(0, len(x), 1024):  # the difference is in double: no copy of all samples is
+        rows[place[start : start + 1024]] = x[start : start + 1024] - mean
+    return Samples(packed(rows), sq_lengths(rows), place, labels, classes, first, mean)
+
+
+def sq_lengths(x: np.ndarray) -> np.ndarray:
+    """float32 (n,) from float32 (n, n_features), summed in double."""
+    return np.einsum("ij,ij->i", x, x, dtype=np.float64).astype(np.float32)
+
+
+@compiled
+def _finish(products, norms_rows, norms_columns, same):
+    """Products to squared distances, in place; ``same[i]`` is the column of row i itself or -1."""
+    zero, minus_two = splat(np.float32(0)), splat(np.float32(-2))
+    stride = products.strides[0] // 4
+    for i in range(products.shape[0]):
+        norm = splat(norms_rows[i])
+        for j in range(0, products.shape[1], LANES):
+            value = fma(minus_two, load(products, i * stride + j), add(norm, load(norms_columns, j)))
+            store(products, i * stride + j, choose(less(zero, value), value, zero))
+        if 0 <= same[i] < products.shape[1]:
+            products[i, same[i]] = 0
+
+
+def distances_between(
+    a: np.ndarray, a_norms: np.ndarray, b: np.ndarray, b_norms: np.ndarray, same: np.ndarray, out: np.ndarray
+) -> None:
+    """Squared distances of packed samples ``a`` from packed samples ``b``, to float32 ``out`` (16 x panels of each).
+
+    same: int64 (rows of out,), the column of the very same sample, whose distance is exactly zero, or -1.
+    """
+    for top in range(0, len(a), STRIP // LANES):
+        panels, rows = slice(top, top + STRIP // LANES), slice(top * LANES, top * LANES + STRIP)
+        multiply(a[panels], b, out[rows])
+        _finish(out[rows], a_norms[rows], b_norms, same[rows])
+
+
+def squared_distances(
+    samples: Samples, out: np.ndarray | None = None, rows: slice = slice(None), columns: slice = slice(None)
+) -> np.ndarray:
+    """Squared distances of all samples, or of a part that begins and ends at multiples of 16.
+
+    Returns float32 (width, width), or the part's shape, written to ``out`` if given, whose columns must be contiguous.
+    """
+    first_row, last_row, _ = rows.indices(samples.width)
+    first, last, _ = columns.indices(samples.width)
+    out = aligned_zeros((last_row - first_row, last - first)) if out is None else out
+    if out.shape == (samples.width, samples.width):
+        for number in range(n_strips(samples.width)):
+            distances_strip(samples, number, out)
+        return out
+    a, b = samples.panels[first_row // LANES : last_row // LANES], samples.panels[first // LANES : last // LANES]
+    same = np.arange(first_row, last_row) - first
+    distances_between(a, samples.sq_norms[rows], b, samples.sq_norms[columns], same, out)
+    return out
+
+
+def n_strips(width: int) -> int:
+    """Strips that make a whole matrix: each may be computed by another process."""
+    return -(-width // STRIP)
+
+
+def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float | None = None) -> None:
+    """Squared distances from the diagonal to the right in one strip of rows of ``out``, and their mirror image.
+
+    With ``gamma``, K - 1 in their place.
+    """
+    top = STRIP * number
+    rows, right, below = slice(top, top + STRIP), slice(top, None), slice(top + STRIP, None)
+    panels, sq_norms, part = samples.panels[top // LANES :], samples.sq_norms, out[rows, right]
+    distances_between(panels[: STRIP // LANES], sq_norms[rows], panels, sq_norms[right], np.arange(len(part)), part)
+    if gamma is not None:
+        expm1_scaled(part, gamma, part)
+    out[below, rows] = out[rows, below].T
+
+
+def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:
+    """One strip of K - 1 of all samples: from the whole matrix of squared distances, or without it."""
+    if distances is None:
+        distances_strip(samples, number, out, gamma)
+    else:
+        rows = slice(STRIP * number, STRIP * (number + 1))
+        expm1_scaled(distances[rows], gamma, out[rows])
+
+
+@compiled
+def expm1_scaled(distances, gamma, out):
+    """``out = expm1(-gamma * distances)``, float32 (m, multiple of 16), to one unit in the last place.
+
+    Cody and Waite's reduction to |r| <= ln(2) / 2 and the Taylor polynomial.
+    """
+    factor, least, one = splat(np.float32(-gamma)), splat(np.float32(-30)), splat(np.float32(1))
+    magic = splat(np.float32(12582912))  # 1.5 * 2**23: adding it rounds to an integer, left in the low bits
+    log2_e = splat(np.float32(1.44269504))
+    ln2_high, ln2_low = splat(np.float32(-0.693359375)), splat(np.float32(2.12194440e-4))
+    source_stride, stride = distances.strides[0] // 4, out.strides[0] // 4
+    for i in range(distances.shape[0]):
+        for j in range(0, distances.shape[1], LANES):
+            x = mul(factor, load(distances, i * source_stride + j))
+            x = choose(less(x, least), least, x)
+            shifted = fma(x, log2_e, magic)
+            n = sub(shifted, magic)
+            r = fma(n, ln2_low, fma(n, ln2_high, x))
+            p = fma(splat(np.float32(1 / 5040)), r, splat(np.float32(1 / 720)))
+            p = fma(p, r, splat(np.float32(1 / 120)))
+            p = fma(p, r, splat(np.float32(1 / 24)))
+            p = fma(p, r, splat(np.float32(1 / 6)))
+            p = fma(p, r, splat(np.float32(0.5)))
+            p = fma(mul(p, r), r, r)
+            power = power_of_two(shifted)
+            store(out, i * stride + j, fma(power, p, sub(power, one)))
+
+
+@compiled
+def panels_of(matrix, rows, columns):
+    """Some columns of float32 ``matrix`` as packed samples whose features are some rows: (n_panels, len(rows), 16)."""
+    panels = np.zeros((-(-columns.size // LANES), rows.size, LANES), np.float32)
+    for p in range(panels.shape[0]):
+        wanted = columns[p * LANES : (p + 1) * LANES]
+        run = wanted.size == LANES and (np.diff(wanted) == 1).all()
+        for k in range(rows.size):
+            if run:
+                value = load(matrix, rows[k] * (matrix.strides[0] // 4) + wanted[0])
+                store(panels, (p * rows.size + k) * LANES, value)
+            else:
+                for c in range(wanted.size):
+                    panels[p, k, c] = matrix[rows[k], wanted[c]]
+    return panels
+
+
+def kernel_minus_one(
+    samples: Samples,
+    gamma: float,
+    distances: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+    rows: slice = slice(None),
+    columns: slice = slice(None),
+) -> np.ndarray:
+    """K - 1 = expm1(-gamma * D2) of all samples, or of a part that begins and ends at multiples of 16.
+
+    K - 1 rather than K because float32 keeps its relative precision where gamma is tiny and K nearly 1.
+    distances: the whole matrix of squared distances; computed for the part without it, to the same bits.
+    Returns float32 (width, width), or the part's shape, written to ``out`` if given, whose columns must be contiguous.
+    """
+    if distances is None:
+        out = squared_distances(samples, out, rows, columns)
+        expm1_scaled(out, gamma, out)
+        return out
+    part = distances[rows, columns]
+    out = aligned_zeros(part.shape) if out is None else out
+    expm1_scaled(part, gamma, out)
+    return out
+
+
+class Rows:
+    """Rows of K - 1 computed when they are asked for; the oldest make room for new ones.
+
+    capacity: rows that are kept. See `kernel_svm.path.Kernel` for the attributes.
+    """
+
+    def __init__(self, samples: Samples, gamma: float, capacity: int) -> None:
+        self._samples, self._gamma = samples, gamma
+        self._owner = np.full(min(capacity, samples.width), -1)
+        self._next = 0
+        self.rows = aligned_zeros((len(self._owner), samples.width))
+        self.slot = np.full(samples.width, -1, np.int32)
+
+    def fetch(self, wanted: np.ndarray) -> None:
+        """Compute ``wanted`` rows, none of which is there and which are no more than the capacity."""
+        samples = self._samples
+        for start in range(0, len(wanted), STRIP):
+            numbers = wanted[start : start + STRIP]
+            block = aligned_zeros((padded(len(numbers)), samples.width))
+            same = np.full(len(block), -1)
+            same[: len(numbers)] = numbers
+            sq_norms = np.zeros(len(block), np.float32)
+            sq_norms[: len(numbers)] = samples.sq_norms[numbers]
+            distances_between(packed(samples.x(numbers)), sq_norms, samples.panels, samples.sq_norms, same, block)
+            expm1_scaled(block, self._gamma, block)
+            for number, row in zip(numbers, block, strict=False):
+                self._put(int(number), row)
+
+    def _put(self, number: int, row: np.ndarray) -> None:
+        place = self._next
+        self._next = (place + 1) % len(self._owner)
+        if self._owner[place] >= 0:
+            self.slot[self._owner[place]] = -1
+        self._owner[place], self.slot[number] = number, place
+        self.rows[place] = row

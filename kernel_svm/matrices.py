@@ -1,0 +1,105 @@
+"""Squared distances and kernel matrices as one process sees them: its own, or shared with others of its node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import numpy as np
+
+from kernel_svm.kernel import (
+    Samples,
+    distances_strip,
+    kernel_minus_one,
+    kernel_strip,
+    n_strips,
+    squared_distances,
+)
+from kernel_svm.layout import DISTANCES
+from kernel_svm.plan import Plan, choose_plan
+from kernel_svm.pool import Pool, SharedBuffers, SharedMatrix
+
+log = logging.getLogger(__name__)
+
+
+class Matrices(Protocol):
+    """What the plan keeps, made when it is first asked for; all of it is only read."""
+
+    plan: Plan
+
+    @property
+    def distances(self) -> np.ndarray | None:
+        """Squared distances of all samples, float32 (width, width), if the plan keeps them."""
+
+    def kernel(self, gamma: float) -> AbstractContextManager[np.ndarray | None]:
+        """K - 1 of all samples, float32 (width, width), if the plan keeps it; valid inside the context."""
+
+
+class PrivateMatrices:
+    """Matrices of this process alone; K - 1 is kept until another gamma is asked for."""
+
+    def __init__(self, samples: Samples, plan: Plan) -> None:
+        self.plan, self._samples = plan, samples
+        self.distances = squared_distances(samples) if plan.distances else None
+        self._gamma: float | None = None
+        self._kernel: np.ndarray | None = None
+
+    @contextmanager
+    def kernel(self, gamma: float) -> Iterator[np.ndarray | None]:
+        if self.plan.kernel == "whole" and gamma != self._gamma:
+            self._gamma = None  # while there is something of both
+            self._kernel = kernel_minus_one(self._samples, gamma, self.distances, self._kernel)
+            self._gamma = gamma
+        yield self._kernel
+
+
+class NodeMatrices:
+    """Matrices that processes of this node fill together."""
+
+    def __init__(self, samples: Samples, plan: Plan, matrices: Mapping[str, SharedMatrix]) -> None:
+        self.plan, self._samples = plan, samples
+        self._matrices = matrices  # the memory of `distances` goes with them
+        self._pool = Pool([matrix for name, matrix in matrices.items() if name != DISTANCES])
+        self.distances: np.ndarray | None = None
+        if DISTANCES in matrices:
+            self.distances = matrices[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
+
+    @contextmanager
+    def kernel(self, gamma: float) -> Iterator[np.ndarray | None]:
+        if self.plan.kernel != "whole":
+            yield None
+            return
+        with self._pool.holding(
+            gamma, lambda strip, out: kernel_strip(self._samples, gamma, self.distances, strip, out)
+        ) as kernel:
+            yield kernel
+
+
+def keep(
+    samples: Samples, multiclass: str, n_penalties: int, memory: int, buffers: SharedBuffers, sharers: int
+) -> Matrices:
+    """The matrices of the fastest plan for `memory` bytes per process.
+
+    buffers: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as the node had room for.
+    sharers: processes that share them. All use the memory that the first of them was given, so that all choose the
+    same plan. Raises MemoryError as `choose_plan` does.
+    """
+    n = n_strips(samples.width)
+    there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
+    if there:
+        memory = Pool(list(there.values())[:1]).agree(memory)
+    while there:
+        n_kernels = len(there.keys() - {DISTANCES})
+        plan = choose_plan(samples, multiclass, n_penalties, 1, memory, sharers, n_kernels, DISTANCES in there)
+        names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
+        lacking = next((name for name in names if not there[name].reserve()), None)
+        if names and lacking is None:
+            log.info("%s", plan)
+            return NodeMatrices(samples, plan, {name: there[name] for name in names})
+        names = list(there)
+        there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
+    plan = choose_plan(samples, multiclass, n_penalties, 1, memory)
+    log.info("%s", plan)
+    return PrivateMatrices(samples, plan)

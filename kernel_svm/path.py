@@ -1,0 +1,334 @@
+"""One binary problem solved for every C of a list, from the smallest to the largest.
+
+The solutions for neighbouring C have most in common, so each starts from the one before, scaled by an exact
+line search. Two cases need something else. If no multiplier of a solution touches its bound C, the same
+solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
+takes fewer iterations.
+
+Within one C, lanes that cannot move any more leave the problem for a while (LIBSVM's shrinking rule); the rest
+is gathered into a small dense matrix that stays in the processor's cache. Where the rest is large, those that violate
+most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
+learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from jit import LANES
+from jit.simd import aligned_zeros, compiled, fma, load, prefetch, splat, store, widen
+from kernel_svm.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
+
+CHECK = 200  # iterations between two looks at whether gathering pays
+GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
+MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
+WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active,
+LEFT_OVER = 0.2  # and which part of their violation they are left with
+AHEAD = 64  # rows that are asked for together with a missing one
+FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
+GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
+
+# Where a walk stands, in an int64 array, so that it can pause for a missing row and go on as if it had not.
+AT, STARTED, DONE, SPENT, LEFT, WANTED = range(6)
+
+
+@compiled
+def _active(sign, f, up, low, extremes, lanes):
+    """Write the lanes that may still move to ``lanes``; return how many."""
+    least, most = extremes
+    count = 0
+    for t in range(sign.size):
+        if (up[t] and low[t]) or (up[t] and f[t] <= most) or (low[t] and f[t] >= least):
+            lanes[count] = t
+            count += 1
+    return count
+
+
+@compiled
+def _most_violating(f, up, low, lanes):
+    """At most WORKING of the lanes, in their order: half of them those that most want to rise, half to fall."""
+    rising, falling = np.full(lanes.size, np.inf), np.full(lanes.size, -np.inf)
+    for p in range(lanes.size):
+        t = lanes[p]
+        if up[t]:
+            rising[p] = f[t]
+        if low[t]:
+            falling[p] = f[t]
+    chosen = np.zeros(lanes.size, np.bool_)
+    chosen[np.argsort(rising)[: WORKING // 2]] = True
+    chosen[np.argsort(falling)[-WORKING // 2 :]] = True
+    return lanes[chosen]
+
+
+@compiled
+def _wish(slot, columns, f, up, low, extremes, column, wanted):
+    """List ``column`` and others that are far from optimal and not there; return how many."""
+    least, most = extremes
+    middle = (least + most) / 2
+    wanted[0] = column
+    count = 1
+    for t in range(f.size):
+        if count == min(AHEAD, wanted.size):
+            break
+        missing = slot[columns[t]] < 0 and columns[t] != column
+        if missing and ((up[t] and f[t] < middle) or (low[t] and f[t] > middle)):
+            wanted[count] = columns[t]
+            count += 1
+    return count
+
+
+@compiled
+def _gather(rows, slot, columns, matrix):
+    for p in range(columns.size):
+        row = slot[columns[p]]
+        for q in range(columns.size):
+            matrix[p, q] = rows[row, columns[q]]
+
+
+@compiled
+def _aligned(count, width):
+    """float32 zeros (count, width) that begin on a 64-byte border."""
+    raw = np.zeros(count * width + LANES, np.float32)
+    start = (-raw.ctypes.data // 4) % LANES
+    return raw[start : start + count * width].reshape(count, width)
+
+
+@compiled
+def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, tolerance, limit, extremes):
+    """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
+    moved = beta.copy()
+    top_lanes, now = lanes, lanes
+    source, source_slot, source_columns = rows, slot, columns[lanes]
+    done = spent = 0
+    # The state of the gathered problem begins as that of the whole one.
+    sub_f, sub_beta, sub_sign = f[lanes], beta[lanes], sign[lanes]
+    while True:
+        count = now.size
+        width = -(-count // LANES) * LANES
+        matrix = _aligned(count, width)
+        _gather(source, source_slot, source_columns, matrix)
+        blocks = np.arange(width // LANES).astype(np.int32)
+        own_slot = np.arange(width).astype(np.int32)
+        g, b, s = np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+        g[:count], b[:count], s[:count] = sub_f, sub_beta, sub_sign
+        sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+        set_masks(s, b, bound, sub_up, sub_low)
+        kept = np.empty(width, np.int64)
+        while True:
+            status, k, _ = iterate(
+                matrix, own_slot, blocks, s, g, b, sub_up, sub_low, bound, tolerance, min(CHECK, limit - done), extremes
+            )
+            done += k
+            spent += k
+            if status == CONVERGED or done == limit:
+                break
+            m = _active(s, g, sub_up, sub_low, extremes, kept)
+            if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
+                break
+        for p in range(count):
+            moved[now[p]] = b[p]
+        if status == CONVERGED or done == limit:
+            break
+        keep = kept[:m]
+        now = now[keep]
+        sub_f, sub_beta, sub_sign = g[keep], b[keep], s[keep]
+        source, source_slot, source_columns = matrix, own_slot, keep
+        spent = 0
+    for t in top_lanes:
+        change = moved[t] - beta[t]
+        if change != 0.0:
+            step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
+            for at in range(0, f.size, LANES):
+                prefetch(rows, row + columns[at] + PREFETCH)
+                store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
+            beta[t] = moved[t]
+    set_masks(sign, beta, bound, up, low)
+    return status, done
+
+
+@compiled
+def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance, limit, state, wanted):
+    """One C from where ``f`` and ``beta`` stand; wanted rows are columns in ``wanted[:state[WANTED]]``."""
+    extremes = np.empty(2)
+    lanes = np.empty(sign.size, np.int64)
+    while True:
+        at_most = min(state[LEFT], limit - state[DONE])
+        status, k, column = iterate(rows, slot, blocks, sign, f, beta, up, low, bound, tolerance, at_most, extremes)
+        state[DONE] += k
+        state[SPENT] += k
+        state[LEFT] -= k
+        if status == MISSING:
+            state[WANTED] = _wish(slot, columns, f, up, low, extremes, column, wanted)
+            return MISSING
+        if status == CONVERGED or state[DONE] >= limit:
+            return status
+        count = _active(sign, f, up, low, extremes, lanes)
+        partial = count > MAX_ACTIVE
+        size, spared = (WORKING, sign.size) if partial else (count, sign.size - count)
+        cost = GATHER * size * size
+        if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
+            cost += size * sign.size
+        if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
+            gathered, goal = lanes[:count].copy(), tolerance
+            if partial:
+                gathered = _most_violating(f, up, low, gathered)
+                goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
+            missing = 0
+            for t in gathered:
+                if slot[columns[t]] < 0:
+                    wanted[missing] = columns[t]
+                    missing += 1
+            if missing:
+                state[WANTED] = missing
+                return MISSING
+            _, k = _solve_gathered(
+                rows, slot, columns, gathered, sign, f, beta, up, low, bound, goal, limit - state[DONE], extremes
+            )
+            state[DONE] += k
+            state[SPENT] = 0
+        state[LEFT] = CHECK
+
+
+@compiled
+def _start(sign, f, beta, bound, previous, converged):
+    """Set ``f`` and ``beta`` to where the search for ``bound`` begins; True if that is the solution already."""
+    linear = quadratic = largest = 0.0
+    support = free = 0
+    for t in range(sign.size):
+        if sign[t] != 0 and beta[t] != 0.0:
+            alpha = abs(beta[t])
+            linear += alpha
+            quadratic += beta[t] * (f[t] + sign[t])
+            largest = max(largest, alpha)
+            support += 1
+            free += alpha < previous
+    if converged and 0.0 < largest < previous:
+        return True
+    least, most = np.inf, -np.inf
+    if previous > 0.0:
+        ratio = bound / previous
+        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        for t in range(sign.size):
+            if sign[t] != 0:
+                alpha = abs(beta[t])
+                alpha = bound if alpha == previous and scale == ratio else min(alpha * scale, bound)
+                beta[t] = alpha * sign[t]
+                f[t] = scale * (f[t] + sign[t]) - sign[t]
+                if alpha < bound if sign[t] > 0 else alpha > 0.0:
+                    least = min(least, f[t])
+                if alpha > 0.0 if sign[t] > 0 else alpha < bound:
+                    most = max(most, f[t])
+    if previous == 0.0 or (FREE * free < support and most - least > GAP):
+        for t in range(sign.size):
+            beta[t] = 0.0
+            f[t] = -sign[t]
+    return False
+
+
+@compiled
+def _intercept(sign, f, up, low):
+    """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
+    total, free, least, most = 0.0, 0, np.inf, -np.inf
+    for t in range(sign.size):
+        if up[t] and low[t]:
+            total += f[t]
+            free += 1
+        elif up[t]:
+            least = min(least, f[t])
+        elif low[t]:
+            most = max(most, f[t])
+    return total / free if free else (least + most) / 2
+
+
+@compiled
+def _walk(rows, slot, blocks, columns, sign, f, beta, up, low, penalties, tolerance, limit, state, wanted,
+          betas, rhos, iterations, converged):  # fmt: skip
+    """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
+    while state[AT] < penalties.size:
+        c = state[AT]
+        bound = penalties[c]
+        if not state[STARTED]:
+            same = _start(sign, f, beta, bound, penalties[c - 1] if c else 0.0, c > 0 and converged[c - 1])
+            set_masks(sign, beta, bound, up, low)
+            state[STARTED], state[DONE], state[SPENT], state[LEFT] = 1, 0, 0, CHECK
+            if same:
+                betas[c], rhos[c], converged[c], iterations[c] = betas[c - 1], rhos[c - 1], True, 0
+                state[AT], state[STARTED] = c + 1, 0
+                continue
+        status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance, limit, state, wanted)
+        if status == MISSING:
+            return MISSING
+        betas[c], rhos[c] = beta, _intercept(sign, f, up, low)
+        converged[c], iterations[c] = status == CONVERGED, state[DONE]
+        state[AT], state[STARTED] = c + 1, 0
+    return CONVERGED
+
+
+class Kernel(Protocol):
+    """Rows of K - 1: row ``slot[t]`` of ``rows``, float32 (any, width), is row t; -1 if it is not there."""
+
+    rows: np.ndarray
+    slot: np.ndarray
+
+    def fetch(self, wanted: np.ndarray) -> None:
+        """Bring in rows that are not there, at most MAX_ACTIVE; others may go."""
+
+
+class Whole:
+    """A matrix that is in memory: float32 (m, width), its width whole vectors."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.rows = matrix
+        self.slot = np.arange(matrix.shape[1], dtype=np.int32)
+
+    def fetch(self, wanted: np.ndarray) -> None:
+        raise AssertionError("a whole matrix misses no row")
+
+
+@dataclass(frozen=True)
+class Path:
+    """Solutions of one binary problem along C.
+
+    columns: int64 (n_lanes,), the column of each lane. betas: float64 (n_penalties, n_lanes), y * alpha.
+    rhos: float64 (n_penalties,); the decision value is sum(beta * K) - rho, positive for sign +1.
+    iterations: int64, converged: bool, both (n_penalties,).
+    """
+
+    columns: np.ndarray
+    betas: np.ndarray
+    rhos: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+
+
+def solve_path(
+    kernel: Kernel, sign: np.ndarray, penalties: Sequence[float] | np.ndarray, tolerance: float, max_iter: int
+) -> Path:
+    """Solve one binary problem for ascending ``penalties``.
+
+    kernel: rows of K - 1. sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
+    max_iter: iterations per C after which it is given up and reported as not converged.
+    """
+    blocks = np.flatnonzero(sign.reshape(-1, LANES).any(axis=1)).astype(np.int32)
+    columns = (blocks[:, None].astype(np.int64) * LANES + np.arange(LANES)).ravel()
+    lanes = len(columns)
+    f, beta = aligned_zeros((lanes,), np.float64), aligned_zeros((lanes,), np.float64)
+    up, low = aligned_zeros((lanes,), np.uint8), aligned_zeros((lanes,), np.uint8)
+    count = len(penalties)
+    path = Path(
+        columns, np.zeros((count, lanes)), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    )
+    state, wanted = np.zeros(6, np.int64), np.empty(lanes, np.int64)
+    arguments = (blocks, columns, sign[columns], f, beta, up, low, np.array(penalties, np.float64), tolerance, max_iter)
+    while _walk(
+        kernel.rows, kernel.slot, *arguments, state, wanted, path.betas, path.rhos, path.iterations, path.converged
+    ):
+        kernel.fetch(wanted[: state[WANTED]])
+    return path

@@ -1,0 +1,104 @@
+"""What is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jit import LANES
+from kernel_svm.kernel import Samples
+from kernel_svm.multiclass import machines_of
+from kernel_svm.path import MAX_ACTIVE
+
+CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+THREADS = 2  # where processes share a matrix: the cores of those that wait for another gamma's are not idle then
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which matrices one process keeps; none of it changes a result.
+
+    distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
+    at a time), "whole" (of all samples) or "rows" (computed on demand, ``capacity`` of them kept).
+    need: bytes at most, this process's part of what it shares included. kernels: "whole" matrices, each of one gamma,
+    that the processes of a node share. threads: classes that one process solves at the same time.
+    """
+
+    distances: bool
+    kernel: str
+    capacity: int
+    need: int
+    description: str
+    kernels: int = 1
+    threads: int = 1
+
+    def __str__(self) -> str:
+        return self.description
+
+
+def choose_plan(
+    samples: Samples,
+    multiclass: str,
+    n_penalties: int,
+    n_folds: int,
+    memory: int,
+    sharers: int = 1,
+    kernels: int = 1,
+    distances: bool = True,
+) -> Plan:
+    """The fastest plan that fits ``memory`` bytes per process.
+
+    n_folds: folds that are solved in one call. sharers: processes of this node that share the squared
+    distances and, for one-vs-rest, kernel matrices, each counted with its part of them. kernels: kernel matrices
+    at most. distances: whether squared distances may be kept.
+    Raises MemoryError, which says what is needed, where not even the most frugal plan fits, and ValueError if
+    ``multiclass`` is neither "ovo" nor "ovr".
+    """
+    width, k = samples.width, len(samples.classes)
+    machines_of(k, multiclass)
+    part = 4 * width * width // sharers  # of a matrix of all samples
+    if multiclass == "ovo":
+        largest = sum(sorted(int(size) for size in samples.first[1:] - samples.first[:-1])[-2:])
+        solutions = 12 * width * (k - 1) * n_penalties * n_folds
+        base, kernel, kernels = 4 * largest**2, "pairs", 0
+    else:
+        solutions = 12 * width * k * n_penalties * n_folds
+        base, kernel = part, "whole"
+    gathered = 8 * MAX_ACTIVE * min(MAX_ACTIVE, width)  # a gathered problem twice
+    # Besides: solutions, blocks of K and of decision values, the samples.
+    working = gathered + solutions + 4 * CHUNK + 4 * samples.panels.size
+    capacity, threads = 0, 1
+    if multiclass == "ovr":
+        more_threads = THREADS - 1 if sharers > 1 else 0
+        kernels = min(kernels, max(0, (memory - working - more_threads * gathered) // part))
+        base = part * kernels
+        if kernels:
+            threads += more_threads
+            working += more_threads * gathered
+        else:
+            capacity = (memory - working) // (4 * width)
+            base, kernel = 4 * width * capacity, "rows"
+    fits = distances and working + base + part <= memory and kernel != "rows"
+    need = working + base + (part if fits else 0)
+    fewest = min(width, MAX_ACTIVE + LANES)
+    if need > memory or (kernel == "rows" and capacity < fewest):
+        least = working + (4 * width * fewest if kernel == "rows" else base)
+        raise MemoryError(
+            f"{multiclass} over {len(samples.place)} samples of {k} classes, {n_penalties} values of C and {n_folds} "
+            f"folds at once needs {_gb(least)} for each process, {_gb(memory)} are allowed: give more memory, "
+            f"use fewer processes or solve fewer folds at once"
+        )
+    text = {
+        "pairs": "K of one class pair at a time",
+        "whole": "K of all samples"
+        + (f" for {kernels} gammas" if kernels > 1 else "")
+        + (f", {threads} classes at a time" if threads > 1 else ""),
+        "rows": f"rows of K on demand, {capacity} of {width} kept",
+    }[kernel]
+    kept = "squared distances kept" if fits else "squared distances computed when needed"
+    shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
+    description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
+    return Plan(fits, kernel, capacity, need, description, kernels, threads)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,165 @@
+"""Square matrices that the processes of a node fill together and then read, each of them in memory once.
+
+A matrix is filled strip by strip: whoever needs it takes strips that nobody works on, and waits for the others at the
+end. A pool has several matrices and gives out the one that holds what is wanted, or replaces what nobody uses.
+
+Locks are byte ranges (POSIX record locks) of the file that the shared memory is, so they end with the process that
+holds them: one that is killed in a strip leaves it to be done again, and whoever waits for it goes on. Nobody waits for
+a strip while holding another, nor for a matrix while holding one, so there is no circle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from kernel_svm.layout import HEADER
+
+PAUSE = 0.05  # seconds between two looks at whether a matrix has become free
+USE, CHOOSE, STRIPS = 0, 1, 2  # bytes that are locked: while a matrix is used, while one is chosen, from here on strips
+
+Fill = Callable[[int, np.ndarray], object]  # writes strip s of the float32 (width, width) matrix
+
+
+class SharedBuffers(Protocol):
+    """Memory of this node, zero at first, that several processes have attached."""
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """uint8 buffers by name, sized as `layout.buffer_sizes` says."""
+
+    def path(self, name: str) -> Path:
+        """A file that the processes can open to lock bytes of it."""
+
+
+class SharedMatrix:
+    """A float32 (width, width) matrix in shared memory of this node.
+
+    buffers, name: where it lies.
+    """
+
+    def __init__(self, buffers: SharedBuffers, name: str, width: int, n_strips: int) -> None:
+        memory = buffers.arrays[name]
+        self.values = memory[HEADER:].view(np.float32).reshape(width, width)
+        self.holds = memory[:8].view(np.float64)  # 0 for nothing
+        self.taken = memory[8:16].view(np.int64)  # the turn in which it was last chosen
+        self.agreed = memory[16:24].view(np.int64)
+        self.done = memory[24 : 24 + n_strips]
+        if 24 + n_strips > HEADER:
+            raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} are provided for")
+        self._size = len(memory)
+        self._file = os.open(buffers.path(name), os.O_RDWR)
+        self._buffers = buffers  # its memory goes with it
+
+    def reserve(self) -> bool:
+        """Take the memory now; False where there is not enough, which would be a bus error when it is written."""
+        try:
+            os.posix_fallocate(self._file, 0, self._size)
+        except OSError:
+            return False
+        return True
+
+    def lock(self, byte: int, kind: int) -> bool:
+        """Lock a byte; with LOCK_NB in `kind`, False where others prevent it."""
+        try:
+            fcntl.lockf(self._file, kind, 1, byte)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, byte: int) -> None:
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+
+    def fill(self, fill: Fill) -> np.ndarray:
+        """The whole matrix, read-only, after what nobody has done yet was done here."""
+        left: list[int] = list(range(len(self.done)))
+        for kind in (fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX):
+            left = [strip for strip in left if not self._fill_strip(strip, fill, kind)]
+        values = self.values.view()
+        values.flags.writeable = False
+        return values
+
+    def _fill_strip(self, strip: int, fill: Fill, kind: int) -> bool:
+        """Whether the strip is done; looked at under its lock, so that what is in it is seen as well."""
+        if not self.lock(STRIPS + strip, kind):
+            return False
+        try:
+            if not self.done[strip]:
+                fill(strip, self.values)
+                self.done[strip] = 1
+        finally:
+            self.unlock(STRIPS + strip)
+        return True
+
+
+class Pool:
+    """Matrices that hold different things in turn; all processes give them in the same order."""
+
+    def __init__(self, matrices: Sequence[SharedMatrix]) -> None:
+        self._matrices = matrices
+        self._busy = False
+
+    def agree(self, number: int) -> int:
+        """The number that the first process gave."""
+        with self._choosing():
+            agreed = self._matrices[0].agreed
+            agreed[0] = agreed[0] or number
+            return int(agreed[0])
+
+    @contextmanager
+    def holding(self, what: float, fill: Fill) -> Iterator[np.ndarray]:
+        """A matrix that holds `what` (not 0), read-only, for as long as the context lasts.
+
+        Waits while others use all matrices for something else. fill: writes a strip of it.
+        Raises RuntimeError inside a context of the same process, which could wait for itself.
+        """
+        if self._busy:
+            raise RuntimeError("a process can use one matrix of a pool at a time")
+        self._busy = True
+        try:
+            matrix = self._taken(what)
+            try:
+                yield matrix.fill(fill)
+            finally:
+                matrix.unlock(USE)
+        finally:
+            self._busy = False
+
+    def _taken(self, what: float) -> SharedMatrix:
+        """A matrix that holds `what`, if only its name so far, locked against being replaced."""
+        while True:
+            with self._choosing():
+                matrix = self._chosen(what)
+                if matrix is not None:
+                    matrix.lock(USE, fcntl.LOCK_SH)
+                    matrix.taken[0] = 1 + max(int(other.taken[0]) for other in self._matrices)
+                    return matrix
+            time.sleep(PAUSE)
+
+    def _chosen(self, what: float) -> SharedMatrix | None:
+        """The matrix that holds `what`; else, emptied for it, the one unused for longest; None if all are used."""
+        for matrix in self._matrices:
+            if matrix.holds[0] == what:
+                return matrix
+        for matrix in sorted(self._matrices, key=lambda matrix: int(matrix.taken[0])):
+            if matrix.lock(USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                matrix.holds[0] = 0  # first: whoever is killed here leaves nothing that looks done
+                matrix.done[:] = 0
+                matrix.holds[0] = what
+                return matrix
+        return None
+
+    @contextmanager
+    def _choosing(self) -> Iterator[None]:
+        self._matrices[0].lock(CHOOSE, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            self._matrices[0].unlock(CHOOSE)

@@ -1,0 +1,197 @@
+"""Sequential minimal optimisation over a kernel matrix that is read in place.
+
+One binary problem, written with the signed multipliers ``b = y * alpha``:
+
+    minimise  1/2 b'Kb - y'b   subject to   sum(b) = 0,   0 <= y b <= C
+
+Its gradient ``f = K b - y`` needs no label in the inner loops, and as ``sum(b) = 0`` it is the same for K and
+for K - 1, which is what the matrices here hold (float32 keeps its precision there when gamma is tiny).
+``f`` and ``b`` are double over the one float32 matrix: they are updated, never recomputed.
+
+The pair to move is chosen by second order (WSS2: Fan, Chen and Lin, "Working set selection using second
+order information for training support vector machines", JMLR 6, 2005), the stopping rule is LIBSVM's.
+
+Lanes. A problem covers whole blocks of 16 columns of the matrix: those that hold at least one of its samples.
+Lane ``t`` is column ``16 * blocks[t // 16] + t % 16``, and row ``slot[column]`` of ``rows`` is that column's
+row of K - 1 (-1: not in memory now). Lanes of no sample have sign 0: neither mask admits them, their f
+is meaningless.
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from jit import LANES
+from jit.simd import (
+    both,
+    choose,
+    compiled,
+    fma,
+    lane,
+    less,
+    load,
+    mul,
+    narrow,
+    nonzero,
+    prefetch,
+    splat,
+    store,
+    sub,
+    widen,
+)
+
+CONVERGED, LIMIT, MISSING = 0, 1, 2
+PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
+TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
+
+
+@njit(inline="always")
+def _step_block(rows, row_i, row_j, column, f, up, low, t, step, back, b, least, where, most):
+    """One block of `_step_and_first` on one set of accumulators."""
+    prefetch(rows, row_j + column + PREFETCH)
+    value = fma(step, widen(load(rows, row_i + column)), load(f, t))
+    value = fma(back, widen(load(rows, row_j + column)), value)
+    store(f, t, value)
+    candidate = choose(nonzero(load(up, t)), value, splat(np.inf))
+    better = less(candidate, least)
+    least = choose(better, candidate, least)
+    where = choose(better, splat(np.int32(b)), where)
+    candidate = choose(nonzero(load(low, t)), value, splat(-np.inf))
+    return least, where, choose(less(most, candidate), candidate, most)
+
+
+@compiled
+def _step_and_first(rows, row_i, row_j, blocks, f, up, low, delta):
+    """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane, max f over ``low``)."""
+    step, back = splat(delta), splat(-delta)
+    least_0, where_0, most_0 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
+    least_1, where_1, most_1 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
+    for b in range(0, blocks.size - 1, 2):  # two sets of accumulators hide the latency of the comparisons
+        least_0, where_0, most_0 = _step_block(
+            rows, row_i, row_j, blocks[b] * LANES, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
+        )
+        least_1, where_1, most_1 = _step_block(
+            rows, row_i, row_j, blocks[b + 1] * LANES, f, up, low, (b + 1) * LANES, step, back, b + 1,
+            least_1, where_1, most_1,
+        )  # fmt: skip
+    if blocks.size % 2:
+        b = blocks.size - 1
+        least_0, where_0, most_0 = _step_block(
+            rows, row_i, row_j, blocks[b] * LANES, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
+        )
+    better = less(least_1, least_0)
+    least_0 = choose(better, least_1, least_0)
+    where_0 = choose(better, where_1, where_0)
+    most_0 = choose(less(most_0, most_1), most_1, most_0)
+    least, first, most = np.inf, 0, -np.inf
+    for p in range(LANES):
+        value = lane(least_0, p)
+        if value < least:
+            least, first = value, np.intp(lane(where_0, p)) * LANES + p
+        most = max(most, lane(most_0, p))
+    return least, first, most
+
+
+@njit(inline="always")
+def _second_block(rows, row, f, low, t, base, b, gain, cost, where):
+    """One block of `_second` on one set of accumulators."""
+    zero, tau = splat(np.float32(0)), splat(np.float32(TAU))
+    prefetch(rows, row + PREFETCH)
+    gap = narrow(sub(load(f, t), base))
+    curvature = sub(zero, load(rows, row))
+    curvature = choose(less(curvature, tau), tau, curvature)
+    square = mul(gap, choose(less(zero, gap), gap, zero))
+    better = both(nonzero(load(low, t)), less(mul(gain, curvature), mul(square, cost)))
+    return (
+        choose(better, square, gain),
+        choose(better, curvature, cost),
+        choose(better, splat(np.int32(b)), where),
+    )
+
+
+@compiled
+def _second(rows, row_i, blocks, f, low, f_i):
+    """The lane of ``low`` that lowers the objective most together with i: max (f_t - f_i)^2 / -(K - 1)_it.
+
+    Gains are kept as numerator and denominator and compared crosswise, which spares the division.
+    """
+    base = splat(f_i)
+    gain_0, cost_0, where_0 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
+    gain_1, cost_1, where_1 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
+    for b in range(0, blocks.size - 1, 2):
+        gain_0, cost_0, where_0 = _second_block(
+            rows, row_i + blocks[b] * LANES, f, low, b * LANES, base, b, gain_0, cost_0, where_0
+        )
+        gain_1, cost_1, where_1 = _second_block(
+            rows, row_i + blocks[b + 1] * LANES, f, low, (b + 1) * LANES, base, b + 1, gain_1, cost_1, where_1
+        )
+    if blocks.size % 2:
+        b = blocks.size - 1
+        gain_0, cost_0, where_0 = _second_block(
+            rows, row_i + blocks[b] * LANES, f, low, b * LANES, base, b, gain_0, cost_0, where_0
+        )
+    better = less(mul(gain_0, cost_1), mul(gain_1, cost_0))
+    gain_0 = choose(better, gain_1, gain_0)
+    cost_0 = choose(better, cost_1, cost_0)
+    where_0 = choose(better, where_1, where_0)
+    best, second = np.float32(0), -1
+    for p in range(LANES):
+        value = lane(gain_0, p) / lane(cost_0, p)
+        if value > best:
+            best, second = value, np.intp(lane(where_0, p)) * LANES + p
+    return second
+
+
+@compiled
+def set_masks(sign, beta, bound, up, low):
+    """``up``: lanes whose beta may rise, ``low``: lanes whose beta may fall, as bytes."""
+    for t in range(sign.size):
+        up[t] = sign[t] != 0 and beta[t] < (bound if sign[t] > 0 else 0.0)
+        low[t] = sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bound)
+
+
+@compiled
+def iterate(rows, slot, blocks, sign, f, beta, up, low, bound, tolerance, limit, extremes):
+    """At most ``limit`` iterations. Returns (status, iterations, column of the row that is missing or -1).
+
+    ``extremes`` receives min f over ``up`` and max f over ``low``. Whatever the status, ``f`` and ``beta``
+    agree with each other, so that a later call goes on from there.
+    """
+    width = rows.shape[1]
+    row_i = row_j = 0
+    delta = 0.0
+    done = 0
+    while True:
+        least, i, most = _step_and_first(rows, row_i, row_j, blocks, f, up, low, delta)
+        extremes[0], extremes[1] = least, most
+        if not most - least >= tolerance:
+            return CONVERGED, done, -1
+        if done == limit:
+            return LIMIT, done, -1
+        delta = 0.0
+        column_i = np.intp(blocks[i // LANES]) * LANES + i % LANES
+        if slot[column_i] < 0:
+            return MISSING, done, column_i
+        row_i = np.intp(slot[column_i]) * width
+        j = _second(rows, row_i, blocks, f, low, least)
+        if j < 0:
+            return CONVERGED, done, -1
+        column_j = np.intp(blocks[j // LANES]) * LANES + j % LANES
+        if slot[column_j] < 0:
+            return MISSING, done, column_j
+        row_j = np.intp(slot[column_j]) * width
+        top_i, bottom_i = (bound, 0.0) if sign[i] > 0 else (0.0, -bound)
+        top_j, bottom_j = (bound, 0.0) if sign[j] > 0 else (0.0, -bound)
+        curvature = -2.0 * np.float64(rows[slot[column_i], column_j])
+        delta = (f[j] - f[i]) / max(curvature, TAU)
+        room_i, room_j = top_i - beta[i], beta[j] - bottom_j
+        delta = min(delta, room_i, room_j)
+        beta[i] = top_i if delta == room_i else beta[i] + delta
+        beta[j] = bottom_j if delta == room_j else beta[j] - delta
+        up[i], low[i] = beta[i] < top_i, beta[i] > bottom_i
+        up[j], low[j] = beta[j] < top_j, beta[j] > bottom_j
+        done += 1

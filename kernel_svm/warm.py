@@ -1,0 +1,33 @@
+"""Compilation, once per node."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from kernel_svm.grid import solve_gamma
+from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
+from kernel_svm.plan import Plan
+
+
+def warm_up() -> None:
+    """Have everything compiled, one process of this node and user after the other.
+
+    The first process compiles and fills numba's cache, the others read it. Where no cache folder can be
+    written, each process compiles for itself.
+    """
+    with (Path(tempfile.gettempdir()) / f"mnist-svm-warm-up-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        x = np.random.default_rng(0).normal(size=(60, 4))
+        samples = prepare(x, np.arange(60) % 3)
+        distances = squared_distances(samples)
+        kernel = kernel_minus_one(samples, 0.1, distances)
+        distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
+        folds = [(np.arange(10, 60), np.arange(10))]
+        for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
+                                   ("whole", None, kernel), ("rows", None, None)):  # fmt: skip
+            solve_gamma(samples, 0.1, [0.01, 10.0], folds, Plan(False, kind, samples.width, 0, ""), kept, matrix)

@@ -1,0 +1,48 @@
+"""The solvers by name, one file for each way to fit a grid. None is imported before a worker asks for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+
+from common.cluster.shared_arrays import NOTHING, SharedArrays
+from mnist_svm.problem import Fit, Point, Problem, Solver
+
+
+def make_solver(
+    name: str, device: str, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1
+) -> Solver:
+    """The solver called "shared", "sklearn", "cuml", "cuml-precomputed" or "auto".
+
+    "auto" is cuML on a GPU, else the shared-kernel solver, which there is on both.
+    device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
+    memory: bytes that this worker may use, which the shared-kernel solver keeps to. scratch: matrices that it can
+    share with others, `sharers` processes in all.
+    `SvmGrid.check` says whether the solver can work there.
+    """
+    if name == "auto":
+        name = "cuml" if device == "cuda" else "shared"
+    if name == "cuml-precomputed":
+        from mnist_svm.solvers.cuml import PrecomputedSolver
+
+        return PrecomputedSolver(multiclass)
+    if name == "shared" and device == "cuda":
+        from mnist_svm.solvers.cuda import CudaSolver
+
+        return CudaSolver(multiclass)
+    if name == "shared":
+        from mnist_svm.solvers.cpu import SharedSolver
+
+        return SharedSolver(multiclass, memory, scratch, sharers)
+    importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
+    if name == "sklearn":
+        from mnist_svm.solvers.peers import fit_sklearn as fit
+    else:
+        from mnist_svm.solvers.cuml import fit_cuml as fit
+
+    def pointwise(problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
+        for penalty, fold in points:
+            images, labels, validation, _ = problem.split(fold)
+            yield fit(images, labels, validation, penalty, gamma, multiclass)
+
+    return pointwise

@@ -1,0 +1,44 @@
+"""The grid solver of `kernel_svm` on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+import kernel_svm
+from common.cluster.shared_arrays import NOTHING, SharedArrays
+from kernel_svm import Samples
+from kernel_svm.matrices import Matrices, keep
+from mnist_svm.problem import Fit, Point, Problem, grids
+
+
+class SharedSolver:
+    """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows."""
+
+    def __init__(self, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1) -> None:
+        kernel_svm.warm_up()
+        self.multiclass, self.memory, self.scratch, self.sharers = multiclass, memory, scratch, sharers
+        self._kept: tuple[Samples, Matrices] | None = None
+
+    def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
+        samples, kept = self._prepared(problem, len(points))
+        everything = np.arange(len(problem.labels))
+        with kept.kernel(gamma) as kernel:
+            if points[0].fold is None:
+                for penalty, _ in points:
+                    model = kernel_svm.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
+                    yield Fit(model.predict(problem.test_images), model.n_support, model.converged)
+                return
+            for penalties, folds in grids(points):
+                cuts = [(np.delete(everything, problem.folds[fold]), everything[problem.folds[fold]]) for fold in folds]
+                for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
+                    yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
+
+    def _prepared(self, problem: Problem, n_points: int) -> tuple[Samples, Matrices]:
+        """Sorted samples and their matrices, made once."""
+        if self._kept is None:
+            samples = kernel_svm.prepare(problem.images, problem.labels)
+            kept = keep(samples, self.multiclass, n_points, self.memory, self.scratch, self.sharers)
+            self._kept = samples, kept
+        return self._kept

@@ -1,0 +1,63 @@
+"""Which launcher is told from which variables. The variables are those that the launchers were seen to set."""
+
+import pytest
+
+from common.cluster.launch import Launch, connect, launched
+from common.errors import UsageError
+
+BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
+SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
+PMIX = {"PMIX_RANK": "2", "PMIX_NAMESPACE": "slurm.pmix.7.0", "SLURM_MPI_TYPE": "pmix"}
+PMI2 = {"PMI_RANK": "2", "PMI_SIZE": "3", "SLURM_MPI_TYPE": "pmi2"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2", "PRTE_LAUNCHED": "1"}
+PRTERUN = {"PMIX_RANK": "2", "PRTE_LAUNCHED": "1"}
+MPIEXEC = {"PMI_RANK": "2", "PMI_SIZE": "3"}  # MPICH and Intel MPI
+# mpirun's daemons are tasks of a step of their own: two on the nodes other than the first one.
+DAEMONS = {**SRUN, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, Launch("", 1, 0)),
+        (BATCH, Launch("", 1, 0)),
+        (SRUN, Launch("srun", 3, 2)),
+        ({**SRUN, **PMIX}, Launch("srun", 3, 2)),
+        ({**SRUN, **PMI2}, Launch("srun", 3, 2)),
+        (MPIRUN, Launch("mpirun", 3, 2)),
+        ({**BATCH, **MPIRUN}, Launch("mpirun", 3, 2)),
+        ({**DAEMONS, **MPIRUN}, Launch("mpirun", 3, 2)),
+        ({**DAEMONS, **MPIRUN, "SLURM_MPI_TYPE": "pmix"}, Launch("mpirun", 3, 2)),
+        (PRTERUN, Launch("prterun", 0, 2)),
+        ({**DAEMONS, **PRTERUN}, Launch("prterun", 0, 2)),
+        (MPIEXEC, Launch("mpiexec", 3, 2)),
+        ({**DAEMONS, **MPIEXEC}, Launch("mpiexec", 3, 2)),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "", "SLURM_PROCID": "x"}, Launch("", 1, 0)),
+    ],
+    ids=[
+        "shell", "sbatch", "srun", "srun pmix", "srun pmi2", "mpirun", "mpirun in a job", "mpirun on its other nodes",
+        "mpirun on its other nodes, pmix by default", "prterun", "prterun on its other nodes", "mpiexec",
+        "mpiexec on its other nodes", "nonsense",
+    ],
+)  # fmt: skip
+def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], launch: Launch) -> None:
+    assert launched(environ) == launch
+
+
+@pytest.mark.parametrize(
+    ("launch", "fix"),
+    [
+        (Launch("srun", 3, 0), "start them with srun --mpi=pmix"),
+        (Launch("mpirun", 3, 0), "start them with the mpirun of that MPI"),
+    ],
+)
+def test_ranks_that_cannot_see_each_other_are_refused(program, launch: Launch, fix: str) -> None:  # type: ignore[no-untyped-def]
+    """MPI may be initialised once in a process, so each case has its own."""
+    code = f"from common.cluster.launch import *\ntry: connect({launch})\nexcept UsageError as error: print(error)"
+    said = program("-c", code).stdout
+    assert said.startswith(f"{launch.launcher} started 3 processes, but MPI (") and said.rstrip().endswith(fix)
+
+
+def test_too_few_nodes_are_refused() -> None:
+    with pytest.raises(UsageError, match="--expect-nodes 2, but there is 1"):
+        connect(Launch("", 1, 0), expect_nodes=2)

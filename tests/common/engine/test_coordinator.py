@@ -1,0 +1,232 @@
+"""The coordinator's decisions, with the test in the place of the agents."""
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.engine.coordinator import Coordinator, slots_of
+from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run
+from common.engine.study import Study
+from common.storage.history import read_journal
+from common.storage.journal import Journal
+from common.trial import Batch, Place, Result, Search, Trial
+
+
+def cost_of(trial: Trial) -> float:
+    return float(trial.params["cost"])
+
+
+HEADER = {"settings": {"experiment": "toy"}}
+
+
+class Played:
+    """A coordinator and the batches it has given to each slot."""
+
+    def __init__(self, folder: Path, search: Search, places: list[list[Place]], **options: Any):
+        self.study = Study([search], {}, {})
+        self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
+        self.drained: list[int] = []
+        journal = Journal(folder, HEADER)
+        self.coordinator = Coordinator(self.study, journal, self._tell, slots_of(places), cost_of, **options)
+        self.folder = folder
+        self.coordinator.step()
+
+    def _tell(self, rank: int, message: object) -> None:
+        if isinstance(message, Run):
+            self.given[rank, message.slot].append(message)
+        elif isinstance(message, Drain):
+            self.drained.append(rank)
+
+    def answer(self, slot: tuple[int, int], seconds: float = 9.0, value: float = 1.0) -> None:
+        """The slot finishes the first batch that it has."""
+        run = self.given[slot].pop(0)
+        results = tuple(Result(t.key, {"v": value}, seconds=seconds, attempt=run.attempt) for t in run.batch)
+        self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
+        self.coordinator.step()
+
+    def die(self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False) -> None:
+        self.given[slot].clear()
+        self.coordinator.handle(slot[0], Died(slot[1], cause, building))
+        self.coordinator.step()
+
+    def keys(self, slot: tuple[int, int]) -> list[list[str]]:
+        return [[trial.key for trial in run.batch] for run in self.given[slot]]
+
+
+def trials(n: int, per_batch: int = 1) -> Search:
+    every = [Trial(f"t{i}", {"cost": i}) for i in range(n)]
+    yield [tuple(every[i : i + per_batch]) for i in range(0, n, per_batch)]
+
+
+def places(*slots: int) -> list[list[Place]]:
+    return [[Place(f"host{rank}", rank, slot, "cpu") for slot in range(n)] for rank, n in enumerate(slots)]
+
+
+def test_costly_batches_first_over_all_ranks(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(6), places(2, 1))
+    assert [played.keys(slot) for slot in ((0, 0), (1, 0), (0, 1))] == [[["t5"]], [["t4"]], [["t3"]]]
+    played.answer((1, 0))
+    assert played.keys((1, 0)) == [["t2"]]
+    while not played.study.finished:
+        played.answer(next(slot for slot, runs in played.given.items() if runs))
+    assert played.coordinator.finished
+
+
+def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> None:
+    long = Played(tmp_path / "long", trials(50), places(1))
+    long.answer((0, 0), seconds=60.0)
+    assert len(long.given[0, 0]) == 1
+    short = Played(tmp_path / "short", trials(50), places(1))
+    short.answer((0, 0), seconds=0.005)
+    assert len(short.given[0, 0]) == 5
+
+
+def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def search() -> Search:
+        yield [(Trial("first", {"cost": 1}),)]
+        history = read_journal(tmp_path)
+        assert history is not None
+        heard.extend(history.results)
+
+    played = Played(tmp_path, search(), places(1))
+    played.answer((0, 0))
+    assert heard == ["first"] and played.coordinator.finished
+
+
+def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(4, per_batch=4), places(1, 1))
+    assert played.keys((0, 0)) == [["t0", "t1", "t2", "t3"]]
+    played.coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}),), 0))
+    played.die((0, 0))
+    assert played.keys((1, 0)) == [["t1"]] and played.given[1, 0][0].attempt == 2
+    assert played.keys((0, 0)) == [["t2", "t3"]]
+    played.die((1, 0), "Traceback\nValueError: no")
+    played.answer((0, 0))
+    assert played.study.finished
+    results = {outcome.trial.key: outcome.result for outcome in played.study.outcomes()}
+    assert [key for key, result in results.items() if result.failed] == ["t1"]
+    assert results["t1"].error == "Traceback\nValueError: no" and results["t1"].attempt == 2
+
+
+def test_a_slot_that_dies_three_times_in_a_row_is_given_up(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(8), places(1, 1))
+    for _ in range(3):
+        assert len(played.given[0, 0]) == 1
+        played.die((0, 0))
+        played.answer((1, 0))
+    assert played.given[0, 0] == [] and played.coordinator.n_slots == 1
+    while not played.study.finished:
+        played.answer((1, 0))
+    assert not any(outcome.result.failed for outcome in played.study.outcomes())
+
+
+def test_success_in_between_forgives(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(20), places(1, 1))
+    for _ in range(4):
+        played.die((0, 0))
+        played.answer((0, 0))
+    assert played.coordinator.n_slots == 2
+
+
+def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(2), places(1))
+    for _ in range(3):
+        played.die((0, 0), "Traceback\nImportError: no cuml", building=True)
+    assert played.coordinator.finished and not played.study.finished
+    assert "no cuml" in played.coordinator.first_cause
+    assert played.study.n_done == 0
+
+
+def test_nan_is_a_failure_infinity_is_not(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(2), places(1))
+    played.answer((0, 0), value=float("nan"))
+    assert played.keys((0, 0)) == [["t1"]] and played.given[0, 0][0].attempt == 2
+    played.answer((0, 0), value=float("nan"))
+    played.answer((0, 0), value=float("inf"))
+    results = [outcome.result for outcome in played.study.outcomes()]
+    assert results[0].values == {"v": float("inf")}
+    assert results[1].error == "the objective returned NaN as v"
+
+
+def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(3), places(1))
+    for key, attempt in (("t2", 1), ("t2", 2), ("t1", 1), ("t1", 2)):
+        (run,) = played.given.pop((0, 0))
+        assert (run.batch[0].key, run.attempt) == (key, attempt)
+        failed = Result(key, error="it takes 9 GB", seconds=9.0, attempt=attempt)
+        played.coordinator.handle(0, Returned(0, (failed,), 1))
+        played.coordinator.step()
+    played.answer((0, 0))
+    assert played.study.finished and played.coordinator.n_slots == 1
+    assert [result.error for _, result in played.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
+
+
+def test_a_signal_drains_and_nothing_is_handed_out_any_more(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(9), places(1, 1))
+    played.coordinator.handle(1, Interrupted(15))
+    played.answer((0, 0))
+    assert played.drained == [0, 1] and played.given[0, 0] == []
+    played.coordinator.handle(0, Drained(0))
+    assert not played.coordinator.finished
+    played.coordinator.handle(1, Drained(0))
+    assert played.coordinator.finished and not played.study.finished and played.study.n_done == 1
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_one_slot_alone_retries_too(tmp_path: Path, deaths: int) -> None:
+    played = Played(tmp_path, trials(1), places(1))
+    for _ in range(deaths):
+        played.die((0, 0))
+    if deaths == 1:
+        played.answer((0, 0))
+    assert played.coordinator.finished
+    assert [outcome.result.failed for outcome in played.study.outcomes()] == [deaths == 2]
+
+
+def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
+    """A library missing everywhere: every trial dies on every slot."""
+    played = Played(tmp_path, trials(9), places(1, 1))
+    while not played.coordinator.finished:
+        played.die(next(slot for slot, runs in played.given.items() if runs), "ModuleNotFoundError: sklearn")
+    assert not played.study.finished and played.coordinator.n_slots == 0
+    history = read_journal(tmp_path)
+    assert history is not None and history.results == {}
+
+
+def test_failures_before_the_first_success_are_recorded_with_it(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(4), places(1, 1))
+    played.die((0, 0))
+    assert played.keys((0, 0)) == [["t1"]]
+    played.answer((1, 0), value=float("nan"))
+    played.die((1, 0))  # t3, retried
+    assert played.study.n_done == 0
+    played.answer((0, 0))
+    assert {key for key, result in played.study.results.items() if result.failed} == {"t3"}
+    assert played.study.n_done == 2
+
+
+def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(9), places(1, 1), end=time.time() + 100)
+    played.answer((0, 0), seconds=8 * 30.0)  # 30 s per unit of cost: 100 s suffice for a cost of 3
+    assert played.keys((0, 0)) == [["t3"]] and not played.coordinator.finished
+    played.answer((1, 0), seconds=7 * 30.0)
+    assert played.keys((1, 0)) == [["t2"]]
+    for slot in ((0, 0), (1, 0), (0, 0), (1, 0)):
+        if played.given[slot]:
+            played.answer(slot, seconds=30.0 * float(played.given[slot][0].batch[0].params["cost"]))
+    assert played.coordinator.finished and not played.study.finished and played.coordinator.n_too_long == 3
+
+
+def test_batches_are_divided_only_where_there_are_few_for_so_many_slots(tmp_path: Path) -> None:
+    def halves(batch: Batch) -> list[Batch]:
+        return [batch[:2], batch[2:]]
+
+    few = Played(tmp_path / "few", trials(8, per_batch=4), places(2, 2), split_batch=halves)
+    assert sorted(len(runs[0].batch) for runs in few.given.values()) == [2, 2, 2, 2]
+    many = Played(tmp_path / "many", trials(80, per_batch=4), places(1, 1), split_batch=halves)
+    assert [len(runs[0].batch) for runs in many.given.values()] == [4, 4]

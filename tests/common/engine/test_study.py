@@ -1,0 +1,81 @@
+"""The bookkeeping of searches and rounds."""
+
+import pytest
+
+from common.engine.study import Study
+from common.errors import UsageError
+from common.trial import Result, Search, Trial
+
+
+def square(trial: Trial) -> Result:
+    return Result(trial.key, {"square": float(trial.params["x"]) ** 2})
+
+
+def two_rounds(name: str, seen: list[list[str]]) -> Search:
+    results = yield [(Trial(f"{name}0", {"x": 0}), Trial(f"{name}1", {"x": 1})), (Trial(f"{name}2", {"x": 2}),)]
+    seen.append([result.key for result in results])
+    best = max(results, key=lambda result: result.values["square"])
+    results = yield [(Trial(f"{name}-best", {"x": best.values["square"]}),)]
+    seen.append([result.key for result in results])
+
+
+def test_results_come_in_the_order_asked_and_rounds_do_not_wait_for_other_searches() -> None:
+    seen: dict[str, list[list[str]]] = {"a": [], "b": []}
+    study = Study([two_rounds(name, seen[name]) for name in seen], {}, {})
+    batches = study.start()
+    assert [len(batch) for batch in batches] == [2, 1, 2, 1]
+    of_a = [trial for batch in batches[:2] for trial in batch]
+    of_b = [trial for batch in batches[2:] for trial in batch]
+    for trial in reversed(of_a[1:]):
+        assert study.record(square(trial)) == []
+    (refit,) = study.record(square(of_a[0]))
+    assert refit[0].key == "a-best" and refit[0].params == {"x": 4.0}
+    assert seen["a"] == [["a0", "a1", "a2"]] and seen["b"] == []
+    study.record(square(refit[0]))
+    for trial in of_b:
+        more = study.record(square(trial))
+    study.record(square(more[0][0]))
+    assert study.finished and study.n_done == study.n_asked == 8
+    keys = [outcome.trial.key for outcome in study.outcomes()]
+    assert keys == ["a0", "a1", "a2", "a-best", "b0", "b1", "b2", "b-best"]
+
+
+def test_what_is_known_is_not_asked_again() -> None:
+    full = Study([two_rounds("a", [])], {}, {})
+    todo = full.start()
+    while todo:
+        todo = [new for batch in todo for trial in batch for new in full.record(square(trial))]
+    trials = {outcome.trial.key: outcome.trial for outcome in full.outcomes()}
+    for missing in trials:
+        known = {key: result for key, result in full.results.items() if key != missing}
+        study = Study([two_rounds("a", [])], trials, known)
+        ((trial,),) = study.start()
+        assert trial.key == missing and not study.finished
+        study.record(square(trial))
+        assert study.finished and study.outcomes() == full.outcomes()
+    study = Study([two_rounds("a", [])], trials, full.results)
+    assert study.start() == [] and study.finished
+
+
+def test_a_key_whose_parameters_changed_is_refused() -> None:
+    study = Study([two_rounds("a", [])], {"a1": Trial("a1", {"x": 7})}, {"a1": Result("a1", {"square": 49.0})})
+    with pytest.raises(UsageError, match="a1 with x = 7"):
+        study.start()
+
+
+def test_two_trials_with_one_key_are_refused() -> None:
+    with pytest.raises(ValueError, match="key a0"):
+        Study([two_rounds("a", []), two_rounds("a", [])], {}, {}).start()
+
+
+def test_what_followed_from_forgotten_results_is_run_again() -> None:
+    """A failed trial succeeds on its retry and becomes the best: the refit of the other one is no longer asked."""
+    trials = {f"a{i}": Trial(f"a{i}", {"x": i}) for i in range(3)} | {"a-best": Trial("a-best", {"x": 1.0})}
+    results = {key: square(trial) for key, trial in trials.items() if key != "a2"}
+    study = Study([two_rounds("a", [])], trials, results, renew=True)
+    ((again,),) = study.start()
+    assert again.key == "a2"
+    ((refit,),) = study.record(square(again))
+    assert refit.key == "a-best" and refit.params == {"x": 4.0}
+    study.record(square(refit))
+    assert study.finished and study.results["a-best"].values == {"square": 16.0}

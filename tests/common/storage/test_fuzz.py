@@ -1,0 +1,151 @@
+"""Readers of files, given what no program wrote: they refuse it in one line, or read it; they never fall over."""
+
+import copy
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from common.errors import UsageError
+from common.images import read_idx
+from common.status import describe
+from common.storage.history import NAME, read_journal
+from common.storage.journal import Journal
+from tests.common.storage.test_journal import HEADER, outcome
+
+quickly = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=8)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+)
+
+
+def accepted(folder: Path) -> bool:
+    """Whether the journal is read; if it is, all that is done with one works, and if not, it says so in one line."""
+    try:
+        history = read_journal(folder)
+    except UsageError as error:
+        assert "\n" not in str(error) and NAME in str(error)
+        return False
+    if history is not None:
+        describe(folder, history, running=False).encode()
+        for result in history.results.values():
+            assert isinstance(result.failed, bool) and isinstance(result.seconds, float)
+    try:
+        Journal(folder, HEADER).close()
+    except UsageError as error:
+        assert "\n" not in str(error)
+    return True
+
+
+@quickly
+@given(content=st.binary(max_size=400))
+def test_a_journal_of_any_bytes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    accepted(tmp_path)
+
+
+@quickly
+@given(data=st.data())
+def test_a_journal_with_a_part_replaced(tmp_path: Path, data: st.DataObject) -> None:
+    """One value somewhere in a sound journal becomes any other JSON value, or is left out."""
+    lines = _sound_lines(tmp_path)
+    spots = [(number, path) for number, line in enumerate(lines) for path in _paths(line)]
+    number, path = data.draw(st.sampled_from(spots))
+    changed = copy.deepcopy(lines)
+    inside: Any = changed[number]
+    for step in path[:-1]:
+        inside = inside[step]
+    if isinstance(inside, dict) and data.draw(st.booleans()):
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = data.draw(values)
+    (tmp_path / NAME).write_text("".join(json.dumps(line) + "\n" for line in changed))
+    accepted(tmp_path)
+
+
+@quickly
+@given(data=st.data())
+def test_a_journal_with_bytes_changed(tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray("".join(json.dumps(line) + "\n" for line in _sound_lines(tmp_path)).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / NAME).write_bytes(content)
+    accepted(tmp_path)
+
+
+@pytest.mark.parametrize("garbage", [b"[" * 100_000, b'{"a":' * 100_000, b'"\\ud800"', b"1" * 10_000, b"1e999"])
+@pytest.mark.parametrize("line", [0, 2])
+def test_a_journal_with_a_line_that_parsers_dislike(tmp_path: Path, garbage: bytes, line: int) -> None:
+    lines = [json.dumps(record).encode() for record in _sound_lines(tmp_path)]
+    lines[line] = garbage
+    (tmp_path / NAME).write_bytes(b"\n".join(lines) + b"\n")
+    assert not accepted(tmp_path)
+
+
+def test_a_sound_journal_is_accepted(tmp_path: Path) -> None:
+    lines = _sound_lines(tmp_path)
+    (tmp_path / NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert accepted(tmp_path) and len(lines) == 6
+
+
+def _sound_lines(folder: Path) -> list[Any]:
+    path = folder / "sound"
+    if not (path / NAME).exists():
+        journal = Journal(path, HEADER)
+        journal.note(run={"n_trials": 9, "slots": []})
+        journal.append([outcome(0), outcome(1, values={}, error="Killed"), outcome(2, arrays={"a": np.zeros(2)})])
+        journal.note(end={"complete": False})
+        journal.close()
+    return [json.loads(line) for line in (path / NAME).read_text().splitlines()]
+
+
+def _paths(thing: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The place of every value inside a JSON value."""
+    items = thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
+    return [found for step, inner in items for found in [(*path, step), *_paths(inner, (*path, step))]]
+
+
+def read(path: Path, dimensions: int) -> np.ndarray | None:
+    try:
+        array = read_idx(path, dimensions)
+    except UsageError as error:
+        assert "\n" not in str(error) and str(path) in str(error)
+        return None
+    assert array.dtype == np.uint8 and array.ndim == dimensions
+    return array
+
+
+@quickly
+@given(content=st.binary(max_size=60), dimensions=st.sampled_from([1, 3]), packed=st.booleans())
+def test_an_idx_file_of_any_bytes(tmp_path: Path, content: bytes, dimensions: int, packed: bool) -> None:
+    plain, damaged = tmp_path / "file", tmp_path / "file.gz"
+    plain.write_bytes(content)
+    read(plain, dimensions)
+    damaged.write_bytes(gzip.compress(content)[: -1 - len(content) % 3] if packed else content)
+    assert read(damaged, dimensions) is None
+
+
+@quickly
+@given(
+    lengths=st.lists(st.integers(0, 5) | st.integers(0, 2**32 - 1), min_size=3, max_size=3),
+    n_bytes=st.integers(0, 130), packed=st.booleans(),
+)  # fmt: skip
+@example(lengths=[0, 2**32 - 1, 2**32 - 1], n_bytes=0, packed=False)
+def test_an_idx_file_is_read_exactly_when_its_header_is_true(
+    tmp_path: Path, lengths: list[int], n_bytes: int, packed: bool
+) -> None:
+    content = bytes((0, 0, 8, 3)) + b"".join(n.to_bytes(4, "big") for n in lengths) + bytes(n_bytes)
+    path = tmp_path / ("images.gz" if packed else "images")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    array = read(path, 3)
+    possible = math.prod(max(1, n) for n in lengths) < 2**63
+    assert (array is not None) == (math.prod(lengths) == n_bytes and possible)
+    assert array is None or array.shape == tuple(lengths)

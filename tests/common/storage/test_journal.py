@@ -1,0 +1,157 @@
+"""The journal: what is written is read back, what is torn is cut, what is foreign is refused."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import UsageError
+from common.storage.history import FORMAT, NAME, read_journal
+from common.storage.journal import Journal
+from common.trial import Place, Result, Trial
+
+HEADER = {"settings": {"experiment": "toy", "n": 3}, "versions": {}, "commit": None, "command": []}
+
+
+def outcome(number: int, **changes: object) -> tuple[Trial, Result]:
+    trial = Trial(f"a/{number}", {"x": number, "rate": 0.1 * number, "name": "sgd"})
+    result = Result(trial.key, {"loss": number / 3}, {}, 0.25, Place("host", 1, 2, "cpu"), 1)
+    return trial, Result(**{**result.__dict__, **changes})
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    written = [
+        outcome(0),
+        outcome(1, values={"loss": float("inf"), "other": -float("inf")}),
+        outcome(2, values={}, error="Traceback\nValueError: x", attempt=2),
+        outcome(3, arrays={"p": array, "q": np.array(["a", "b"])}),
+    ]
+    journal = Journal(tmp_path, HEADER)
+    stored = journal.append(written)
+    journal.note(end={"complete": True})
+    journal.close()
+    history = read_journal(tmp_path)
+    assert history is not None and history.complete
+    for (trial, result), kept in zip(written, stored, strict=True):
+        read = history.results[trial.key]
+        assert history.trials[trial.key] == trial
+        assert read.values == result.values and read.error == result.error
+        assert (read.place, read.attempt, read.seconds) == (result.place, result.attempt, result.seconds)
+        for name, content in result.arrays.items():
+            np.testing.assert_array_equal(read.arrays[name], content)
+            np.testing.assert_array_equal(kept.arrays[name], content)
+            assert read.arrays[name].dtype == content.dtype
+    with pytest.raises(KeyError):
+        history.results["a/3"].arrays["r"]
+
+
+def test_it_is_strict_json(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(1, values={"loss": float("inf")})])
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    for line in (tmp_path / NAME).read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("kept", [1, 20, -1])
+def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(0), outcome(1)])
+    journal.close()
+    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    (tmp_path / NAME).write_bytes(b"".join(lines[:-1]) + lines[-1][:kept])
+    journal = Journal(tmp_path, HEADER)
+    assert list(journal.history.results) == ["a/0"]
+    journal.append([outcome(2)])
+    journal.close()
+    history = read_journal(tmp_path)
+    assert history is not None and list(history.results) == ["a/0", "a/2"]
+
+
+def test_a_torn_header_is_no_study_yet(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b'{"format": 1, "sett')
+    Journal(tmp_path, HEADER).append([outcome(0)])
+    history = read_journal(tmp_path)
+    assert history is not None and list(history.results) == ["a/0"]
+
+
+def test_garbage_in_the_middle_is_refused_with_its_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(0), outcome(1)])
+    journal.close()
+    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    for garbage in (b"\0\0\0\n", b"[]\n", b'{"key": 3}\n', b"{}\n"):
+        (tmp_path / NAME).write_bytes(lines[0] + lines[1] + garbage + lines[2])
+        with pytest.raises(UsageError, match="line 3"):
+            Journal(tmp_path, HEADER)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, **HEADER}) + "\n")
+    with pytest.raises(UsageError, match=f"format {FORMAT + 1}"):
+        Journal(tmp_path, HEADER)
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    Journal(tmp_path, HEADER).close()
+    before = (tmp_path / NAME).read_bytes()
+    for name, value in (("n", 4), ("experiment", "other"), ("new", 1)):
+        with pytest.raises(UsageError, match=f"{name} = "):
+            Journal(tmp_path, {**HEADER, "settings": {**HEADER["settings"], name: value}})
+    assert (tmp_path / NAME).read_bytes() == before
+
+
+def test_two_jobs_cannot_share_a_folder(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, HEADER)
+    for restart in (False, True):
+        with pytest.raises(UsageError, match="another job"):
+            Journal(tmp_path, HEADER, restart)
+    journal.close()
+    Journal(tmp_path, HEADER).close()
+
+
+def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for number in range(3):
+        journal = Journal(tmp_path, {**HEADER, "settings": {"experiment": "toy", "n": number}}, restart=True)
+        assert not journal.history.results
+        journal.append([outcome(number, arrays={"a": np.zeros(2)})])
+        journal.close()
+    names = sorted(os.listdir(tmp_path))
+    assert names == ["arrays", "arrays-1", "arrays-2", "journal-1.jsonl", "journal-2.jsonl", NAME, "notes.txt"]
+    assert '"a/0"' in (tmp_path / "journal-1.jsonl").read_text()
+
+
+def test_keys_may_contain_anything(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, HEADER)
+    keys = ["a/b", "a%2Fb", "../../x", "ü λ", "."]
+    journal.append([(Trial(key, {}), Result(key, {}, {"k": np.array([i])})) for i, key in enumerate(keys)])
+    journal.close()
+    history = read_journal(tmp_path)
+    assert history is not None
+    assert [int(history.results[key].arrays["k"][0]) for key in keys] == list(range(len(keys)))
+    assert {path.parent for path in tmp_path.rglob("*.npz")} == {tmp_path / "arrays"}
+
+
+def test_replay_costs_microseconds_a_line(tmp_path: Path) -> None:
+    """Replay is at most 8 times the cost of parsing the same JSON, measured here and now."""
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(number) for number in range(20_000)])
+    journal.close()
+    lines = (tmp_path / NAME).read_bytes().splitlines()
+    start = time.perf_counter()
+    for line in lines:
+        json.loads(line)
+    parsing = time.perf_counter() - start
+    start = time.perf_counter()
+    history = read_journal(tmp_path)
+    replay = time.perf_counter() - start
+    assert history is not None and len(history.results) == 20_000
+    assert replay < 8 * parsing, (replay, parsing)

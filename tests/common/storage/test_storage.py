@@ -1,0 +1,225 @@
+"""What becomes of a study whose folder fails it: full, read-only, removed, damaged, shared, or written long ago."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import Exit
+from common.storage.history import NAME, read_journal
+from tests.common.engine.test_engine import start, wait_for_lines
+from tests.helpers import ROOT, TOYS, journal_lines, table_without_run
+
+OPTIONS = ("--gpu", "none", "--workers", "2")
+OLD = ROOT / "tests" / "data" / "journal-format-1"
+
+# A mount namespace of the script's own: its file systems vanish with it, whatever happens.
+PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script as root where it may mount; $disk and $out are folders, and `study FOLDER ARGUMENTS` a study.
+
+    The standard output of the script is the list of exit statuses that it prints.
+    """
+    disk, out = tmp_path / "disk", tmp_path / "out"
+    disk.mkdir()
+    out.mkdir()
+    trial = subprocess.run([*PRIVATE, f"mount -t tmpfs -o size=64k tmpfs {disk}"], capture_output=True, text=True)
+    if trial.returncode != 0:
+        pytest.skip(f"needs root and mount namespaces: {trial.stderr.strip()}")
+    study = 'study() { folder=$1; shift; "$python" -m tests.toys "$@" --gpu none --workers 2 --results "$folder"; }\n'
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        names = {"disk": str(disk), "out": str(out), "python": sys.executable, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [*PRIVATE, study + script],
+            env={**os.environ, **names},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+def one_line(stderr: str) -> str:
+    """The line of an error; the log's own begin with a time."""
+    assert "Traceback" not in stderr, stderr
+    (line,) = [line for line in stderr.splitlines() if line.startswith("toys.py: ")]
+    return line
+
+
+@pytest.mark.parametrize("array_size", [0, 2000])
+def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, program: Any, tmp_path: Path, array_size: int) -> None:
+    arguments = f"60 --array-size {array_size}"
+    size = "96k" if array_size else "8k"  # full because of the arrays, or because of the journal itself
+    done = shell(
+        f"""
+        mount -t tmpfs -o size={size} tmpfs "$disk"
+        study "$disk/r" {arguments} >/dev/null || echo $?
+        cp -r "$disk/r" "$out/full"
+        mount -o remount,size=40m "$disk"
+        study "$disk/r" {arguments} >/dev/null 2>&1 || echo $?
+        cp -r "$disk/r" "$out/whole"
+        """
+    )
+    assert done.stdout.split() == [str(Exit.ERROR.value)]
+    line = one_line(done.stderr)
+    assert "No space left on device" in line and "same command to continue" in line
+    full = read_journal(tmp_path / "out" / "full")
+    assert full is not None and 0 < len(full.results) < 60 and not full.complete
+    for result in full.results.values():
+        if array_size:
+            assert result.arrays["array"].shape == (array_size,)
+    assert not list((tmp_path / "out").rglob("*.part"))
+    program(*TOYS, *arguments.split(), *OPTIONS, "--results", tmp_path / "clean")
+    assert table_without_run(tmp_path / "out" / "whole" / "trials.csv") == table_without_run(
+        tmp_path / "clean" / "trials.csv"
+    )
+    keys = [line["key"] for line in journal_lines(tmp_path / "out" / "whole")]
+    assert len(keys) == len(set(keys)) == 60
+
+
+def test_what_cannot_be_begun_is_refused(shell: Any) -> None:
+    done = shell(
+        """
+        mount -t tmpfs -o size=64k tmpfs "$disk"
+        head -c 1m /dev/zero >"$disk/filler" 2>/dev/null || true
+        study "$disk/r" 3 || echo $?
+        rm "$disk/filler"
+        mount -o remount,ro "$disk"
+        study "$disk/r2" 3 || echo $?
+        ls "$disk"
+        """
+    )
+    assert done.stdout.split() == [str(Exit.USAGE.value)] * 2 + ["r"]
+    for line, reason in zip(done.stderr.splitlines(), ("No space left", "Read-only file system"), strict=True):
+        assert "cannot be written" in line and reason in line
+
+
+def test_a_failing_fsync_is_an_error(shell: Any) -> None:
+    """A disk that promises more than it has: writes succeed, fsync does not."""
+    if missing := [tool for tool in ("mkfs.ext4", "losetup") if shutil.which(tool) is None]:
+        pytest.skip(f"needs {' and '.join(missing)}")
+    done = shell(
+        """
+        mkdir "$disk/thin" "$disk/ext4"
+        mount -t tmpfs -o size=3m tmpfs "$disk/thin"
+        truncate -s 64M "$disk/thin/image"
+        mkfs.ext4 -q -F -O ^has_journal "$disk/thin/image" 2>/dev/null
+        mount -o loop "$disk/thin/image" "$disk/ext4" || { echo no loop device; exit 0; }
+        study "$disk/ext4/r" 100 --array-size 20000 || echo $?
+        df --output=avail -k "$disk/ext4" | tail -1
+        """
+    )
+    if "no loop device" in done.stdout:
+        pytest.skip("needs a loop device")
+    status, free = done.stdout.split()
+    assert int(status) == Exit.ERROR and "cannot be written" in one_line(done.stderr)
+    assert int(free) > 30_000, "no write had a reason to fail"
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("fate", ["removed", "moved"])
+def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate: str, ranks: int) -> None:
+    arguments = ("60", "--seconds", "0.05")
+    folder = tmp_path / "r"
+    job = start(folder, *arguments, ranks=ranks)
+    wait_for_lines(folder, 5)
+    if fate == "removed":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(tmp_path / "elsewhere")
+    _, stderr = job.communicate(timeout=30)
+    assert job.returncode == Exit.ERROR, stderr
+    assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)
+    if fate == "moved":
+        program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path / "elsewhere")
+        keys = [line["key"] for line in journal_lines(tmp_path / "elsewhere")]
+        assert len(keys) == len(set(keys)) == 60
+
+
+def test_a_second_job_in_a_folder_is_refused(program: Any, tmp_path: Path) -> None:
+    arguments = ("1000", "--seconds", "0.1")
+    job = start(tmp_path, *arguments)
+    wait_for_lines(tmp_path, 3)
+    for extra in ((), ("--restart",)):
+        done = program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path, *extra, status=Exit.USAGE)
+        assert "another job is writing" in one_line(done.stderr)
+    n_done = len(journal_lines(tmp_path))
+    job.terminate()
+    job.communicate(timeout=60)
+    assert job.returncode == Exit.STOPPED and len(journal_lines(tmp_path)) >= n_done
+
+
+def test_the_files_of_others_are_left_alone(program: Any, tmp_path: Path) -> None:
+    foreign = {"notes.txt": "mine", "arrays/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
+    foreign["journal-1.jsonl"] = "of a study set aside"
+    for name, text in foreign.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for extra in ((), ("--rounds", "2", "--restart")):
+        program(*TOYS, "3", "--array-size", "2", *OPTIONS, "--results", tmp_path, *extra)
+    foreign["arrays-2/mine.npz"] = foreign.pop("arrays/mine.npz")  # set aside together with the study's own
+    assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
+    assert (tmp_path / "journal-2.jsonl").exists()
+
+
+def test_a_foreign_file_under_the_journals_name_is_refused_whole(program: Any, tmp_path: Path) -> None:
+    for content in ("[1, 2, 3]", '{"format": "of something else"}\n', "a line\n"):
+        (tmp_path / NAME).write_text(content)
+        done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, status=Exit.USAGE)
+        assert NAME in one_line(done.stderr) and (tmp_path / NAME).read_text() == content
+
+
+def test_what_a_killed_writer_left_is_removed(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "arrays").mkdir()
+    left = [tmp_path / ".trials.csv.123.part", tmp_path / "arrays" / ".t1.npz.77.part"]
+    for path in left:
+        path.touch()
+    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
+    assert not any(path.exists() for path in left)
+
+
+def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Path) -> None:
+    """Written by the first release, interrupted, its last line torn; kept so that every later one reads it."""
+    history = read_journal(OLD)
+    assert history is not None and not history.complete and len(history.runs) == 1
+    assert len(history.results) == 8
+    assert [key for key, result in history.results.items() if result.failed] == ["c1/r0/t1"]
+    assert history.trials["c0/r1/t2"].params == {"x": 2, "offset": 5}
+    assert history.results["c0/r1/t2"].values == {"square": 9.0, "drawn": 0.8872975563668897}
+    assert str(history.results["c0/r1/t2"].place) == "node0/0/1/cpu"
+    folder = tmp_path / "r"
+    shutil.copytree(OLD, folder)
+    arguments = ("3", "--courses", "2", "--rounds", "2", "--array-size", "3", *OPTIONS)
+    program(*TOYS, *arguments, "--results", folder, "--retry-failed")
+    program(*TOYS, *arguments, "--results", tmp_path / "clean")
+    assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
+    assert (folder / NAME).read_bytes().startswith((OLD / NAME).read_bytes().rpartition(b"\n")[0])
+    old, new = read_journal(OLD), read_journal(tmp_path / "clean")
+    assert old is not None and new is not None
+    for key, result in old.results.items():
+        for name in result.arrays:
+            np.testing.assert_array_equal(result.arrays[name], new.results[key].arrays[name])
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path: Path, ranks: int) -> None:
+    """Known to rank 0 alone, and after all ranks have started: nobody may be left waiting."""
+    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
+    changed = (tmp_path / NAME).read_text().replace('"x":1', '"x":7')
+    (tmp_path / NAME).write_text(changed)
+    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, ranks=ranks, status=Exit.USAGE, timeout=60)
+    assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_text() == changed

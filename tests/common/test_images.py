@@ -1,0 +1,276 @@
+"""Images: what is read, what is refused and by which name, and how they are fetched."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import UsageError
+from common.images import ImageSettings, fold_slices, load, main, read_idx, standardised
+from common.settings import Parser, add_settings, from_namespace, result_settings, setting
+from tests.helpers import ROOT
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+N_TRAIN, N_TEST = 30, 10
+
+
+def idx(array: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def write_files(raw: Path) -> dict[str, np.ndarray]:
+    """A small data set in torchvision's layout."""
+    generator = np.random.default_rng(5)
+    arrays = {}
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, stem, n in (("train", "train", N_TRAIN), ("test", "t10k", N_TEST)):
+        arrays[f"{part}_images"] = generator.integers(0, 256, (n, 6, 4), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(n, dtype=np.uint8) % 10
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(idx(arrays[f"{part}_images"]))
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx(arrays[f"{part}_labels"]))
+    return arrays
+
+
+def pack(raw: Path) -> None:
+    """Leave each file as it is downloaded: gzipped."""
+    for file in list(raw.iterdir()):
+        file.with_name(file.name + ".gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+
+
+def assert_same(loaded: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> None:
+    assert loaded.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array)
+        assert loaded[name].dtype == np.uint8
+
+
+@pytest.mark.parametrize("name, folder", [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_are_read_as_they_were_written(tmp_path: Path, name: str, folder: str, packed: bool) -> None:
+    arrays = write_files(tmp_path / folder / "raw")
+    if packed:
+        pack(tmp_path / folder / "raw")
+    assert_same(load(name, tmp_path, download=False), arrays)
+
+
+def test_digits_are_split_by_a_fixed_rule() -> None:
+    from sklearn.datasets import load_digits
+
+    data, bunch = load("digits", Path("nowhere")), load_digits()
+    assert data["train_images"].shape == (1437, 8, 8)
+    assert data["test_images"].shape == (360, 8, 8)
+    np.testing.assert_array_equal(np.concatenate([data["train_images"], data["test_images"]]), bunch.images)
+    np.testing.assert_array_equal(np.concatenate([data["train_labels"], data["test_labels"]]), bunch.target)
+
+
+def test_mnist_is_what_was_published(mnist: Path) -> None:
+    data = load("mnist", mnist, download=False)
+    assert data["train_images"].shape == (60000, 28, 28)
+    assert data["test_images"].shape == (10000, 28, 28)
+    assert data["train_labels"][:5].tolist() == [5, 0, 4, 1, 9]
+    assert round(data["train_images"].mean() / 255, 4) == 0.1307  # the mean that the field normalises with
+    assert np.bincount(data["test_labels"]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_sizes_take_the_first_images() -> None:
+    whole, part = load("digits", Path()), load("digits", Path(), 100, 7)
+    for name, n in (("train_images", 100), ("train_labels", 100), ("test_images", 7), ("test_labels", 7)):
+        np.testing.assert_array_equal(part[name], whole[name][:n])
+
+
+@pytest.mark.parametrize("sizes, told", [((1438, None), "--train-size 1438"), ((None, 361), "--test-size 361")])
+def test_a_size_above_what_there_is_is_refused(sizes: tuple[int | None, int | None], told: str) -> None:
+    with pytest.raises(UsageError, match=f"{told} is too large: digits has"):
+        load("digits", Path(), *sizes)
+
+
+def damage(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda file: (file.write_bytes(change(file.read_bytes())), None)[1]
+
+
+DAMAGES = {
+    "truncated": (IMAGES, damage(lambda content: content[:-1]), "has 735 bytes where its header says 736"),
+    "too long": (IMAGES, damage(lambda content: content + b"\0"), "has 737 bytes where its header says 736"),
+    "only a header": (IMAGES, damage(lambda content: content[:7]), "bytes where its header says"),
+    "empty": (LABELS, damage(lambda content: b""), "begins with nothing"),
+    "a page of a proxy": (LABELS, damage(lambda content: b"<html>"), "begins with 3c 68 74 6d"),
+    "labels in place of images": (IMAGES, damage(lambda content: idx(np.zeros(N_TRAIN))), "begins with 00 00 08 01"),
+    "floats": (LABELS, damage(lambda content: b"\0\0\x0d" + content[3:]), "begins with 00 00 0d 01"),
+    "lengths beyond all memory": (IMAGES, damage(lambda content: content[:4] + b"\xff" * 12), "has 16 bytes"),
+    "no images": (IMAGES, damage(lambda content: idx(np.zeros((0, 6, 4)))), "holds no images"),
+    "too few labels": (LABELS, damage(lambda content: idx(np.zeros(29))), "has 29 labels for 30 images"),
+    "a label beyond 9": (LABELS, damage(lambda content: idx(np.full(30, 10))), "holds the label 10"),
+    "a folder": (LABELS, lambda file: (file.unlink(), file.mkdir())[1], "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    file, ruin, told = DAMAGES[name]
+    raw = tmp_path / "MNIST" / "raw"
+    write_files(raw)
+    ruin(raw / file)
+    with pytest.raises(UsageError) as refused:
+        load("mnist", tmp_path)
+    assert str(raw / file) in str(refused.value)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:-9], lambda content: b"no gzip", lambda content: b""])
+def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    file = tmp_path / "labels.gz"
+    file.write_bytes(change(gzip.compress(idx(np.arange(200)))))
+    with pytest.raises(UsageError, match=str(file)):
+        read_idx(file, 1)
+
+
+def test_images_of_two_shapes_are_refused(tmp_path: Path) -> None:
+    write_files(tmp_path / "MNIST" / "raw")
+    (tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((N_TEST, 5, 4))))
+    with pytest.raises(UsageError, match="different shapes"):
+        load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("n, folds", [(10, 5), (11, 5), (14, 5), (7, 7), (1437, 10), (3, 2)])
+def test_folds_are_those_of_scikit_learn(n: int, folds: int) -> None:
+    from sklearn.model_selection import KFold
+
+    expected = [validation for _, validation in KFold(folds).split(np.zeros(n))]
+    for fold, indices in zip(fold_slices(n, folds), expected, strict=True):
+        np.testing.assert_array_equal(np.arange(n)[fold], indices)
+
+
+def test_pixels_are_standardised_by_the_scale_of_their_data_set() -> None:
+    grey = np.array([[[0, 100], [127, 255]]], dtype=np.uint8)
+    np.testing.assert_allclose(standardised(grey, 255), (grey.reshape(1, 4) - 127.5) / 73.61, rtol=1e-6)
+    uniform = standardised(np.arange(17, dtype=np.uint8).reshape(17, 1, 1), 16)
+    assert uniform.dtype == np.float32
+    assert uniform.shape == (17, 1)
+    assert abs(uniform.mean()) < 1e-6
+    assert uniform[-1] == -uniform[0] == np.float32(8 / 4.62)
+
+
+@dataclass(frozen=True)
+class Counting(ImageSettings):
+    first: int = setting(help="the first")
+    second: int = setting(help="the second")
+
+    def searches(self):  # type: ignore[no-untyped-def]
+        return []
+
+    def objective(self, device, data):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+def parsed(*arguments: str) -> Counting:
+    parser = Parser()
+    add_settings(parser, Counting)
+    return from_namespace(Counting, parser.parse_args(arguments))
+
+
+def test_an_experiment_on_images_may_have_positionals_of_its_own() -> None:
+    experiment = parsed("3", "4", "--dataset", "digits", "--data", "elsewhere", "--train-size", "9")
+    assert (experiment.first, experiment.second, experiment.data_folder) == (3, 4, Path("elsewhere"))
+    assert experiment.data()["train_images"].shape == (9, 8, 8)
+    assert (experiment.max_pixel, parsed("3", "4").max_pixel) == (16, 255)
+
+
+def test_where_the_images_lie_does_not_change_results() -> None:
+    assert result_settings(parsed("3", "4", "--data", "here")) == result_settings(parsed("3", "4", "--data", "there"))
+    assert result_settings(parsed("3", "4")) != result_settings(parsed("3", "4", "--train-size", "9"))
+
+
+def test_more_folds_than_images_are_refused() -> None:
+    with pytest.raises(UsageError, match="--folds 6 is too large: there are 5 training images"):
+        parsed("1", "1", "--dataset", "digits", "--train-size", "5", "--folds", "6").data()
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(tmp_path / "MNIST" / "raw")
+    assert main(["--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "mnist: 30 train images, 10 test images\n"
+
+
+# Fetching, over HTTP from this machine: torchvision's own code, with the mirror's address and sums replaced.
+
+FETCH = """
+import sys, torchvision
+from common.images import main
+torchvision.datasets.MNIST.mirrors = [sys.argv[1]]
+torchvision.datasets.MNIST.resources = [tuple(resource.split("=")) for resource in sys.argv[3:]]
+sys.exit(main(["--data", sys.argv[2]]))
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a mirror, and the folder that it serves."""
+    folder = tmp_path / "mirror"
+    write_files(folder)
+    pack(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/", folder
+    server.shutdown()
+    server.server_close()
+
+
+def fetch(address: str, folder: Path, root: Path) -> subprocess.Popen[str]:
+    resources = [f"{file.name}={hashlib.md5(file.read_bytes()).hexdigest()}" for file in sorted(folder.iterdir())]
+    command = [sys.executable, "-c", FETCH, address, str(root), *resources]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    address, folder = mirror
+    root = tmp_path / "data"
+    for process in [fetch(address, folder, root) for _ in range(2)]:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert out == "mnist: 30 train images, 10 test images\n"
+    assert [path.name for path in root.iterdir()] == ["MNIST"]
+    assert_same(load("mnist", root, download=False), write_files(tmp_path / "expected"))
+
+
+def test_a_damaged_download_leaves_nothing_behind(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    address, folder = mirror
+    labels = folder / f"{LABELS}.gz"
+    labels.write_bytes(gzip.compress(idx(np.zeros(29))))
+    process = fetch(address, folder, tmp_path / "data")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "has 29 labels for 30 images" in err.splitlines()[-1]
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_without_data_and_network_one_line_names_the_ways_out(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    root = tmp_path / "my data"
+    process = fetch("http://127.0.0.1:9/", tmp_path, root)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    line = err.splitlines()[-1]
+    for part in (f"python -m common.data --dataset mnist --data '{root}'", "--data", "--dataset digits"):
+        assert part in line

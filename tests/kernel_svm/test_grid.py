@@ -1,0 +1,272 @@
+"""Grids and single fits of the shared solver, against scikit-learn and in awkward corners."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.svm import SVC
+
+from common.images import fold_slices, load, standardised
+from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
+from kernel_svm.multiclass import choose_class, machines_of
+from kernel_svm.plan import Plan
+from tests.helpers import ROOT
+
+GB = 10**9
+
+
+def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
+
+
+def digits(n: int) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = load_digits(return_X_y=True)
+    return (images[:n] - 8) / 6, labels[:n]
+
+
+def solve(x, y, gamma, penalties, folds, multiclass="ovo", **options):
+    samples = prepare(x, y)
+    plan = choose_plan(samples, multiclass, len(penalties), len(folds), GB)
+    return solve_gamma(samples, gamma, penalties, folds, plan, **options)
+
+
+def same(a, b) -> bool:
+    pairs = [(p, q) for row, other in zip(a, b, strict=True) for p, q in zip(row, other, strict=True)]
+    return all(
+        np.array_equal(p.predictions, q.predictions)
+        and (p.n_support, p.iterations, p.converged) == (q.n_support, q.iterations, q.converged)
+        for p, q in pairs
+    )
+
+
+def reference(multiclass: str, C: float, gamma: float, tolerance: float = 1e-3):
+    model = SVC(C=C, gamma=gamma, tol=tolerance)
+    return model if multiclass == "ovo" else OneVsRestClassifier(model)
+
+
+def n_support(model) -> int:
+    estimators = getattr(model, "estimators_", [model])
+    return len(np.unique(np.concatenate([estimator.support_ for estimator in estimators])))
+
+
+def check_against_scikit_learn(x, y, folds, gammas, penalties, multiclass):
+    """Errors of each fold within 1, support vectors within 0.5 %.
+
+    At small C the decision values of one-vs-rest are closer together than the default tolerance, and either solver's
+    predictions are then those of one of many solutions that satisfy it: both get a smaller one there.
+    """
+    small, large = [C for C in penalties if C < 1], [C for C in penalties if C >= 1]
+    for part, tolerance in ((small, 1e-7 if multiclass == "ovr" else 1e-3), (large, 1e-3)):
+        for gamma in gammas:
+            points = solve(x, y, gamma, part, folds, multiclass, tolerance=tolerance)
+            for number, (train, validation) in enumerate(folds):
+                for C, point in zip(part, points[number], strict=True):
+                    model = reference(multiclass, C, gamma, tolerance).fit(x[train], y[train])
+                    ours = (point.predictions != y[validation]).sum()
+                    theirs = (model.predict(x[validation]) != y[validation]).sum()
+                    assert abs(ours - theirs) <= 1, (gamma, C, number, ours, theirs)
+                    assert abs(point.n_support / n_support(model) - 1) <= 0.005, (gamma, C, number)
+                    assert point.converged
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_points_are_those_of_scikit_learn(multiclass):
+    x, y = digits(600)
+    check_against_scikit_learn(x, y, folds_of(600, 3), [1e-3, 1e-1], [0.01, 1.0, 100.0], multiclass)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # of scikit-learn's time
+@pytest.mark.parametrize(("multiclass", "n"), [("ovo", 2000), ("ovr", 1000)])
+def test_all_fits_of_a_grid_on_mnist_are_those_of_scikit_learn(mnist, multiclass, n):
+    data = load("mnist", mnist)
+    x, y = standardised(data["train_images"][:n], 255).astype(np.float64), data["train_labels"][:n]
+    gammas, penalties = np.geomspace(1e-6, 1e-2, 5), np.geomspace(1e-3, 1e6, 5)
+    check_against_scikit_learn(x, y, folds_of(n, 5), gammas, penalties, multiclass)
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_a_single_fit_is_that_of_scikit_learn(multiclass):
+    x, y = digits(900)
+    labels = np.array([f"digit {label}" for label in range(10)])[y]
+    ours = fit(x[:600], labels[:600], 10.0, 0.02, multiclass)
+    theirs = reference(multiclass, 10.0, 0.02).fit(x[:600], labels[:600])
+    assert (ours.predict(x[600:]) != theirs.predict(x[600:])).sum() <= 1
+    assert abs(ours.n_support / n_support(theirs) - 1) <= 0.005
+    assert ours.converged
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multiclass):
+    x, y = digits(300)
+    samples = prepare(x, y)
+    folds, penalties, gamma = folds_of(300, 3), [0.1, 3.0, 1000.0], 0.01
+    distances = squared_distances(samples)
+    expected = solve_gamma(samples, gamma, penalties, folds, choose_plan(samples, multiclass, 3, 3, GB), distances)
+    kinds = ["pairs"] if multiclass == "ovo" else ["whole", "rows"]
+    for kind in kinds:
+        plan = Plan(False, kind, samples.width, 0, "")
+        assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan))
+        for number, fold in enumerate(folds):
+            assert same(expected[number : number + 1], solve_gamma(samples, gamma, penalties, [fold], plan, distances))
+    if multiclass == "ovr":
+        kernel = kernel_minus_one(samples, gamma)
+        kernel.flags.writeable = False
+        for threads in (1, 2):
+            plan = Plan(False, "whole", 0, 0, "", threads=threads)
+            assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan, None, kernel))
+
+
+def test_penalties_come_back_in_the_order_given():
+    x, y = digits(200)
+    folds = folds_of(200, 2)
+    rising = solve(x, y, 0.01, [0.1, 1.0, 10.0], folds)
+    mixed = solve(x, y, 0.01, [10.0, 0.1, 1.0], folds)
+    assert same([[row[2], row[0], row[1]] for row in rising], mixed)
+
+
+def test_points_that_reach_the_cap_say_so():
+    x, y = digits(200)
+    points = solve(x, y, 0.01, [1e-4, 100.0], folds_of(200, 2), max_iter=5)
+    assert [[point.converged for point in row] for row in points] == [[False, False]] * 2
+
+
+def test_a_class_missing_from_a_fold_is_named():
+    x, y = digits(100)
+    y[y == 7] = 6
+    y[60] = 7
+    with pytest.raises(ValueError, match="fold 3 has no training sample of class 7"):
+        solve(x, y, 0.01, [1.0], folds_of(100, 5))
+
+
+@pytest.mark.parametrize(("gamma", "penalties"), [(0.0, [1.0]), (-1.0, [1.0]), (np.nan, [1.0]), (0.1, [0.0, 1.0])])
+def test_unusable_points_are_refused(gamma, penalties):
+    x, y = digits(60)
+    with pytest.raises(ValueError, match="above 0"):
+        solve(x, y, gamma, penalties, folds_of(60, 2))
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+class TestAwkwardInput:
+    def test_two_samples(self, multiclass):
+        model = fit(np.array([[0.0], [1.0]]), np.array([3, 5]), 1.0, 1.0, multiclass)
+        assert model.predict(np.array([[-1.0], [2.0]])).tolist() == [3, 5]
+        assert model.n_support == 2 and model.converged
+
+    def test_duplicates_with_different_labels(self, multiclass):
+        x = np.repeat(np.random.default_rng(0).normal(size=(20, 3)), 2, axis=0)
+        y = np.arange(40) % 2
+        for C in (1e-6, 1.0, 1e9):
+            assert fit(x, y, C, 0.5, multiclass).converged
+
+    def test_constant_and_large_features(self, multiclass):
+        x, y = digits(300)
+        plain = fit(x, y, 1.0, 0.01, multiclass)
+        extended = fit(np.column_stack([x, np.full(300, 1e6)]), y, 1.0, 0.01, multiclass)
+        assert extended.n_support == plain.n_support
+        assert np.array_equal(extended.predict(np.column_stack([x, np.full(300, 1e6)])), plain.predict(x))
+
+    @pytest.mark.parametrize("gamma", [1e-12, 1e-300])
+    def test_kernel_of_ones(self, multiclass, gamma):
+        x, y = digits(100)
+        (points,) = solve(x, y, gamma, [1e-6, 1.0, 1e9], folds_of(100, 2)[:1], multiclass)
+        assert all(np.isin(point.predictions, y).all() for point in points)
+        assert points[0].converged and points[1].converged
+
+    def test_kernel_of_the_identity(self, multiclass):
+        x, y = digits(100)
+        (points,) = solve(x, y, 1e9, [1e-6, 1.0, 1e9], folds_of(100, 2)[:1], multiclass)
+        assert all(point.converged for point in points)
+        assert points[2].n_support == 50
+
+    def test_extreme_penalties(self, multiclass):
+        x, y = digits(200)
+        (points,) = solve(x, y, 0.01, [1e-6, 1e9], folds_of(200, 2)[:1], multiclass)
+        assert all(point.converged for point in points)
+        hard = reference(multiclass, 1e9, 0.01).fit(x[100:], y[100:])
+        assert (hard.predict(x[:100]) != points[1].predictions).sum() <= 1
+
+    def test_a_hundred_classes(self, multiclass):
+        rng = np.random.default_rng(0)
+        y = np.arange(400) % 100
+        x = rng.normal(size=(100, 20))[y] + 0.1 * rng.normal(size=(400, 20))
+        model = fit(x, y, 10.0, 0.1, multiclass)
+        assert (model.predict(x) == y).all()
+
+    def test_shuffled_folds(self, multiclass):
+        x, y = digits(200)
+        shuffled = np.random.default_rng(0).permutation(200)
+        fold = (shuffled[40:], shuffled[:40])
+        ((point,),) = solve(x, y, 0.01, [10.0], [fold], multiclass)
+        model = reference(multiclass, 10.0, 0.01).fit(x[fold[0]], y[fold[0]])
+        assert (model.predict(x[fold[1]]) != point.predictions).sum() <= 1
+
+
+def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
+    circle = np.array([[1.0, -1.0, 1.0]])  # 0 beats 1, 2 beats 0, 1 beats 2: one vote each
+    assert choose_class(circle, machines_of(3, "ovo"), 3).tolist() == [0]
+    assert choose_class(np.zeros((1, 3)), machines_of(3, "ovo"), 3).tolist() == [2]
+    assert choose_class(np.array([[0.5, -1.0, 0.5]]), machines_of(3, "ovr"), 3).tolist() == [2]
+    assert choose_class(np.array([[0.0], [0.1]]), machines_of(2, "ovr"), 2).tolist() == [0, 1]
+
+
+def test_an_unknown_way_to_many_classes_is_refused():
+    with pytest.raises(ValueError, match="multiclass is 'all'"):
+        choose_plan(Sized(100, 3), "all", 1, 1, GB)
+
+
+class Sized:
+    """As much of `Samples` as a plan looks at, of any size without the memory."""
+
+    def __init__(self, n: int, k: int, n_features: int = 784) -> None:
+        self.first = np.linspace(0, n, k + 1).astype(int)
+        self.classes, self.place, self.width = np.arange(k), np.empty(n, np.int8), n
+        self.panels = np.broadcast_to(np.float32(0), (n // 16, n_features, 16))
+
+
+@pytest.mark.parametrize(
+    ("multiclass", "memory", "sharers", "kernel", "distances"),
+    [
+        ("ovo", 4 * GB, 1, "pairs", False),
+        ("ovo", 20 * GB, 1, "pairs", True),
+        ("ovo", 11 * GB, 2, "pairs", True),
+        ("ovr", 8 * GB, 1, "rows", False),
+        ("ovr", 20 * GB, 1, "whole", False),
+        ("ovr", 40 * GB, 1, "whole", True),
+        ("ovr", 11 * GB, 2, "whole", False),
+    ],
+)
+def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kernel, distances):
+    plan = choose_plan(Sized(60_000, 10), multiclass, 24, 5, memory, sharers)
+    assert (plan.kernel, plan.distances) == (kernel, distances)
+    assert plan.need <= memory
+    assert str(plan).startswith(multiclass) and "\n" not in str(plan)
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
+    with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB .* 0\.10 GB are allowed"):
+        choose_plan(Sized(60_000, 10), multiclass, 24, 5, GB // 10)
+
+
+@pytest.mark.slow
+def test_works_without_a_cache_folder_that_can_be_written(tmp_path):
+    for package in ("kernel_svm", "jit"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=lambda *_: ["__pycache__"])
+        (tmp_path / package / "__pycache__").touch()  # a file where the folder would be
+    program = (
+        "import numpy as np; from kernel_svm import fit; "
+        "print(fit(np.array([[0.0], [1.0]]), np.array([0, 1]), 1.0, 1.0).n_support)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {key: value for key, value in environ.items() if key not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "2"

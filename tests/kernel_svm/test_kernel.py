@@ -1,0 +1,104 @@
+"""Products, distances and K - 1 of the shared solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jit import LANES
+from jit.simd import aligned_zeros
+from kernel_svm.gemm import multiply, packed
+from kernel_svm.kernel import Rows, expm1_scaled, kernel_minus_one, prepare, squared_distances
+
+
+def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(3.0, 2.0, size=(n, n_features))
+    y = np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
+    return x, y
+
+
+@pytest.mark.parametrize("n_features", [1, 7, 130])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (16, 40), (100, 130)])
+def test_products_are_those_of_numpy(n, m, n_features):
+    rng = np.random.default_rng(n + m)
+    a, b = rng.normal(size=(n, n_features)), rng.normal(size=(m, n_features))
+    packed_a, packed_b = packed(a), packed(b)
+    out = aligned_zeros((len(packed_a) * LANES, len(packed_b) * LANES))
+    multiply(packed_a, packed_b, out)
+    np.testing.assert_allclose(out[:n, :m], a @ b.T, atol=1e-4)
+    assert not out[n:].any() and not out[:, m:].any()
+
+
+def test_samples_are_sorted_by_class_and_found_again():
+    x, y = random_samples(50, 6)
+    samples = prepare(x, np.array(["red", "blue", "green"])[y])
+    assert samples.classes.tolist() == ["blue", "green", "red"]
+    np.testing.assert_allclose(samples.x(samples.place) + samples.mean, x, rtol=1e-5)
+    for row, label in zip(samples.place, samples.labels, strict=True):
+        assert samples.first[label] <= row < samples.first[label + 1]
+    assert not (samples.first % LANES).any()
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 784])
+def test_distances_are_right_symmetric_and_zero_to_themselves(n_features):
+    x, y = random_samples(90, n_features)
+    samples = prepare(x, y)
+    found = squared_distances(samples)
+    exact = ((x[:, None] - x[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(found[np.ix_(samples.place, samples.place)], exact, rtol=1e-5, atol=1e-5 * n_features)
+    assert np.array_equal(found, found.T)
+    assert not found.diagonal().any()
+
+
+def test_any_part_has_the_bits_of_the_whole():
+    samples = prepare(*random_samples(333, 50))
+    whole = squared_distances(samples)
+    rows, columns = slice(32, 144), slice(16, 48)
+    assert np.array_equal(squared_distances(samples, rows=rows, columns=columns), whole[rows, columns])
+    kernel = kernel_minus_one(samples, 0.01)
+    assert np.array_equal(kernel_minus_one(samples, 0.01, whole), kernel)
+    assert np.array_equal(kernel_minus_one(samples, 0.01, None, None, rows, columns), kernel[rows, columns])
+
+
+def test_processes_can_fill_one_matrix_in_parts():
+    samples = prepare(*random_samples(333, 20))
+    shared = aligned_zeros((samples.width, samples.width))
+    middle = samples.width // 2 // LANES * LANES
+    for rows in (slice(0, middle), slice(middle, samples.width)):
+        squared_distances(samples, shared[rows], rows)
+    assert np.array_equal(shared, squared_distances(samples))
+
+
+def test_rows_on_demand_have_the_bits_of_the_whole_and_respect_the_capacity():
+    samples = prepare(*random_samples(200, 30))
+    kernel = kernel_minus_one(samples, 0.02)
+    rows = Rows(samples, 0.02, capacity=40)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        wanted = rng.choice(samples.width, 30, replace=False)
+        rows.fetch(wanted[rows.slot[wanted] < 0])
+        present = np.flatnonzero(rows.slot >= 0)
+        assert len(present) <= 40
+        assert np.array_equal(rows.rows[rows.slot[present]], kernel[present])
+
+
+def test_expm1_is_accurate_to_one_unit_in_the_last_place():
+    x = np.geomspace(1e-12, 200, 16 * 4096, dtype=np.float32).reshape(-1, 256)
+    out = np.empty_like(x)
+    expm1_scaled(x, 1.0, out)
+    exact = np.expm1(-x.astype(np.float64))
+    assert (np.abs(out - exact) <= np.spacing(np.abs(exact).astype(np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((3, 2)), np.zeros(4), "shape"),
+        (np.zeros((3, 2)), np.zeros(3), "fewer than two classes"),
+        (np.full((2, 2), np.nan), np.arange(2), "not finite"),
+    ],
+)
+def test_unusable_input_is_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(x, y)

@@ -1,0 +1,257 @@
+"""Matrices that the workers of a node fill and read together: real processes, real kills, real lack of memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.cluster.shared_arrays import NOTHING, SHM, SharedArrays, Spec
+from common.images import fold_slices
+from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
+from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
+from mnist_svm.experiment import SvmGrid
+from tests.helpers import ROOT, table_without_run
+from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
+
+GB = 10**9
+GAMMAS = (1e-3, 1e-2, 1e-1)
+PENALTIES = [0.1, 10.0, 1000.0]
+DIGITS = ("--dataset", "digits", "--gpu", "none", "--solver", "shared")
+
+
+def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of ten classes that overlap; drawn, since every process here makes them again."""
+    rng = np.random.default_rng(n)
+    labels = np.arange(n) % 10
+    return rng.normal(size=(10, 20))[labels] + rng.normal(size=(n, 20)), labels
+
+
+# Results
+
+
+def solve(pipe: Connection, specs: dict[str, Spec], multiclass: str, order: list[tuple[float, int]]) -> None:
+    """Solve one (gamma, fold) after the other with shared matrices and send each."""
+    x, y = drawn(400)
+    samples = prepare(x, y)
+    kept = keep(samples, multiclass, len(PENALTIES), GB, SharedArrays.attach(specs, writeable=True), 2)
+    assert isinstance(kept, NodeMatrices)
+    for gamma, number in order:
+        pipe.send(((gamma, number), points(samples, kept, gamma, number)))
+
+
+def points(samples: Any, kept: PrivateMatrices | NodeMatrices, gamma: float, number: int) -> list[tuple[Any, ...]]:
+    part = fold_slices(400, 3)[number]
+    fold = (np.delete(np.arange(400), part), np.arange(400)[part])
+    with kept.kernel(gamma) as kernel:
+        (found,) = solve_gamma(samples, gamma, PENALTIES, [fold], kept.plan, kept.distances, kernel)
+    return [(point.predictions.tolist(), point.n_support, point.iterations, point.converged) for point in found]
+
+
+@pytest.mark.parametrize(
+    ("multiclass", "names"),
+    [("ovo", ["distances"]), ("ovr", ["kernel 0"]), ("ovr", ["kernel 0", "kernel 1", "distances"])],
+)
+def test_two_processes_find_what_one_finds(
+    scratch: Scratch, spawned: Spawned, multiclass: str, names: list[str]
+) -> None:
+    """Whether they are at the same gamma, or wait for the only matrix, or have one each."""
+    samples = prepare(*drawn(400))
+    own = keep(samples, multiclass, len(PENALTIES), GB, NOTHING, 1)
+    assert isinstance(own, PrivateMatrices)
+    shared = scratch(samples.width, *names)
+    orders = [[(gamma, fold) for gamma in gammas for fold in range(3)] for gammas in (GAMMAS, GAMMAS[::-1])]
+    workers = [spawned(solve, shared.specs, multiclass, order) for order in orders]
+    for (process, pipe), order in zip(workers, orders, strict=True):
+        for gamma, fold in order:
+            assert pipe.poll(100)
+            assert pipe.recv() == ((gamma, fold), points(samples, own, gamma, fold))
+        process.join(30)
+        assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("with_distances", [False, True])
+def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: bool) -> None:
+    samples = prepare(*drawn(300))
+    names = ["kernel 0", "distances"] if with_distances else ["kernel 0"]
+    kept = keep(samples, "ovr", 1, GB, scratch(samples.width, *names), 2)
+    for gamma in GAMMAS:
+        with kept.kernel(gamma) as kernel:
+            assert kernel is not None and not kernel.flags.writeable
+            np.testing.assert_array_equal(kernel, kernel_minus_one(samples, gamma))
+    if with_distances:
+        np.testing.assert_array_equal(kept.distances, squared_distances(samples))
+    else:
+        assert kept.distances is None
+
+
+# Memory
+
+
+def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
+    """Send by how many bytes this process's own memory grows with the matrices."""
+    small = prepare(*drawn(100))
+    kernel_minus_one(small, 0.1, squared_distances(small))
+    samples = prepare(*drawn(n))
+    before = own_memory()
+    kept = keep(samples, "ovr", 1, GB, SharedArrays.attach(specs, writeable=True), 2)
+    with kept.kernel(0.1):
+        pipe.send((type(kept).__name__, own_memory() - before))
+        pipe.recv()
+
+
+def own_memory() -> int:
+    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
+
+
+def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) -> None:
+    width = prepare(*drawn(1500)).width
+    shared = scratch(width, "kernel 0", "kernel 1", "distances")
+    matrix = 4 * width * width
+    assert sum(shared.path(name).stat().st_blocks for name in shared.specs) == 0, "nothing is taken before it is used"
+    workers = [spawned(grown, shared.specs, 1500) for _ in range(2)] + [spawned(grown, {}, 1500)]
+    *sharing, (alone, own) = [pipe.recv() for _, pipe in workers]
+    assert alone == "PrivateMatrices" and own > 1.9 * matrix
+    assert all(kind == "NodeMatrices" and growth < matrix / 2 for kind, growth in sharing), sharing
+    taken = 512 * sum(shared.path(name).stat().st_blocks for name in shared.specs)
+    assert 3 * matrix <= taken < 3.2 * matrix
+    for process, pipe in workers:
+        pipe.send("end")
+        process.join(30)
+
+
+@pytest.mark.parametrize(
+    ("memory", "kernels", "distances"),
+    [(4 * GB, 0, False), (9.5 * GB, 1, False), (16 * GB, 2, False), (24 * GB, 2, True)],
+)
+def test_plans_of_two_workers_at_full_size(memory: float, kernels: int, distances: bool) -> None:
+    from tests.kernel_svm.test_grid import Sized
+
+    samples: Any = Sized(60_000, 10)
+    plan = choose_plan(samples, "ovr", 24, 1, int(memory), 2, 2)
+    assert (plan.kernels, plan.distances) == (kernels, distances) and plan.need <= memory
+    assert ("2 processes share them" in str(plan)) == (kernels > 0)
+    assert not choose_plan(samples, "ovr", 24, 1, int(memory), 2, 2, False).distances
+
+
+def test_the_first_processs_memory_makes_the_plan(scratch: Scratch) -> None:
+    samples = prepare(*drawn(300))
+    shared = scratch(samples.width, "distances")
+    plans = [keep(samples, "ovo", 3, memory, shared, 2).plan for memory in (GB, GB // 10, 2 * GB)]
+    assert len(set(plans)) == 1
+
+
+def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
+    experiment = SvmGrid(3, dataset="digits", train_size=203, multiclass="ovr")
+    data = experiment.data()
+    width = prepare(data["train_images"].reshape(203, -1), data["train_labels"]).width
+    specs = experiment.scratch("cpu", data, 3)
+    assert list(specs) == ["kernel 0", "kernel 1", "kernel 2", "distances"]
+    assert set(specs.values()) == {matrix_spec(width)}
+    assert list(replace(experiment, multiclass="ovo").scratch("cpu", data, 2)) == ["distances"]
+    assert not experiment.scratch("cpu", data, 1)
+    assert not experiment.scratch("cuda", data, 2)
+    assert not replace(experiment, solver="sklearn").scratch("cpu", data, 2)
+
+
+def test_neighbours_in_the_queue_of_one_vs_rest_are_of_one_gamma() -> None:
+    (search,) = SvmGrid(3, multiclass="ovr", solver="shared").searches()
+    keys = [(batch[0].key, len(batch)) for batch in next(search)]
+    assert keys == [(f"g{g:02}/c00/f{fold}", 3) for g in range(3) for fold in range(5)]
+
+
+# A file system for shared memory with too little room, in a mount namespace of its own.
+
+
+def with_shared_memory(kib: int, *command: Any) -> subprocess.CompletedProcess[str]:
+    mount = f'mount -t tmpfs -o size={kib}k none {SHM} && exec "$@"'
+    unshare = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [*unshare, sys.executable, *map(str, command)]
+    return subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200)
+
+
+FILL_UP = """
+import logging, os
+from common.cluster.shared_arrays import SHM, SharedArrays, free_shared
+from tests.kernel_svm.conftest import matrix_spec
+from kernel_svm import prepare
+from kernel_svm.matrices import keep
+from tests.kernel_svm.test_memory import drawn
+samples = prepare(*drawn(300))
+spec = matrix_spec(samples.width)
+shared = SharedArrays.allocate_what_fits({"kernel 0": spec, "kernel 1": spec, "distances": spec})
+assert len(shared.specs) == 3
+with open(f"{SHM}/other", "wb") as other:
+    other.write(bytes(free_shared() - int(ROOM * spec.nbytes)))
+kept = keep(samples, "ovr", 1, 10**9, shared, 2)
+with kept.kernel(0.1) as kernel:
+    print(type(kept).__name__, kept.plan.kernels, kept.plan.distances, kernel.sum() < 0)
+shared.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "outcome"), [(0.5, "PrivateMatrices 1 True True"), (1.5, "NodeMatrices 1 False True")]
+)
+def test_memory_that_others_have_taken_meanwhile_is_no_bus_error(room: float, outcome: str) -> None:
+    done = with_shared_memory(4096, "-c", FILL_UP.replace("ROOM", str(room)))
+    assert done.stdout.strip() == outcome, done.stderr
+
+
+# The program
+
+
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_the_table_is_the_same_with_one_worker_and_with_three(
+    program: Callable[..., Any], tmp_path: Path, multiclass: str
+) -> None:
+    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--multiclass", multiclass, "-v", "--results")
+    program(*command, tmp_path / "1", "--workers", 1)
+    shared = program(*command, tmp_path / "3", "--workers", 3)
+    assert "(3 processes share them)" in shared.stderr and "room to share" not in shared.stderr
+    assert "leaked" not in shared.stderr, "of the resource tracker: shared memory was not removed"
+    assert_same_study(tmp_path / "1", tmp_path / "3")
+    if multiclass == "ovr":
+        private = with_shared_memory(128, *command, tmp_path / "little", "--workers", 3)
+        assert private.returncode == 0, private.stderr
+        assert private.stderr.count("room to share 0 of 4") == 1 and "share them" not in private.stderr
+        assert_same_study(tmp_path / "1", tmp_path / "little")
+
+
+def assert_same_study(one: Path, other: Path) -> None:
+    assert table_without_run(one / "results.csv") == table_without_run(other / "results.csv")
+    assert (one / "best.json").read_text() == (other / "best.json").read_text()
+
+
+def test_shared_memory_is_removed_when_the_rank_is_killed(tmp_path: Path) -> None:
+    options = ("--train-size", "200", "--multiclass", "ovr", "--workers", "2", "--results", str(tmp_path))
+    command = [sys.executable, "-m", "mnist_svm", "50", *DIGITS, *options]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    names: set[str] = set()
+    journal = tmp_path / "journal.jsonl"
+    while job.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
+        names |= set(re.findall(rf"{SHM}/(psm_\w+)", Path(f"/proc/{job.pid}/maps").read_text()))
+        time.sleep(0.02)
+    assert len(names) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
+    assert names <= set(os.listdir(SHM))
+    os.kill(job.pid, signal.SIGKILL)
+    assert job.wait(100) == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while left := names & set(os.listdir(SHM)):
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.05)

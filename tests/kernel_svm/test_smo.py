@@ -1,0 +1,159 @@
+"""The binary solver against an independent one in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from kernel_svm.kernel import Rows, kernel_minus_one, prepare
+from kernel_svm.path import MAX_ACTIVE, Whole, solve_path
+
+TOLERANCE = 1e-3
+
+
+def objective(kernel, y, beta):
+    return 0.5 * beta @ kernel @ beta - y @ beta
+
+
+def violation(kernel, y, beta, bound):
+    """LIBSVM's measure: how far the gradient is from allowing a threshold; not above the tolerance at the end."""
+    gradient, alpha = kernel @ beta - y, y * beta
+    up = np.where(y > 0, alpha < bound, alpha > 0)
+    low = np.where(y > 0, alpha > 0, alpha < bound)
+    return gradient[low].max(initial=-np.inf) - gradient[up].min(initial=np.inf)
+
+
+def best_objective(kernel, y, bound):
+    """The dual solved by sequential quadratic programming, from the middle of its box."""
+    size = min((y > 0).sum(), (y < 0).sum())
+    start = bound / 2 * np.where(y > 0, size / (y > 0).sum(), -size / (y < 0).sum())
+    found = minimize(
+        lambda b: objective(kernel, y, b) / bound,
+        start,
+        jac=lambda b: (kernel @ b - y) / bound,
+        bounds=[(0, bound) if label > 0 else (-bound, 0) for label in y],
+        constraints={"type": "eq", "fun": lambda b: b.sum() / bound, "jac": lambda b: np.ones_like(b) / bound},
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-12},
+    )
+    return objective(kernel, y, found.x)
+
+
+def solve(x, y, gamma, penalties, **options):
+    """Solutions (n_penalties, n) in the order of x, the path, and the exact kernel."""
+    samples = prepare(x, -y)  # the positive class first
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.place] = y
+    options = {"tolerance": TOLERANCE, "max_iter": 10**7, **options}
+    path = solve_path(Whole(kernel_minus_one(samples, gamma)), sign, penalties, **options)
+    betas = np.zeros((len(penalties), samples.width))
+    betas[:, path.columns] = path.betas
+    exact = np.exp(-gamma * ((x[:, None] - x[None]) ** 2).sum(-1))
+    return betas[:, samples.place], path, exact
+
+
+@st.composite
+def problems(draw):
+    n = draw(st.integers(2, 24))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.permutation(n) < draw(st.integers(1, n - 1)), 1, -1)
+    x = rng.normal(size=(n, draw(st.integers(1, 5)))) + draw(st.floats(0, 2)) * y[:, None]
+    if draw(st.booleans()):
+        x = x.round()  # duplicates, some with different labels
+    gamma = 10 ** draw(st.floats(-3, 1))
+    penalties = np.sort(10 ** np.array(draw(st.lists(st.floats(-2, 2), min_size=1, max_size=5))))
+    return x, y, gamma, penalties
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.sampled_from([TOLERANCE, 1e-5]))
+def test_solutions_are_optimal(problem, tolerance):
+    x, y, gamma, penalties = problem
+    betas, path, kernel = solve(x, y, gamma, penalties, tolerance=tolerance)
+    assert path.converged.all()
+    for bound, beta in zip(penalties, betas, strict=True):
+        assert (y * beta >= 0).all() and (y * beta <= bound).all()
+        assert abs(beta.sum()) <= 1e-12 * np.abs(beta).sum()
+        assert violation(kernel, y, beta, bound) <= tolerance + 1e-6 * np.abs(beta).sum()
+        best = best_objective(kernel, y, bound)
+        # The optimality conditions bound the loss by tolerance * |beta - best|_1 / 2.
+        allowed = 1e-4 * abs(best) if tolerance < TOLERANCE else tolerance * np.abs(beta).sum()
+        assert objective(kernel, y, beta) <= best + allowed + 1e-12
+
+
+def separable(n, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.where(np.arange(n) % 2, 1, -1)
+    return rng.normal(size=(n, 8)) + 0.4 * y[:, None], y
+
+
+@pytest.mark.parametrize("gamma", [1e-4, 1e-2, 1.0])
+def test_long_paths_with_gathered_problems_stay_optimal(gamma):
+    x, y = separable(400)
+    penalties = np.geomspace(1e-3, 1e4, 12)
+    betas, path, kernel = solve(x, y, gamma, penalties)
+    assert path.converged.all()
+    for bound, beta in zip(penalties, betas, strict=True):
+        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-6 * np.abs(beta).sum()
+        assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+
+
+def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
+    x, y = separable(MAX_ACTIVE + 1000, seed=1)
+    samples = prepare(x, -y)
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.place] = y
+    matrix = kernel_minus_one(samples, 0.01)
+    penalties = np.geomspace(1e-2, 1e3, 6)
+    path = solve_path(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
+    assert path.converged.all() and path.iterations.max() > 10 * MAX_ACTIVE
+    used = sign[path.columns] != 0
+    columns, y = path.columns[used], sign[path.columns][used]
+    kernel = matrix[np.ix_(columns, columns)].astype(np.float64)
+    for bound, beta in zip(penalties, path.betas[:, used], strict=True):
+        assert (y * beta >= 0).all() and (y * beta <= bound).all() and abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-9 * np.abs(beta).sum()
+
+
+def test_a_solution_without_bounded_vectors_serves_every_larger_penalty():
+    x, y = separable(60)
+    betas, path, _ = solve(x, y, 1.0, [0.1, 100.0, 1e3, 1e9])
+    assert path.iterations[1] > 0 and not path.iterations[2:].any()
+    assert np.array_equal(betas[1], betas[2]) and np.array_equal(betas[1], betas[3])
+
+
+def test_the_intercept_lies_between_the_margins():
+    x, y = separable(100)
+    betas, path, kernel = solve(x, y, 0.1, [1.0])
+    free = (np.abs(betas[0]) > 0) & (np.abs(betas[0]) < 1.0)
+    assert free.any()
+    np.testing.assert_allclose((kernel @ betas[0] - path.rhos[0])[free], y[free], atol=TOLERANCE)
+
+
+def test_what_reaches_the_cap_of_iterations_is_reported():
+    x, y = separable(200)
+    betas, path, _ = solve(x, y, 0.01, [10.0, 1000.0], max_iter=7)
+    assert path.iterations.tolist() == [7, 7]
+    assert not path.converged.any()
+    assert abs(betas.sum(axis=1)).max() < 1e-9
+
+
+@pytest.mark.parametrize("n", [300, MAX_ACTIVE + 500])
+def test_rows_on_demand_give_the_same_bits(n):
+    x, y = separable(n, seed=3)
+    samples = prepare(x, -y)
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.place] = y
+    penalties = [0.01, 1.0, 100.0]
+    whole = solve_path(Whole(kernel_minus_one(samples, 0.05)), sign, penalties, TOLERANCE, 10**7)
+    rows = Rows(samples, 0.05, min(MAX_ACTIVE, samples.width))
+    fetched = []
+    fetch, rows.fetch = rows.fetch, lambda wanted: (fetched.append(len(wanted)), fetch(wanted))
+    demanded = solve_path(rows, sign, penalties, TOLERANCE, 10**7)
+    assert fetched
+    for name in ("betas", "rhos", "iterations", "converged"):
+        assert np.array_equal(getattr(whole, name), getattr(demanded, name)), name

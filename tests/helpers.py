@@ -6,14 +6,21 @@ import csv
 import json
 import os
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from common.trial import Place, Result, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
 TOYS = ("-m", "tests.toys")
+HEADER = {"settings": {"experiment": "toy", "n": 3}, "versions": {}, "commit": None, "command": []}
+N_TRAIN, N_TEST = 30, 10
 
 
 def mpirun_command(ranks: int) -> list[str]:
@@ -38,3 +45,62 @@ def table_without_run(path: Path) -> str:
         rows = list(csv.DictReader(file))
     kept = [name for name in rows[0] if name not in ("seconds", "place", "attempt")]
     return "\n".join(",".join(row[name] for name in kept) for row in [dict(zip(kept, kept, strict=True)), *rows])
+
+
+def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str]:
+    """A study of toys in the background, with two CPU workers for each rank."""
+    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *map(str, arguments)]
+    command += ["--gpu", "none", "--workers", "2", "--results", str(folder)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for_lines(folder: Path, n: int) -> None:
+    """Wait until the journal of a running study has n trials."""
+    deadline = time.monotonic() + 60
+    while not (folder / "journal.jsonl").exists() or len(journal_lines(folder)) < n:
+        assert time.monotonic() < deadline, "the study made no progress"
+        time.sleep(0.02)
+
+
+def family(pid: int) -> set[int]:
+    """A process and all its descendants."""
+    pairs = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout.split()[2:]
+    parent = dict(zip(map(int, pairs[::2]), map(int, pairs[1::2]), strict=True))
+    found = {pid}
+    while more := {child for child, of in parent.items() if of in found} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of the processes that still run."""
+    states = subprocess.run(["ps", "-eo", "pid,stat"], capture_output=True, text=True, check=True).stdout.split()[2:]
+    running = {int(pid) for pid, state in zip(states[::2], states[1::2], strict=True) if not state.startswith("Z")}
+    return pids & running
+
+
+def outcome(number: int, **changes: object) -> tuple[Trial, Result]:
+    """A trial with its result, made up from a number."""
+    trial = Trial(f"a/{number}", {"x": number, "rate": 0.1 * number, "name": "sgd"})
+    result = Result(trial.key, {"loss": number / 3}, {}, 0.25, Place("host", 1, 2, "cpu"), 1)
+    return trial, Result(**{**result.__dict__, **changes})
+
+
+def idx(array: np.ndarray) -> bytes:
+    """The content of an IDX file."""
+    header = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def write_files(raw: Path) -> dict[str, np.ndarray]:
+    """A small data set in torchvision's layout."""
+    generator = np.random.default_rng(5)
+    arrays = {}
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, stem, n in (("train", "train", N_TRAIN), ("test", "t10k", N_TEST)):
+        arrays[f"{part}_images"] = generator.integers(0, 256, (n, 6, 4), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(n, dtype=np.uint8) % 10
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(idx(arrays[f"{part}_images"]))
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx(arrays[f"{part}_labels"]))
+    return arrays

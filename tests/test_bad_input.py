@@ -21,8 +21,7 @@ from common.storage.journal import Journal
 from mnist_nn import ddp, predict
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
-from tests.common.storage.test_journal import HEADER
-from tests.common.test_images import write_files
+from tests.helpers import HEADER, write_files
 
 
 def svm(arguments: Sequence[str]) -> int:

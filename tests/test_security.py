@@ -20,8 +20,7 @@ import pytest
 
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
-from tests.common.engine.test_engine import family, start, wait_for_lines
-from tests.helpers import ROOT, TOYS
+from tests.helpers import ROOT, TOYS, family, start, wait_for_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 

@@ -16,9 +16,7 @@ from common.cluster.preflight import Node, problems, survey
 from common.doctor.checks import GIB, Examined, Gpu, check_clocks, check_ranks, check_results, file_system
 from common.errors import Exit
 from common.trial import Place
-from tests.common.engine.test_engine import start, wait_for_lines
-from tests.common.test_images import write_files
-from tests.helpers import ROOT, TOYS
+from tests.helpers import ROOT, TOYS, start, wait_for_lines, write_files
 
 DOCTOR = ("-m", "common.doctor")
 DIGITS = ("--dataset", "digits")

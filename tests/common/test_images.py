@@ -19,28 +19,9 @@ import pytest
 from common.errors import UsageError
 from common.images import ImageSettings, fold_slices, load, main, read_idx, standardised
 from common.settings import Parser, add_settings, from_namespace, result_settings, setting
-from tests.helpers import ROOT
+from tests.helpers import N_TEST, N_TRAIN, ROOT, idx, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-N_TRAIN, N_TEST = 30, 10
-
-
-def idx(array: np.ndarray) -> bytes:
-    header = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-    return header + array.astype(np.uint8).tobytes()
-
-
-def write_files(raw: Path) -> dict[str, np.ndarray]:
-    """A small data set in torchvision's layout."""
-    generator = np.random.default_rng(5)
-    arrays = {}
-    raw.mkdir(parents=True, exist_ok=True)
-    for part, stem, n in (("train", "train", N_TRAIN), ("test", "t10k", N_TEST)):
-        arrays[f"{part}_images"] = generator.integers(0, 256, (n, 6, 4), dtype=np.uint8)
-        arrays[f"{part}_labels"] = np.arange(n, dtype=np.uint8) % 10
-        (raw / f"{stem}-images-idx3-ubyte").write_bytes(idx(arrays[f"{part}_images"]))
-        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx(arrays[f"{part}_labels"]))
-    return arrays
 
 
 def pack(raw: Path) -> None:

@@ -9,8 +9,7 @@ from common.errors import Exit
 from common.status import main
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.common.engine.test_engine import start, wait_for_lines
-from tests.helpers import TOYS
+from tests.helpers import TOYS, start, wait_for_lines
 
 STATUS = ("-m", "common.status")
 

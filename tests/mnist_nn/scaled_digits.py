@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from common.images import load
-from tests.common.test_images import idx
+from tests.helpers import idx
 
 
 def scaled_digits(n_train: int, n_test: int) -> dict[str, np.ndarray]:

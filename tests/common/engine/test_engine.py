@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,15 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run
+from tests.helpers import (
+    TOYS,
+    alive,
+    family,
+    journal_lines,
+    start,
+    table_without_run,
+    wait_for_lines,
+)
 
 LAYOUTS = {"1 process": (0, 1), "1 node x 3 slots": (0, 3), "3 nodes x 2 slots": (3, 2)}
 STUDY = ("7", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "5", "--data-size", "1000")
@@ -91,39 +97,9 @@ def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path
     assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
 
 
-def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str]:
-    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *map(str, arguments)]
-    command += ["--gpu", "none", "--workers", "2", "--results", str(folder)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def wait_for_lines(folder: Path, n: int) -> None:
-    deadline = time.monotonic() + 60
-    while not (folder / "journal.jsonl").exists() or len(journal_lines(folder)) < n:
-        assert time.monotonic() < deadline, "the study made no progress"
-        time.sleep(0.02)
-
-
 def shared_memory() -> set[str]:
     """What all processes of this machine share now by Python's means."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}
-
-
-def family(pid: int) -> set[int]:
-    """A process and all its descendants."""
-    pairs = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout.split()[2:]
-    parent = dict(zip(map(int, pairs[::2]), map(int, pairs[1::2]), strict=True))
-    found = {pid}
-    while more := {child for child, of in parent.items() if of in found} - found:
-        found |= more
-    return found
-
-
-def alive(pids: set[int]) -> set[int]:
-    states = subprocess.run(["ps", "-eo", "pid,stat"], capture_output=True, text=True, check=True).stdout.split()[2:]
-    running = {int(pid) for pid, state in zip(states[::2], states[1::2], strict=True) if not state.startswith("Z")}
-    return pids & running
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

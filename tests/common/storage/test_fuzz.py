@@ -17,7 +17,7 @@ from common.images import read_idx
 from common.status import describe
 from common.storage.history import NAME, read_journal
 from common.storage.journal import Journal
-from tests.common.storage.test_journal import HEADER, outcome
+from tests.helpers import HEADER, outcome
 
 quickly = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

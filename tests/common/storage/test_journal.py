@@ -11,15 +11,8 @@ import pytest
 from common.errors import UsageError
 from common.storage.history import FORMAT, NAME, read_journal
 from common.storage.journal import Journal
-from common.trial import Place, Result, Trial
-
-HEADER = {"settings": {"experiment": "toy", "n": 3}, "versions": {}, "commit": None, "command": []}
-
-
-def outcome(number: int, **changes: object) -> tuple[Trial, Result]:
-    trial = Trial(f"a/{number}", {"x": number, "rate": 0.1 * number, "name": "sgd"})
-    result = Result(trial.key, {"loss": number / 3}, {}, 0.25, Place("host", 1, 2, "cpu"), 1)
-    return trial, Result(**{**result.__dict__, **changes})
+from common.trial import Result, Trial
+from tests.helpers import HEADER, outcome
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:

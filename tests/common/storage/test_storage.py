@@ -13,8 +13,7 @@ import pytest
 
 from common.errors import Exit
 from common.storage.history import NAME, read_journal
-from tests.common.engine.test_engine import start, wait_for_lines
-from tests.helpers import ROOT, TOYS, journal_lines, table_without_run
+from tests.helpers import ROOT, TOYS, journal_lines, start, table_without_run, wait_for_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "2")
 OLD = ROOT / "tests" / "data" / "journal-format-1"

@@ -1,7 +1,8 @@
 """A study of toy trials with known answers, and the disasters that can befall one, by name.
 
-    python -m tests.toys 10 --fault segfault --at t3        the third trial kills its worker, always
-    ...                     --marks DIR                     only its first attempt does
+    python -m tests.toys 10 --at t3=segfault t5=hang        the trials t3 and t5 meet a disaster, always
+    ...                     --marks DIR                     only their first attempts do
+    ...                     --fault cannot_build            no worker can be built
 
 Trial t<i> of every course has the value i * i, and the drawn value depends on its key alone.
 """
@@ -72,8 +73,8 @@ FAULTS = {
     for function in (sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words)
 }
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
-OTHER_FAULTS = ("none", "nan", "unpicklable_result", "wrong_key", "no_result", "flood", "dies_idle", "dies_sending")
-BUILD_FAULTS = ("cannot_build", "cannot_build_here")
+OTHER_FAULTS = ("nan", "unpicklable_result", "wrong_key", "no_result", "flood", "dies_idle", "dies_sending")
+BUILD_FAULTS = ("none", "cannot_build", "cannot_build_here")
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,14 @@ class Toy(Experiment):
     seconds: float = setting(0.0, "time each trial takes", low=0.0, changes_results=False)
     array_size: int = setting(0, "numbers in the array of each result", low=0)
     data_size: int = setting(0, "numbers in the shared data", low=0)
-    fault: str = setting("none", "what happens", choices=(*FAULTS, *OTHER_FAULTS, *BUILD_FAULTS), changes_results=False)
-    at: tuple[str, ...] = setting((), "keys of the trials it happens to", changes_results=False)
+    fault: str = setting("none", "what happens to all workers", choices=BUILD_FAULTS, changes_results=False)
+    at: tuple[str, ...] = setting((), "KEY=FAULT: what happens to a trial", changes_results=False)
     marks: Path | None = setting(None, "folder that remembers first attempts", changes_results=False)
+
+    def __post_init__(self) -> None:
+        unknown = {entry.split("=")[-1] for entry in self.at} - {*FAULTS, *OTHER_FAULTS}
+        if unknown:
+            raise ValueError(f"--at: {unknown} is no fault")
 
     def data(self) -> dict[str, np.ndarray]:
         return {"numbers": np.arange(self.data_size, dtype=np.float64)} if self.data_size else {}
@@ -131,24 +137,25 @@ class Toy(Experiment):
         values["drawn"] = rng.random()
         arrays = {"array": rng.random(self.array_size)} if self.array_size else {}
         key = trial.key
-        if trial.key in self.at and self._strikes(trial.key):
-            if self.fault in FAULTS:
-                FAULTS[self.fault]()
-            elif self.fault == "nan":
+        fault = dict(entry.split("=") for entry in self.at).get(trial.key)
+        if fault is not None and self._strikes(trial.key):
+            if fault in FAULTS:
+                FAULTS[fault]()
+            elif fault == "nan":
                 values["square"] = float("nan")
-            elif self.fault == "unpicklable_result":
+            elif fault == "unpicklable_result":
                 values["square"] = lambda: 0.0  # type: ignore[assignment]
-            elif self.fault == "wrong_key":
+            elif fault == "wrong_key":
                 key = "elsewhere"
-            elif self.fault == "no_result":
+            elif fault == "no_result":
                 return None
-            elif self.fault == "flood":
+            elif fault == "flood":
                 for _ in range(20_000):
                     print("water " * 100, file=sys.stderr)
-            elif self.fault in ("dies_idle", "dies_sending"):
+            elif fault in ("dies_idle", "dies_sending"):
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
-                if self.fault == "dies_sending":  # which takes longer than that
+                if fault == "dies_sending":  # which takes longer than that
                     arrays["much"] = np.zeros(50_000_000)
         return Result(key, values, arrays)
 

@@ -63,6 +63,7 @@ class Slot:
     waiting: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches not yet sent, with their attempt
     process: Process | None = None
     draining: bool = False
+    life: int = 0  # deaths that the coordinator was told of
 
 
 class Agent:
@@ -95,9 +96,10 @@ class Agent:
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(number, batch, attempt):
-                self.slots[number].waiting.append((batch, attempt))
-                self._feed(self.slots[number])
+            case Run(number, batch, attempt, life):
+                if life == self.slots[number].life:
+                    self.slots[number].waiting.append((batch, attempt))
+                    self._feed(self.slots[number])
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()
@@ -230,6 +232,7 @@ class Agent:
         if slot.draining:
             self._tell(Drained(slot.number))
         else:
+            slot.life += 1
             self._tell(Died(slot.number, cause, building=not process.built))
 
     def _drained(self, slot: Slot) -> None:

@@ -64,6 +64,7 @@ class _SlotState:
     place: Place
     given: deque[_Given] = field(default_factory=deque)
     deaths: int = 0  # in a row
+    life: int = 0  # deaths in all
 
 
 class Coordinator:
@@ -183,6 +184,7 @@ class Coordinator:
         state = self._slots.get(slot)
         if state is None:
             return
+        state.life += 1
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         retry = running is not None and running.attempt == ATTEMPTS
@@ -290,8 +292,9 @@ class Coordinator:
                 self.n_too_long += 1
                 continue
             given_now = _Given({trial.key: trial for trial in waiting.batch}, waiting.attempt, cost)
-            self._slots[slot].given.append(given_now)
-            self._tell(slot[0], Run(slot[1], waiting.batch, waiting.attempt))
+            state = self._slots[slot]
+            state.given.append(given_now)
+            self._tell(slot[0], Run(slot[1], waiting.batch, waiting.attempt, state.life))
             given = True
         for waiting in passed:
             heapq.heappush(self._queue, waiting)

@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent    Run(slot, batch, attempt)   evaluate this after what the slot has already; the agent
+    coordinator -> agent    Run(slot, batch, attempt, life)   evaluate this after what the slot has already; the agent
                                                         starts a worker process where the slot has none
                             Drain()                     end each worker after the trial that it is running
                             Stop()                      end all workers now, then yourself
@@ -14,7 +14,9 @@
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on: when `Died`
 arrives, every result the worker managed to send has arrived before it, so the coordinator knows
-exactly which trials are open without being told.
+exactly which trials are open without being told. Messages in opposite directions may cross: a `Run` that was
+sent before the coordinator heard of a death must not be evaluated, since its batch is back in the queue. So
+both sides count the deaths of a slot, and the agent drops a `Run` of an earlier life.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Run:
     slot: int
     batch: Batch
     attempt: int
+    life: int = 0  # deaths of this slot that the coordinator has heard of
 
 
 @dataclass(frozen=True, slots=True)

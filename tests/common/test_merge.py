@@ -69,7 +69,7 @@ def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: P
 def test_a_failure_gives_way_to_a_success_and_never_the_reverse(program: Any, tmp_path: Path) -> None:
     good, bad, into = tmp_path / "good", tmp_path / "bad", tmp_path / "into"
     program(*TOYS, "3", *ONE, "--results", good)
-    program(*TOYS, "3", *ONE, "--results", bad, "--fault", "c_exit", "--at", "t1", status=3)
+    program(*TOYS, "3", *ONE, "--results", bad, "--at", "t1=c_exit", status=3)
     merge([good, bad], into)
     assert not any(line["error"] for line in journal_lines(into))
     merge([bad], tmp_path / "later")

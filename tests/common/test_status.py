@@ -26,7 +26,7 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path) -> No
     program(*TOYS, "60", "--gpu", "none", "--workers", "2", "--results", folder)
     text = program(*STATUS, folder).stdout
     assert ": complete" in text and "60 finished, 0 of them failed" in text and "runs       2" in text
-    program(*TOYS, "3", "--gpu", "none", "--fault", "c_exit", "--at", "t1", "--results", tmp_path / "f", status=3)
+    program(*TOYS, "3", "--gpu", "none", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
     text = program(*STATUS, tmp_path / "f", status=Exit.FAILED_TRIALS).stdout
     assert "failed     t1 at" in text and "exit code 7" in text
 

@@ -98,6 +98,15 @@ def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path
     assert heard == ["first"] and played.coordinator.finished
 
 
+def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:
+    """It is back in the queue, and the agent must be able to tell it from the ones that come after."""
+    played = Played(tmp_path, trials(50), places(1))
+    played.answer((0, 0), seconds=0.005)
+    assert {run.life for run in played.given[0, 0]} == {0}
+    played.die((0, 0))
+    assert {run.life for run in played.given[0, 0]} == {1}
+
+
 def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(tmp_path: Path) -> None:
     played = Played(tmp_path, trials(4, per_batch=4), places(1, 1))
     assert played.keys((0, 0)) == [["t0", "t1", "t2", "t3"]]

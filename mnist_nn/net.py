@@ -15,6 +15,7 @@ from torch import Tensor
 from mnist_nn.shapes import Params, shapes_of
 
 Weights = dict[str, Tensor]
+PIECE = 1 << 22  # numbers drawn at a time for another device
 
 
 def initial_weights(
@@ -22,18 +23,28 @@ def initial_weights(
 ) -> Weights:
     """Weights and biases drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for both layers.
 
-    They are drawn on the device itself, so the same seed gives other weights on another kind of device, and
+    They are drawn on the CPU whatever the device, for a GPU's own stream depends on how many processors it has. They
     lie in memory with the first axis last, which is how `mnist_nn.steps.hidden` wants the largest of them.
     """
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
     bound = 0.0
     for name, shape in shapes_of(params, image_shape, n_classes).items():
         if name.endswith("weight"):  # Its bias comes next and has the same bound.
             bound = 1 / math.sqrt(math.prod(shape[1:]))
-        weights[name] = torch.empty(shape[::-1], device=device).uniform_(-bound, bound, generator=generator)
+        weights[name] = torch.empty(shape[::-1], device=device)
+        _draw(weights[name].view(-1), bound, generator)
         weights[name] = weights[name].permute(*reversed(range(len(shape))))
     return weights
+
+
+def _draw(numbers: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Fill a vector on any device from U(-bound, bound), by a generator of the CPU; the pieces make no difference."""
+    if numbers.device.type == "cpu":
+        numbers.uniform_(-bound, bound, generator=generator)
+        return
+    for piece in numbers.split(PIECE):
+        piece.copy_(torch.empty(len(piece)).uniform_(-bound, bound, generator=generator))
 
 
 def normalised(images: Tensor, white: float) -> Tensor:

@@ -236,3 +236,5 @@ def prepare(device: torch.device) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True  # else it may add up gradients by atomic additions, in any order
+    torch.backends.cudnn.benchmark = False

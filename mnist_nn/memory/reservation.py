@@ -12,7 +12,10 @@ from common.cluster.turns import Turns, device_name
 if TYPE_CHECKING:
     import torch
 
-SPARE_BYTES = 256 * 2**20  # Of a GPU, left for what no estimate covers and for a worker that is starting.
+# Of a GPU, left for what no estimate covers, such as the memory of a captured graph, and for a worker that is starting:
+# its context alone takes half a GiB. A slice of a GPU has less to leave.
+SPARE_BYTES = 768 * 2**20
+SPARE_PART = 0.05
 
 
 class Share:
@@ -37,11 +40,13 @@ class CudaMemory:
         self.name = device_name(str(torch.cuda.get_device_properties(device).uuid))
 
     def total(self) -> int:
-        return self._torch.cuda.mem_get_info(self._device)[1] - SPARE_BYTES
+        total = self._torch.cuda.mem_get_info(self._device)[1]
+        return total - spare_bytes(total)
 
     def free(self) -> int:
         self.give_back()
-        return self._torch.cuda.mem_get_info(self._device)[0] - SPARE_BYTES
+        free, total = self._torch.cuda.mem_get_info(self._device)
+        return free - spare_bytes(total)
 
     def take(self, n_bytes: int) -> bool:
         """As one block that stays with the allocator, which then cuts the tensors of a training from it."""
@@ -53,6 +58,11 @@ class CudaMemory:
 
     def give_back(self) -> None:
         self._torch.cuda.empty_cache()
+
+
+def spare_bytes(total: int) -> int:
+    """Of a GPU with `total` bytes, what no training is promised."""
+    return min(SPARE_BYTES, int(SPARE_PART * total))
 
 
 def admission(device: torch.device) -> Share | Turns:

@@ -11,8 +11,10 @@ all products, on which the last bits of a result depend, stay the same.
 Shapes below: G networks, B images of a batch, C channels, P positions of the kernel, F = C * P features, U units.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from mnist_nn import net
 from mnist_nn.steps.grouped_hidden import make_hidden, padded_units
 from mnist_nn.steps.manual import mask, shapes_side_by_side, views
 
+_log = logging.getLogger(__name__)
 WARM_UP = 3  # Steps before a capture, so that libraries have allocated what they keep.
 
 
@@ -154,7 +157,7 @@ class GroupedStep:
         device = self._order.device
         if device.type != "cuda":
             return self
-        stream = torch.cuda.Stream(device)
+        stream = _side_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
@@ -162,8 +165,12 @@ class GroupedStep:
                 self()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self()
+        try:
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self()
+        except RuntimeError as error:
+            _log.warning("the step cannot be captured, so it takes longer: %s", " ".join(str(error).split())[:300])
+            return self
         return graph.replay
 
     def finish(self, number: int) -> net.Weights:
@@ -175,6 +182,15 @@ class GroupedStep:
         weight["hidden.bias"] = weight["hidden.bias"][:units]
         weight["output.weight"] = weight["output.weight"][:, :units]
         return {name: weight[name] for name in self._shapes}
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream of this process on which steps warm up and are captured.
+
+    cuBLAS keeps a workspace, of 32 MiB on some GPUs, for every stream that has ever called it.
+    """
+    return torch.cuda.Stream(device)
 
 
 def filled(images: np.ndarray, batch_size: int, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.errors import Exit, UsageError
 from common.settings import Parser, add_settings, from_namespace, setting
-from common.storage.history import History, differing_setting, read_journal
+from common.storage.history import History, read_study, require_same_study
 from common.storage.journal import Journal
 
 
@@ -32,10 +31,11 @@ def merge(folders: Sequence[Path], into: Path) -> History:
     Raises UsageError when a folder holds no study, or one of other settings, before anything is written; and as
     Journal does for `into`.
     """
-    histories = [_read(folder) for folder in folders]
+    histories = [read_study(folder) for folder in folders]
     header = histories[0].header
     for folder, history in zip(folders, histories, strict=True):
-        _refuse_other_settings(folders[0], header, folder, history.header)
+        fix = "join studies of the same settings"
+        require_same_study(folder, history.header["settings"], header["settings"], fix, first=folders[0])
     with closing(Journal(into, {name: value for name, value in header.items() if name != "format"})) as journal:
         known = journal.history.results
         for history in histories:
@@ -50,22 +50,6 @@ def merge(folders: Sequence[Path], into: Path) -> History:
                 journal.append(fresh)
                 known.update((result.key, result) for _, result in fresh)
         return journal.history
-
-
-def _read(folder: Path) -> History:
-    history = read_journal(folder)
-    if history is None:
-        raise UsageError(f"{folder} holds no study: give the results folder of one")
-    return history
-
-
-def _refuse_other_settings(first: Path, one: dict[str, Any], folder: Path, other: dict[str, Any]) -> None:
-    mine, theirs = one["settings"], other["settings"]
-    if (name := differing_setting(mine, theirs)) is not None:
-        raise UsageError(
-            f"{folder} holds a study with {name} = {theirs.get(name)}, {first} one with {mine.get(name)}: "
-            f"join studies of the same settings"
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -1,5 +1,7 @@
 """How far a study is, from its journal alone: `python -m common.status RESULTS`.
 
+With --repair, damaged lines are first set aside in a file of their own, under the journal's lock.
+
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
 is more to do (the same command as before does it), 2 when there is no study.
 """
@@ -16,14 +18,15 @@ from pathlib import Path
 from common.engine.progress import duration
 from common.errors import Exit, UsageError, printable
 from common.settings import Parser, add_settings, from_namespace, setting
-from common.storage.history import History, read_journal
-from common.storage.journal import is_running
+from common.storage.history import History, read_study
+from common.storage.journal import is_running, repair
 from common.storage.table import last_line
 
 
 @dataclass(frozen=True)
 class Options:
     folder: Path = setting(help="results folder of the study")
+    repair: bool = setting(False, "set damaged lines of the journal aside, so that the search does their trials again")
 
 
 def describe(folder: Path, history: History, running: bool) -> str:
@@ -54,16 +57,24 @@ def describe(folder: Path, history: History, running: bool) -> str:
     return "\n".join(map(printable, lines))
 
 
+def _repair(folder: Path) -> None:
+    damaged, aside = repair(folder)
+    for damage in damaged:
+        print(f"damaged    {printable(str(damage))}")
+    print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
+
+
 def main(arguments: Sequence[str] | None = None) -> Exit:
     parser: argparse.ArgumentParser = Parser(
         prog="python -m common.status", description="How far a study is, from its journal alone."
     )
     add_settings(parser, Options)
     try:
-        folder = from_namespace(Options, parser.parse_args(arguments)).folder
-        history = read_journal(folder)
-        if history is None:
-            raise UsageError(f"{folder} holds no study: give the results folder of one")
+        options = from_namespace(Options, parser.parse_args(arguments))
+        folder = options.folder
+        if options.repair:
+            _repair(folder)
+        history = read_study(folder)
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.storage.history import with_checksum
 from common.trial import Place, Result, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,3 +105,9 @@ def write_files(raw: Path) -> dict[str, np.ndarray]:
         (raw / f"{stem}-images-idx3-ubyte").write_bytes(idx(arrays[f"{part}_images"]))
         (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx(arrays[f"{part}_labels"]))
     return arrays
+
+
+def journal_of(records: list[Any]) -> bytes:
+    """A journal of these records, each with a right checksum, whatever they say."""
+    plain = ({name: value for name, value in record.items() if name != "crc"} for record in records)
+    return b"".join(with_checksum(json.dumps(record).encode()) + b"\n" for record in plain)

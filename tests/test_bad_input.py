@@ -139,7 +139,7 @@ REFUSED = {
     "status a-file": "a-file/journal.jsonl cannot be read",
     "status other": "is no journal header",
     "status newer": "format 999",
-    "status garbage": "line 2, is no journal record",
+    "status garbage": "line 2 is damaged",
     "status folder-journal": "cannot be read",
     "status toys toys": "unrecognized arguments: toys",
     "status NOT-UTF8": "is not valid UTF-8",

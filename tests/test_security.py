@@ -20,7 +20,7 @@ import pytest
 
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
-from tests.helpers import ROOT, TOYS, family, start, wait_for_lines
+from tests.helpers import ROOT, TOYS, family, journal_of, start, wait_for_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 
@@ -95,7 +95,7 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
     record = next(line for line in lines if "key" in line)
     for key in ("../secret", "../../secret", str(secret.with_suffix("")), "..", "%2e%2e/secret", "a\0b"):
         poisoned = {**record, "key": key, "params": {"py/object/apply": f"os.system touch {trap.path}"}}
-        (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in [*lines, poisoned]))
+        (folder / NAME).write_bytes(journal_of([*lines, poisoned]))
         history = read_journal(folder)
         assert history is not None
         with pytest.raises(UsageError, match="is damaged"):

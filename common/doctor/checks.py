@@ -21,7 +21,7 @@ from common.cluster.preflight import Node, Problem
 from common.errors import UsageError
 from common.images import Source, is_present, load
 from common.storage.history import read_journal
-from common.storage.journal import is_running
+from common.storage.journal import NO_LOCKS, is_running, no_locks
 
 GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
@@ -151,6 +151,8 @@ def check_results(folder: Path) -> tuple[str, list[Problem]]:
         status = os.statvfs(there)
     except OSError as error:
         text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
+        if error.errno in NO_LOCKS:
+            text = no_locks(folder, error)
         return str(folder), [Problem(text, fatal=True)]
     kind, free = file_system(there), status.f_bavail * status.f_frsize
     problems = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from common.storage.history import History, differing_setting, read_journal
+from common.storage.history import History, differing_setting, read_study, require_same_study
 
 LAYOUT = ("nodes", "devices", "seconds")  # columns of a table of trainings that are needed
 SAME = ("network", "dataset", "epochs", "device", "strategy", "amp")  # columns in which its rows must agree
@@ -40,20 +40,11 @@ def read(paths: Sequence[Path]) -> list[RunTiming]:
 
 
 def _studies(folders: Sequence[Path]) -> list[RunTiming]:
-    found: list[tuple[Path, History]] = []
-    for folder in folders:
-        history = read_journal(folder)
-        if history is None:
-            raise UsageError(f"{folder} holds no study: give the results folder of one")
-        found.append((folder, history))
+    found = [(folder, read_study(folder)) for folder in folders]
     first, one = found[0]
     for folder, other in found[1:]:
-        mine, theirs = one.header["settings"], other.header["settings"]
-        if (name := differing_setting(mine, theirs)) is not None:
-            raise UsageError(
-                f"{folder} holds a study with {name} = {theirs.get(name)}, {first} one with {mine.get(name)}: "
-                f"compare the same study"
-            )
+        fix = "compare the same study"
+        require_same_study(folder, other.header["settings"], one.header["settings"], fix, first=first)
     return [timing_of(folder, history) for folder, history in found]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +19,14 @@ import numpy as np
 from common.errors import UsageError
 from common.trial import Place, Result, Trial
 
-FORMAT = 1
+FORMAT = 2  # 1 has no checksums; it is still read, and continued
 NAME = "journal.jsonl"
 _DAMAGED = (  # what reading a file of arrays may raise
     OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 BEGINNING = b'{"format":'
+_CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that has a checksum
+_KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
 @dataclass
@@ -55,7 +58,8 @@ class StoredArrays(Mapping[str, np.ndarray]):
                 raise ValueError(f"its {name} is no array")
             return array
         except _DAMAGED as error:
-            raise UsageError(f"{self._path} is damaged ({error}): restore it, or use --restart") from error
+            repair = f"restore it, or run python -m common.status --repair {self._path.parent.parent}"
+            raise UsageError(f"{self._path} is damaged ({error}): {repair}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -64,10 +68,47 @@ class StoredArrays(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A line of a journal that cannot be used. number: of the line, from 1. key: of its trial, None if not known."""
+
+    number: int
+    key: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        trial = f" (trial {self.key})" if self.key is not None else ""
+        return f"line {self.number}{trial} is damaged: {self.reason}"
+
+
 def read_journal(folder: Path) -> History | None:
     """What the journal in `folder` holds; None where there is none.
 
-    Raises UsageError for a line that is no record of this format, naming file and line number.
+    Raises:
+        UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
+    """
+    found = read_lines(folder)
+    if found is None:
+        return None
+    history, _, damaged = found
+    if damaged:
+        more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
+        raise UsageError(
+            f"{folder / NAME}, {damaged[0]}{more}: run python -m common.status --repair {folder}, "
+            "then the same command evaluates again what was lost"
+        )
+    return history
+
+
+def read_lines(folder: Path) -> tuple[History, list[bytes], list[Damage]] | None:
+    """What the whole lines of the journal in `folder` say, the lines themselves, and which of them are damaged.
+
+    Returns:
+        (what the sound lines say, all lines without their newlines, the damaged ones in order); None where there is
+        no journal yet.
+
+    Raises:
+        UsageError: where the file cannot be read, or its first line is no header that can be trusted.
     """
     path = folder / NAME
     try:
@@ -83,16 +124,52 @@ def read_journal(folder: Path) -> History | None:
     if not lines:
         raise _no_header(path)
     history = History(_read_header(path, lines[0]), size=len(content) - len(torn))
+    checked = history.header["format"] >= 2
     places: dict[tuple[Any, ...], Place] = {}
+    damaged = []
     with _no_collection():
         for number, line in enumerate(lines[1:], start=2):
             try:
-                _read_line(_parsed(line), folder, history, places)
+                _read_line(_parsed(line, checked), folder, history, places)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-                raise UsageError(
-                    f"{path}, line {number}, is no journal record ({error}): restore the file or use --restart"
-                ) from error
+                key = _KEY.search(line)
+                name = None if key is None else key[1].decode(errors="replace")
+                damaged.append(Damage(number, name, str(error) or type(error).__name__))
+    return history, lines, damaged
+
+
+def read_study(folder: Path) -> History:
+    """What the journal in `folder` holds.
+
+    Raises:
+        UsageError: as `read_journal`, and where there is none.
+    """
+    history = read_journal(folder)
+    if history is None:
+        raise UsageError(f"{folder} holds no study: give the results folder of one")
     return history
+
+
+def require_same_study(
+    folder: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], fix: str, first: Path | None = None
+) -> None:
+    """Raise UsageError, which names the first setting that differs, unless two studies have the same settings.
+
+    Args:
+        folder: of the study with the settings `theirs`.
+        theirs: settings that are there.
+        mine: settings that are expected.
+        fix: what the user can do.
+        first: folder of the study with the settings `mine`; None where they are those of the command.
+    """
+    if (name := differing_setting(mine, theirs)) is not None:
+        expected = f"not {mine.get(name)}" if first is None else f"{first} one with {mine.get(name)}"
+        raise UsageError(f"{folder} holds a study with {name} = {theirs.get(name)}, {expected}: {fix}")
+
+
+def with_checksum(line: bytes) -> bytes:
+    """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
+    return line if _CHECKED.search(line) else line[:-1] + b',"crc":"%08x"}' % zlib.crc32(line[:-1])
 
 
 @contextmanager
@@ -109,22 +186,36 @@ def _no_collection() -> Iterator[None]:
 
 def _read_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        header = _parsed(line)
+        header = _parsed(line, checked=False)
         version, _ = header["format"], header["settings"]["experiment"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_header(path) from error
     if not isinstance(version, int) or not 1 <= version <= FORMAT:
         raise UsageError(f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it")
+    if version >= 2 and not _CHECKED.search(line):
+        raise _no_header(path)
     return header
 
 
 def _no_header(path: Path) -> UsageError:
-    return UsageError(f"{path}, line 1, is no journal header: use another --results folder")
+    return UsageError(
+        f"{path}, line 1, is no journal header, or a damaged one: use another --results folder, or --restart"
+    )
 
 
-def _parsed(line: bytes) -> Any:
-    """The JSON of a line. Raises ValueError or RecursionError."""
+def _parsed(line: bytes, checked: bool) -> Any:
+    """The JSON of a line without its checksum. Raises ValueError or RecursionError.
+
+    checked: whether it must have one; one that it has must be right in any case.
+    """
+    checksum = _CHECKED.search(line)
+    if checksum is not None and int(checksum[1], 16) != zlib.crc32(line[: checksum.start()]):
+        raise ValueError("its checksum is not that of its content")
+    if checksum is None and checked:
+        raise ValueError("it has no checksum")
     record = json.loads(line.decode())
+    if checksum is not None:
+        del record["crc"]
     if b"\\ud" in line or b"\\uD" in line:
         json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair could not be printed
     return record
@@ -162,7 +253,7 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
     elif "end" in record:
         history.ends.append(dict(record["end"]))
         history.complete = bool(record["end"]["complete"])
-    else:
+    elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has neither key nor run nor end")
 
 

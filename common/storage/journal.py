@@ -1,6 +1,6 @@
 """The memory of a study: an append-only file of JSON lines, written by rank 0 alone.
 
-    journal.jsonl   line 1   {"format": 1, "experiment": ..., "settings": {...}, "versions": {...}, ...}
+    journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "place": [host, rank, slot, device], "attempt": ..., "error": ...}   a finished trial
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
@@ -8,7 +8,7 @@
 
 A line counts once it ends in a newline: what a crash left of the last one is cut off. A line is
 acknowledged (the search hears of its result) after fsync, so an acknowledged result is never lost.
-Infinity is written as the string "inf", since JSON has no word for it.
+Infinity is written as the string "inf", since JSON has no word for it. Every line ends with its CRC-32, "crc".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,21 @@ import numpy as np
 
 from common.errors import StorageError, UsageError
 from common.storage.files import remove_parts, sync_folder, written_whole
-from common.storage.history import FORMAT, NAME, History, StoredArrays, array_path, differing_setting, read_journal
+from common.storage.history import (
+    FORMAT,
+    NAME,
+    Damage,
+    History,
+    StoredArrays,
+    array_path,
+    read_journal,
+    read_lines,
+    require_same_study,
+    with_checksum,
+)
 from common.trial import Result, Trial
+
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
 
 
 class Journal:
@@ -56,7 +69,8 @@ class Journal:
                 self._write([{"format": FORMAT, **header}])
                 sync_folder(folder)
             else:
-                _refuse_other_settings(folder, history.header["settings"], header["settings"])
+                fix = "give another --results folder, or --restart to set the old study aside"
+                require_same_study(folder, history.header["settings"], header["settings"], fix)
                 self.history = history
                 self._file.truncate(history.size)
             for place in (folder, folder / "arrays"):
@@ -105,8 +119,7 @@ class Journal:
     def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
         if not records:
             return
-        lines = (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n" for record in records)
-        content = "".join(lines).encode()
+        content = b"".join(_line(record) for record in records)
         while content:
             content = content[self._file.write(content) :]
         os.fsync(self._file.fileno())
@@ -124,13 +137,89 @@ class Journal:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a job holds the folder now."""
+    """Whether a job holds the folder now; False too where the file system has no locks, since none can then."""
     with open(folder / NAME, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
     return False
+
+
+def repair(folder: Path) -> tuple[list[Damage], Path]:
+    """Set the damaged lines of a journal aside, and trials whose arrays are damaged, in a file of their own.
+
+    The journal is then written anew, whole or not at all, with all other lines as they were, each with a checksum.
+
+    Returns:
+        (what was damaged, in the order of lines; the file that holds these lines, which is made only if there is any).
+
+    Raises:
+        UsageError: where the header is damaged, another job holds the folder, or a file cannot be written.
+    """
+    if not (folder / NAME).is_file():
+        return [], _unused(folder, "damaged")
+    try:
+        with _locked(folder / NAME):
+            found = read_lines(folder)
+            aside = _unused(folder, "damaged")
+            if found is None:
+                return [], aside
+            history, lines, damaged = found
+            damaged += _damaged_arrays(lines, history)
+            damaged.sort(key=lambda damage: damage.number)
+            if damaged:
+                # What is left of such a trial may be an older failure, which must not become its result again.
+                lost = {damage.key for damage in damaged if damage.key is not None}
+                failed = {key for key in lost & history.results.keys() if history.results[key].failed}
+                numbers = {damage.number for damage in damaged} | {number for number, _ in _lines_of(failed, lines)}
+                _set_lines_aside(folder, lines, numbers, aside)
+            return damaged, aside
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be repaired: {error.strerror}") from error
+
+
+def _damaged_arrays(lines: Sequence[bytes], history: History) -> list[Damage]:
+    """The lines of trials with an array that cannot be read."""
+    reasons = {}
+    for key, result in history.results.items():
+        try:
+            for name in result.arrays:
+                result.arrays[name]
+        except UsageError as error:
+            reasons[key] = str(error)
+    return [Damage(number, key, reasons[key]) for number, key in _lines_of(reasons.keys(), lines)]
+
+
+def _lines_of(keys: Set[str], lines: Sequence[bytes]) -> list[tuple[int, str]]:
+    """(number, key) of each sound line of these trials."""
+    found = []
+    for number, line in enumerate(lines, start=1):
+        with suppress(ValueError, RecursionError, TypeError, KeyError):
+            if keys and (key := json.loads(line)["key"]) in keys:
+                found.append((number, key))
+    return found
+
+
+def _set_lines_aside(folder: Path, lines: Sequence[bytes], numbers: set[int], aside: Path) -> None:
+    """Write the lines with these numbers to `aside`, then the journal without them."""
+    with written_whole(aside) as file:
+        file.writelines(line + b"\n" for number, line in enumerate(lines, 1) if number in numbers)
+    header = json.loads(lines[0])
+    header.pop("crc", None)
+    kept = [with_checksum(line) + b"\n" for number, line in enumerate(lines, 1) if number > 1 and number not in numbers]
+    note = {"repair": {"lines": len(numbers), "aside": aside.name, "time": time.strftime("%FT%T%z")}}
+    with written_whole(folder / NAME) as file:
+        file.writelines([_line({**header, "format": FORMAT}), *kept, _line(note)])
+    sync_folder(folder)
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """A line of the journal, with its checksum and newline."""
+    return with_checksum(json.dumps(record, allow_nan=False, separators=(",", ":")).encode()) + b"\n"
 
 
 def _record(trial: Trial, result: Result) -> dict[str, Any]:
@@ -148,35 +237,49 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
 
 
 def _locked(path: Path) -> io.FileIO:
-    file = open(path, "ab", buffering=0)  # noqa: SIM115 - it stays open, and locked, as long as the journal
+    """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked."""
     for pause in (0.05, 0.2, 0.0):  # `common.status` holds it for an instant
+        file = open(path, "ab", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
+            if path.exists() and os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                return file  # and not one that was replaced before it was locked
+            file.close()
+        except OSError as error:
+            file.close()
+            if error.errno in NO_LOCKS:
+                raise UsageError(no_locks(path.parent, error)) from error
+            if not isinstance(error, BlockingIOError):
+                raise
             time.sleep(pause)
-    file.close()
     raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another --results folder")
+
+
+def no_locks(folder: Path, error: OSError) -> str:
+    """What to tell a user whose file system refuses `flock`."""
+    return (
+        f"results folder {folder} is on a file system without locks ({error.strerror}), so two jobs could write to one "
+        "study: mount it with locks (Lustre: -o flock; NFS: version 4, or a lockd that runs), or give another "
+        "--results folder"
+    )
+
+
+def _unused(folder: Path, stem: str) -> Path:
+    """The first of <stem>-1.jsonl, <stem>-2.jsonl, ... that is not there."""
+    number = 1
+    while (path := folder / f"{stem}-{number}.jsonl").exists():
+        number += 1
+    return path
 
 
 def _set_aside(folder: Path, file: io.FileIO) -> io.FileIO:
     """Rename the journal and arrays of an earlier study to the first free number."""
     if file.tell() == 0:
         return file
-    number = 1
-    while (old := folder / f"journal-{number}.jsonl").exists():
-        number += 1
+    old = _unused(folder, "journal")
     if (folder / "arrays").exists():
-        os.rename(folder / "arrays", folder / f"arrays-{number}")
+        os.rename(folder / "arrays", folder / old.stem.replace("journal", "arrays"))
     os.rename(folder / NAME, old)
     fresh = _locked(folder / NAME)
     file.close()
     return fresh
-
-
-def _refuse_other_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    if (name := differing_setting(new, old)) is not None:
-        raise UsageError(
-            f"{folder} holds a study with {name} = {old.get(name)}, not {new.get(name)}: "
-            f"give another --results folder, or --restart to set the old study aside"
-        )

@@ -1,10 +1,12 @@
 """What becomes of a study whose folder fails it: full, read-only, removed, damaged, shared, or written long ago."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,19 @@ import numpy as np
 import pytest
 
 from common.errors import Exit
-from common.storage.history import NAME, read_journal
-from tests.helpers import ROOT, TOYS, journal_lines, start, table_without_run, wait_for_lines
+from common.storage.history import NAME, read_journal, read_study
+from common.storage.journal import Journal, repair
+from tests.helpers import (
+    HEADER,
+    ROOT,
+    TOYS,
+    journal_lines,
+    journal_of,
+    outcome,
+    start,
+    table_without_run,
+    wait_for_lines,
+)
 
 OPTIONS = ("--gpu", "none", "--workers", "2")
 OLD = ROOT / "tests" / "data" / "journal-format-1"
@@ -218,7 +231,85 @@ def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Pat
 def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path: Path, ranks: int) -> None:
     """Known to rank 0 alone, and after all ranks have started: nobody may be left waiting."""
     program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
-    changed = (tmp_path / NAME).read_text().replace('"x":1', '"x":7')
-    (tmp_path / NAME).write_text(changed)
+    lines = (tmp_path / NAME).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
+    changed = journal_of([json.loads(line) for line in lines])
+    (tmp_path / NAME).write_bytes(changed)
     done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, ranks=ranks, status=Exit.USAGE, timeout=60)
-    assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_text() == changed
+    assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_bytes() == changed
+
+
+def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(program: Any, tmp_path: Path) -> None:
+    """Three kinds of damage: a digit, a line of zeros where a trial was, an array. All else is kept."""
+    arguments = ("6", "--rounds", "2", "--array-size", "3", *OPTIONS)
+    program(*TOYS, *arguments, "--results", tmp_path / "clean")
+    folder = tmp_path / "r"
+    shutil.copytree(tmp_path / "clean", folder)
+    content = (folder / NAME).read_bytes()
+    (digit,) = (line for line in content.splitlines() if b'"key":"r0/t2"' in line)
+    (zeros,) = (line for line in content.splitlines() if b'"key":"r1/t4"' in line)
+    rotten = content.replace(digit, digit.replace(b'"square":4.0', b'"square":5.0')).replace(zeros, bytes(len(zeros)))
+    assert rotten != content
+    (folder / NAME).write_bytes(rotten)
+    array = folder / "arrays" / "r1%2Ft1.npz"
+    array.write_bytes(array.read_bytes()[:-40])
+    for command in ((*TOYS, *arguments, "--results"), ("-m", "common.status")):
+        done = program(*command, folder, status=Exit.USAGE)
+        assert "(trial r0/t2) is damaged: its checksum" in done.stderr and "--repair" in done.stderr
+    assert (folder / NAME).read_bytes() == rotten
+
+    done = program("-m", "common.status", "--repair", folder, status=Exit.STOPPED)
+    assert "3 damaged lines" in done.stdout and "stopped" in done.stdout
+    assert len((folder / "damaged-1.jsonl").read_bytes().splitlines()) == 3
+    kept = (folder / NAME).read_bytes().splitlines()
+    assert set(content.splitlines()) - set(kept) == {digit, zeros} | {
+        line for line in content.splitlines() if b'"key":"r1/t1"' in line
+    }
+    program(*TOYS, *arguments, "--results", folder)
+    assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
+    assert "0 damaged lines" in program("-m", "common.status", "--repair", folder).stdout
+    assert not (folder / "damaged-2.jsonl").exists()
+
+
+def test_a_journal_that_a_job_writes_is_not_repaired(program: Any, tmp_path: Path) -> None:
+    job = start(tmp_path, "1000", "--seconds", "0.1")
+    wait_for_lines(tmp_path, 3)
+    done = program("-m", "common.status", "--repair", tmp_path, status=Exit.USAGE)
+    assert "another job is writing" in done.stderr
+    job.terminate()
+    job.communicate(timeout=60)
+    assert job.returncode == Exit.STOPPED
+
+
+def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0), outcome(1, values={}, error="Killed")])
+        journal.append([outcome(1)])
+    content = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
+    damaged, _ = repair(tmp_path)
+    assert [damage.key for damage in damaged] == ["a/1"]
+    assert read_study(tmp_path).results.keys() == {"a/0"}
+
+
+def test_a_repaired_journal_of_format_1_has_checksums(tmp_path: Path) -> None:
+    shutil.copytree(OLD, tmp_path / "r")
+    content = (OLD / NAME).read_bytes().splitlines()
+    (tmp_path / "r" / NAME).write_bytes(b"\n".join([*content[:3], b"\0" * 9, *content[4:-1]]) + b"\n")
+    damaged, _ = repair(tmp_path / "r")
+    assert [damage.number for damage in damaged] == [4]
+    history = read_study(tmp_path / "r")
+    assert history.header["format"] == 2 and len(history.results) == 7 and not history.complete
+
+
+def test_a_file_system_without_locks_is_named(program: Any, tmp_path: Path) -> None:
+    """Lustre without -o flock and some NFS refuse the call: here a library that is loaded first does."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "flock.c", tmp_path / "flock.so"
+    source.write_text("#include <errno.h>\nint flock(int file, int how) { errno = ENOSYS; return -1; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    env = {"LD_PRELOAD": str(library)}
+    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
+    assert "file system without locks (Function not implemented)" in one_line(done.stderr) and "-o flock" in done.stderr
+    done = program("-m", "common.doctor", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
+    assert "file system without locks" in done.stdout + done.stderr

@@ -1,11 +1,13 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
-# make test    install into .venv and run all tests
-# make check   tests and linters, as CI does
+# make test    install into .venv and prove on this machine what the README promises, in under five minutes
+# make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make bench   the benchmarks that the README cites
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH_CPU := https://download.pytorch.org/whl/cpu
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-run-as-root)
 MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
@@ -21,8 +23,9 @@ demo: .venv/demo
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."
 
+# Two tests at a time, since many of them wait. Tests of a cluster share addresses: one process runs them all.
 test: .venv/dev
-	python -m pytest
+	python -m pytest -n 2 -m "not slow and not cluster"
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer
@@ -32,7 +35,9 @@ lint: .venv/dev
 	ruff format --check .
 	mypy
 
-check: test lint
+check: export HYPOTHESIS_PROFILE = full
+check: lint test
+	python -m pytest -n 2 -m "slow or cluster"
 
 bench: .venv/dev
 	python -m benchmarks.dispatch
@@ -43,11 +48,15 @@ bench: .venv/dev
 
 .venv/demo: requirements.txt requirements-demo.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-demo.txt
+	@echo "installing into .venv (minutes; most of it is PyTorch)"
+	@# Without a GPU PyTorch's CPU wheels do, a tenth of the size; where their index is out of reach, PyPI's.
+	nvidia-smi -L >/dev/null 2>&1 || $(PIP) --retries 0 --timeout 5 --index-url $(TORCH_CPU) torch torchvision \
+		2>/dev/null || true
+	$(PIP) -r requirements-demo.txt
 	touch $@
 
 .venv/dev: .venv/demo requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(PIP) -r requirements-dev.txt
 	touch $@
 
 clean:

@@ -10,10 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.helpers import ROOT, mpirun_command
 
+# Folders and files whose tests need several hosts, a Slurm, other MPI libraries or a container's root. They share
+# network addresses and ports, so one process runs them all.
+CLUSTER = ("tests/cluster", "tests/k8s/test_mpijob.py", "tests/test_mpi_flavours.py", "tests/apptainer/test_post.py")
 SHARED_MNIST = ROOT.parent / "shared" / "data"
+
+
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("full", max_examples=300, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a cluster are marked by where they lie."""
+    places = tuple(ROOT / name for name in CLUSTER)
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in places):
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 @pytest.fixture

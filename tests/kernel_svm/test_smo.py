@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -69,7 +69,6 @@ def problems(draw):
     return x, y, gamma, penalties
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from([TOLERANCE, 1e-5]))
 def test_solutions_are_optimal(problem, tolerance):
     x, y, gamma, penalties = problem

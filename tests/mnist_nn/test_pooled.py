@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,7 +38,6 @@ def same(one: Tensor | None, other: Tensor | None) -> None:
     torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5 * float(other.abs().max()) + 1e-30)
 
 
-@settings(max_examples=40, deadline=None)
 @given(n=N, channels=st.integers(1, 8), filters=st.integers(1, 9), kernel=st.integers(1, 5), height=st.integers(0, 6),
        width=st.integers(0, 6), last=st.booleans(), needed=st.booleans(), seed=st.integers(0, 99))  # fmt: skip
 def test_pooled_convolution(
@@ -76,7 +75,6 @@ def test_what_is_not_finite_spreads(broken: float, place: int) -> None:
     assert not pooled.isfinite().any()
 
 
-@settings(max_examples=20, deadline=None)
 @given(n=N, features=st.integers(1, 40), units=st.integers(1, 40), seed=st.integers(0, 99))
 def test_linear(n: int, features: int, units: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)

@@ -19,7 +19,7 @@ from common.storage.history import NAME, read_journal
 from common.storage.journal import Journal
 from tests.helpers import HEADER, journal_of, outcome
 
-quickly = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quickly = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=8)
 values = st.recursive(

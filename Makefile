@@ -2,6 +2,7 @@
 # make test    install into .venv and prove on this machine what the README promises, in under five minutes
 # make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
+# make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
 # make bench   the benchmarks that the README cites
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
 # Two ranks on one machine stand for two nodes; on a cluster it is one rank a node and all its devices.
 HERE := --gpu none --workers 1 --dataset digits
 
-.PHONY: demo test test-container lint check bench clean
+.PHONY: demo test test-container test-requirements lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -29,6 +30,9 @@ test: .venv/dev
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer
+
+test-requirements: .venv/dev
+	REQUIREMENTS=1 python -m pytest -rA tests/install/test_fresh.py
 
 lint: .venv/dev
 	ruff check .

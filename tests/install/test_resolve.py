@@ -1,0 +1,131 @@
+"""What the requirements files resolve to now, without installing it. Slow: pip reads the metadata of 100 packages."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from tests.helpers import ROOT
+from tests.install.rooms import rooms
+from tests.install.resolve import Unresolved, index_is_reachable, resolve
+
+FILES = ["requirements.txt", *sorted(path.name for path in ROOT.glob("requirements-*.txt"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# Of these pairs it is known that the first can be imported beside the second; `make test-requirements` adds to them.
+KNOWN = {
+    "cuml-cu12": {"25.10.*": {"scikit-learn": "<1.8", "torch": "==2.9.*", "numba": "==0.61.*"}},
+    "cuml-cu13": {"26.10.*": {"scikit-learn": ">=1.8,<1.10", "torch": "==2.15.*", "numba": "==0.64.*"}},
+    "torch": {
+        "2.9.*": {"torchvision": "==0.24.*", "triton": "==3.5.*", "nvidia-nccl-cu12": "==2.27.*"},
+        "2.15.*": {"torchvision": "==0.29.*", "triton": "==3.9.*", "nvidia-nccl-cu13": "==2.30.*"},
+    },
+    "numba": {
+        "0.61.*": {"llvmlite": "==0.44.*", "numpy": "<2.3"},
+        "0.64.*": {"llvmlite": "==0.46.*", "numpy": "<2.5"},
+        "0.68.*": {"llvmlite": "==0.50.*", "numpy": "<2.6"},
+    },
+}
+
+# The first and last Python of each file. cuML 25.10 has no wheels for 3.14.
+PYTHONS = {
+    "requirements.txt": ("3.11", "3.12", "3.13", "3.14"),
+    "requirements-cu12.txt": ("3.11", "3.12", "3.13"),
+    "requirements-cu13.txt": ("3.11", "3.12", "3.13", "3.14"),
+}
+
+
+def check_pairs(versions: Mapping[str, str]) -> None:
+    """Every package of KNOWN is there in a version of KNOWN, beside what it is known to work with."""
+    for name, table in KNOWN.items():
+        if name not in versions:
+            continue
+        rows = [row for version, row in table.items() if SpecifierSet(f"=={version}").contains(versions[name])]
+        assert rows, f"{name} {versions[name]} is new: try to import it (make test-requirements), and add it to KNOWN"
+        for other, allowed in rows[0].items():
+            assert SpecifierSet(allowed).contains(versions.get(other, "0")), (
+                f"{name} {versions[name]} beside {other} {versions.get(other)}: known to work with {allowed}"
+            )
+
+
+def test_a_pair_that_is_not_known_to_work_is_refused() -> None:
+    """As pip resolved cu12 before scikit-learn was bound, and cu13 before torch was."""
+    good = {"numba": "0.61.2", "llvmlite": "0.44.0", "numpy": "2.2.6", "torch": "2.9.1"}
+    check_pairs({**good, "torchvision": "0.24.1", "triton": "3.5.1", "nvidia-nccl-cu12": "2.27.5"})
+    with pytest.raises(AssertionError, match="cuml-cu12 25.10.0 beside scikit-learn 1.9.1"):
+        check_pairs({**good, "cuml-cu12": "25.10.0", "scikit-learn": "1.9.1"})
+    with pytest.raises(AssertionError, match="cuml-cu13 26.10.0 beside torch 2.9.1"):
+        check_pairs({**good, "cuml-cu13": "26.10.0", "scikit-learn": "1.9.1"})
+    with pytest.raises(AssertionError, match="torch 3.0 is new"):
+        check_pairs({"torch": "3.0"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_versions_are_known_to_work_together(name: str) -> None:
+    if not index_is_reachable():
+        pytest.skip("pip's index does not answer")
+    try:
+        versions = resolve("-r", name)
+    except Unresolved as refused:
+        if "cu11" in name:  # from two indexes beside PyPI, which CI may not reach
+            pytest.skip(f"an index for CUDA 11 is out of reach, or has nothing for this machine: {refused}")
+        raise
+    check_pairs(versions)
+    libraries = {match[0] for package in versions if (match := re.search(r"(?<=^nvidia-nccl-cu)\d+", package))}
+    assert len(libraries) <= 1, f"two NCCLs write the same file: {libraries}"
+    cuda = re.search(r"cu(\d+)", name)
+    assert not cuda or libraries == {cuda[1]}, "torch is not built for the CUDA of this file"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "python"), [(name, one) for name, pythons in PYTHONS.items() for one in pythons])
+def test_there_are_wheels_for_each_python_that_the_readme_names(name: str, python: str) -> None:
+    if not index_is_reachable():
+        pytest.skip("pip's index does not answer")
+    check_pairs(resolve("-r", name, python=python))
+
+
+def test_the_readme_names_the_pythons() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "Python 3.11 to 3.14" in readme and "CUDA 12 and 11: to 3.13" in readme
+    named = {line.rsplit(" ", 1)[1] for line in PROJECT["classifiers"] if line.startswith("Programming Language")}
+    assert named == set(PYTHONS["requirements.txt"])
+
+
+def lines_of(name: str) -> set[str]:
+    """The requirements of a file and of those that it includes, without their reasons."""
+    found: set[str] = set()
+    for line in (ROOT / name).read_text().splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        if line.startswith("-r "):
+            found |= lines_of(line.removeprefix("-r "))
+        elif line and not line.startswith("--"):
+            found.add(str(Requirement(line)))
+    return found
+
+
+def test_extras_ask_for_what_the_files_ask_for() -> None:
+    own = f"{PROJECT['name']}[nn]"
+    parts = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+    sets = {extra: {str(Requirement(line)) for line in lines if line != own} for extra, lines in parts.items()}
+    base = sets[""] | sets["nn"]
+    assert base == lines_of("requirements.txt")
+    for extra in ("cu12", "cu13", "dev"):
+        assert own in parts[extra] and base | sets[extra] == lines_of(f"requirements-{extra}.txt"), extra
+
+
+def test_all_that_is_imported_is_declared() -> None:
+    named = {"sklearn": "scikit-learn", "PIL": "pillow", "cuml": "cuml-cu12", "cupy": "cuml-cu12"}
+    declared = {Requirement(line).name for line in lines_of("requirements-cu12.txt")}
+    for path in [path for room in rooms() for path in (ROOT / room).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for module in {name.split(".")[0] for name in names} - rooms() - sys.stdlib_module_names:
+                assert named.get(module, module) in declared, f"{path.relative_to(ROOT)} imports {module}"

@@ -3,12 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.apptainer.definitions import DEFINITIONS, FOLDER, SHELL, read
-from tests.helpers import ROOT
+from tests.helpers import ROOT, rooms
 
 each_definition = pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
 
@@ -29,7 +30,7 @@ def test_sections_and_options(path: Path) -> None:
         subprocess.run(["sh", "-n"], input=definition.shell(section), text=True, check=True)
     for line in definition.lines("labels"):
         assert len(line.split(maxsplit=1)) == 2
-    assert definition.lines("runscript") == ['exec python "$@"']
+    assert definition.lines("runscript")[-1] == 'exec python "$@"'
 
 
 @each_definition
@@ -50,7 +51,7 @@ def test_what_post_installs_was_copied(path: Path) -> None:
     copied = dict(definition.files())
     for source, destination in copied.items():
         assert (ROOT / source).exists() and destination == f"/opt/search/{source}"
-    assert {"common", "mnist_svm", "mnist_nn"} <= set(copied)
+    assert rooms() <= set(copied)
     post = definition.shell("post")
     (requirements,) = (word for word in post.split() if word.startswith("requirements"))
     wanted = {requirements}
@@ -62,9 +63,39 @@ def test_what_post_installs_was_copied(path: Path) -> None:
 @each_definition
 def test_they_differ_in_what_they_are_for_alone(path: Path) -> None:
     one, cpu = read(path), read(FOLDER / "cpu.def")
-    for section in ("environment", "runscript"):
-        assert one.sections[section] == cpu.sections[section]
+    assert one.sections["runscript"] == cpu.sections["runscript"]
+    assert [line for line in one.lines("environment") if "cuda_nvrtc" not in line] == cpu.lines("environment")
     assert one.arguments["OPENMPI"] == cpu.arguments["OPENMPI"]
+
+
+@each_definition
+def test_what_gpu_libraries_compile_with_is_there(path: Path) -> None:
+    """Triton needs a C compiler and Python.h; cupy of CUDA 11 finds NVRTC by LD_LIBRARY_PATH alone."""
+    definition = read(path)
+    installed = set(definition.shell("post").split())
+    assert path.stem == "cpu" or {"gcc", "libc6-dev", "python3-dev"} <= installed
+    assert ("cuda_nvrtc/lib:" in definition.shell("environment")) == (path.stem == "cu11")
+
+
+@each_definition
+def test_no_folder_in_tmp_has_a_name_that_others_know(path: Path) -> None:
+    """Caches hold compiled code; whoever makes such a folder first could put his own into it."""
+    assert "/tmp/" not in read(path).shell("environment") and "CACHE" not in read(path).shell("environment")
+
+
+@each_definition
+def test_modules_are_those_of_the_image_and_scripts_find_their_neighbours(path: Path, tmp_path: Path) -> None:
+    """The runscript in a folder that holds a package and a script with a helper."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("print('of the host')")
+    (tmp_path / "helper.py").write_text("print('neighbour')")
+    (tmp_path / "script.py").write_text("import helper")
+    runscript = read(path).shell("runscript")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for arguments, expected in ((["-m", "common.status", "--help"], "usage"), (["script.py"], "neighbour")):
+        command = ["sh", "-c", runscript, "sh", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
+        assert expected in done.stdout and "of the host" not in done.stdout, done.stderr
 
 
 def test_what_the_grammar_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -86,18 +117,21 @@ def test_what_the_grammar_does_not_have_is_refused(tmp_path: Path) -> None:
         ("", "", (), ["OPENMPI=5.0 cpu"]),
         ("CUDA Version: 11.4 ", "mpirun (Open MPI) 5.0.11", (), ["OPENMPI=5.0 cu11"]),
         ("CUDA Version: 12.8 ", "mpirun (Open MPI) 5.1.2", (), ["OPENMPI=5.1 cu12"]),
-        ("CUDA Version: 13.2 ", "mpirun (Open MPI) 4.1.4", (), ["OPENMPI=5.0 cu13"]),
+        ("CUDA Version: 13.2 ", "mpirun (Open MPI) 4.1.4", (), ["OPENMPI=4.1 cu13"]),
+        ("CUDA Version: 13.2 ", "mpirun (Open MPI) 4.0.7", (), ["OPENMPI=5.0 cu13"]),
         ("CUDA Version: 14.0 ", "", (), ["OPENMPI=5.0 cu13"]),
         ("CUDA Version: 12.8 ", "", ("cpu", "cu11"), ["OPENMPI=5.0 cpu", "OPENMPI=5.0 cu11"]),
         ("", "", ("cu99",), []),
     ],
 )
+@pytest.mark.parametrize("version", ["1.2.0", "1.10.1-1.el9", "1.1.9"])
 def test_the_build_script(
-    driver: str, mpirun: str, arguments: tuple[str, ...], built: list[str], tmp_path: Path
+    driver: str, mpirun: str, arguments: tuple[str, ...], built: list[str], version: str, tmp_path: Path
 ) -> None:
-    """With an apptainer that records its calls."""
+    """With an apptainer that records its calls; 1.2 is the first that knows %arguments."""
+    built = [] if version == "1.1.9" else built
     programs = {
-        "apptainer": f'echo "$@" >> {tmp_path}/calls',
+        "apptainer": f'[ "$1" != --version ] || exec echo apptainer version {version}\necho "$@" >> {tmp_path}/calls',
         "nvidia-smi": f"echo '| Driver Version: 1 {driver}|'" if driver else "exit 9",
         "mpirun": f"echo '{mpirun}'" if mpirun else "exit 127",
     }

@@ -4,7 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, rooms
 from tests.k8s.manifests import K8S
 from tests.k8s.pods import CONTAINERFILE, image_environment
 
@@ -19,7 +19,7 @@ def test_all_that_is_copied_is_there_and_all_packages_are_copied() -> None:
         for pattern in copies:
             assert list(ROOT.glob(pattern)) and pattern in sent, pattern
         if name != "common":
-            assert {"common", "mnist_svm", "mnist_nn"} <= set(copies) and stage.rstrip().endswith("USER 1000:1000")
+            assert rooms() <= set(copies) and stage.rstrip().endswith("USER 1000:1000")
     for requirements in re.findall(r"-r (\S+)", CONTAINERFILE):
         assert (ROOT / requirements.replace("${CUDA}", "12")).exists()
 
@@ -31,3 +31,10 @@ def test_a_session_of_sshd_has_the_environment_of_the_image() -> None:
     assert set(session) == set(image)
     assert [folder for folder in image.pop("PATH").split(":") if "sbin" not in folder] == session.pop("PATH").split(":")
     assert session == image
+
+
+def test_the_gpu_image_has_what_gpu_libraries_compile_with_and_no_cache_that_others_know() -> None:
+    gpu = re.split(r"^FROM ", CONTAINERFILE, flags=re.MULTILINE)[2]
+    assert gpu.startswith("common AS gpu") and all(f" {name} " in gpu for name in ("gcc", "libc6-dev", "python3-dev"))
+    assert image_environment()["LD_LIBRARY_PATH"].endswith("/nvidia/cuda_nvrtc/lib")
+    assert not [value for value in image_environment().values() if "/tmp" in value]

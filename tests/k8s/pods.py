@@ -53,7 +53,7 @@ class ActedJob:
         self.folder = folder
         self.launcher, self.workers = hosts[0], list(hosts[1:])
         assert len(self.workers) == self._replica("Worker")["replicas"]
-        self._service = f"{self.name}-worker.default.svc"
+        self._service = f"{self.name}.default.svc"
         secret = folder / "secret"
         secret.mkdir()
         keygen = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(secret / "id_rsa")]

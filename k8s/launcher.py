@@ -32,9 +32,7 @@ from pathlib import Path
 HOSTFILE = Path("/etc/mpi/hostfile")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 COMPLETE, STOPPED = (0, 3), 75
-KEEPALIVE = (
-    "--prtemca oob_tcp_keepalive_time 2 --prtemca oob_tcp_keepalive_intvl 2 --prtemca oob_tcp_keepalive_probes 2"
-)
+KEEPALIVE = [word for name in ("time", "intvl", "probes") for word in ("--prtemca", f"oob_tcp_keepalive_{name}", "2")]
 
 
 def say(text: str) -> None:

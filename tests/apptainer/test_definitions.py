@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.apptainer.definitions import DEFINITIONS, FOLDER, SHELL, read
-from tests.helpers import ROOT, rooms
+from tests.helpers import ROOT
+from tests.install.rooms import rooms
 
 each_definition = pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
 

@@ -6,6 +6,7 @@ prints the exact versions that a requirements file resolves to now, for this Pyt
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,12 @@ from pathlib import Path
 from tests.helpers import ROOT
 
 MORE = ["--dry-run", "--ignore-installed", "--quiet", "--disable-pip-version-check"]
+
+
+# What pip says where an index does not have, or does not answer about, the torch of requirements-cu11.txt.
+NOTHING_FOUND = re.compile(
+    r"no matching distributions available for your environment:\s+torch|No matching distribution found for torch"
+)
 
 
 class Unresolved(Exception):
@@ -39,7 +46,7 @@ def resolve(*arguments: str, python: str = "") -> Mapping[str, str]:
             command += ["--python-version", python, "--only-binary=:all:", "--target", folder]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            raise Unresolved("\n".join(done.stderr.splitlines()[-6:]))
+            raise Unresolved("\n".join(done.stderr.splitlines()[-12:]))
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     return {one["name"].lower().replace("_", "-"): one["version"] for one in found}
 

@@ -4,7 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.helpers import ROOT, rooms
+from tests.helpers import ROOT
+from tests.install.rooms import rooms
 from tests.k8s.manifests import K8S
 from tests.k8s.pods import CONTAINERFILE, image_environment
 

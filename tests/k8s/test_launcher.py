@@ -28,6 +28,8 @@ sys.exit(launcher.Launcher().run())
 MPIRUN = r"""#!/bin/bash
 n=$(($(cat "$FOLDER/n" 2>/dev/null || echo 0) + 1)); echo $n > "$FOLDER/n"
 [ "$1 $3 $4 $5 $6" = "--hostfile --map-by ppr:1:node --bind-to none" ] && cp "$2" "$FOLDER/hostfile-$n" || exit 99
+keepalive="--prtemca oob_tcp_keepalive"
+[ "${*:7:9}" = "${keepalive}_time 2 ${keepalive}_intvl 2 ${keepalive}_probes 2" ] && [ "${16}" = python ] || exit 96
 while [ "$1" != python ]; do shift; done
 [ "${*: -2:1}" = --expect-nodes ] && [ "${!#}" = "$(wc -l < "$FOLDER/hostfile-$n")" ] || exit 98
 set -- "${@:1:$#-2}"

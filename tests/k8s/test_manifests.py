@@ -30,7 +30,7 @@ from tests.k8s.manifests import (
 CRDS = ROOT.parent / "shared" / "data" / "k8s"
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 KUBERNETES = "1.32"
-CORE = ("v1", "apps/v1", "batch/v1")
+CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
 each_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
 each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
@@ -105,16 +105,30 @@ def test_a_rank_per_worker_started_by_a_launcher_that_goes_on(name: str) -> None
         assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"  # the definition has no list of values
         assert spec["sshAuthMountPath"] == "/home/mpiuser/.ssh"
         policy = spec["runPolicy"]
-        assert policy["backoffLimit"] >= 3 and policy["cleanPodPolicy"] == "Running"
-        assert policy["ttlSecondsAfterFinished"] > 0
-        words = script(job).split()
-        assert words[words.index("mpirun") :][:7] == [
-            "mpirun", "--hostfile", "/etc/mpi/hostfile", "--map-by", "ppr:1:node", "--bind-to", "none",
-        ]  # fmt: skip
+        assert policy["backoffLimit"] <= 6 and policy["cleanPodPolicy"] == "Running"
+        assert policy["ttlSecondsAfterFinished"] > 0 and policy["activeDeadlineSeconds"] > 0
+        assert container(job, "Launcher")["command"] == ["search-launcher"]
         worker = container(job, "Worker")
         assert worker["command"] == ["/usr/sbin/sshd", "-De"]
         assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
         assert "nvidia.com/gpu" not in str(container(job, "Launcher")["resources"])
+
+
+@each_mpijob_overlay
+def test_a_launcher_may_do_what_it_does_and_nobody_else_may(name: str) -> None:
+    """Its account, which the Role binds, may look at and delete pods and end its own Job; workers have no token."""
+    kinds = {(one["kind"], one["metadata"]["name"]): one for one in overlay(name)}
+    for job in mpijobs(name).values():
+        account = f"{job['metadata']['name']}-launcher"  # the operator names the Job so
+        replicas = {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
+        assert replicas["Launcher"]["serviceAccountName"] == account and ("ServiceAccount", account) in kinds
+        assert replicas["Worker"]["automountServiceAccountToken"] is False
+        binding = kinds["RoleBinding", account]
+        assert binding["roleRef"]["name"] == account
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+        pods, jobs = kinds["Role", account]["rules"]
+        assert pods["resources"] == ["pods"] and set(pods["verbs"]) == {"get", "delete"}
+        assert jobs["resourceNames"] == [account] and jobs["verbs"] == ["patch"]
 
 
 @each_mpijob_overlay
@@ -162,11 +176,6 @@ def accepted(program: str, arguments: list[str]) -> RunOptions:
     from_namespace(experiment, namespace)
     options: RunOptions = from_namespace(RunOptions, namespace)
     return options
-
-
-def script(job: Manifest) -> str:
-    text: str = container(job, "Launcher")["args"][0]
-    return text
 
 
 def container(job: Manifest, role: str) -> Manifest:

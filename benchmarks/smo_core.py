@@ -59,9 +59,10 @@ def measure(n: int) -> tuple[float, float, int]:
     for _ in range(REPEATS + 1):  # the first round compiles
         f, beta = -sign.astype(np.float64), np.zeros(width)
         up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-        set_masks(sign, beta, 1e6, up, low)
+        bounds = np.full(width, 1e6)
+        set_masks(sign, beta, bounds, up, low)
         begin = time.process_time()
-        _, done, _ = iterate(matrix, slot, blocks, sign, f, beta, up, low, 1e6, 0.0, ITERATIONS, np.empty(2))
+        _, done, _ = iterate(matrix, slot, blocks, sign, f, beta, up, low, bounds, 0.0, ITERATIONS, np.empty(2))
         solver = min(solver, (time.process_time() - begin) / done)
         begin = time.process_time()
         for _ in range(-(-ITERATIONS // width)):

@@ -10,7 +10,19 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
         points = solve_gamma(samples, gamma, penalties, folds, plan, distances)   # [fold][C]
 
 `matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the same on
-a GPU. The package knows no MPI and nothing of `common`. The names below import numba when they are first used.
+a GPU.
+
+`SVC` is an estimator with scikit-learn's interface, and `fit_grid` fits every candidate of a search on every fold, for
+any of its kernels and weights, whatever scores them:
+
+    for fitted in fit_grid(SVC(), [{"C": 1.0, "gamma": "scale"}, ...], X, y, splits, sample_weight=weights):
+        if fitted.error is None:
+            score = scorer(fitted.model, fitted.x_validation, y[splits[fitted.split][1]])   # or predict_proba, ...
+            table[fitted.candidate, fitted.split] = score
+
+The model answers from the solver's matrices when it is asked about `fitted.x_validation` or `fitted.x_train`
+themselves, and is a fitted `SVC` for any other samples. The package knows no MPI and nothing of `common`. The names
+below import numba when they are first used.
 """
 
 from __future__ import annotations
@@ -22,11 +34,15 @@ if TYPE_CHECKING:
     from kernel_svm.grid import MAX_ITER, TOLERANCE, Fold, Model, Point, fit, fit_samples, solve_gamma
     from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
     from kernel_svm.plan import Plan, choose_plan
+    from kernel_svm.search import Fitted, fit_grid
+    from kernel_svm.svc import SVC
     from kernel_svm.warm import warm_up
 
 __all__ = [
     "MAX_ITER",
+    "SVC",
     "TOLERANCE",
+    "Fitted",
     "Fold",
     "Model",
     "Plan",
@@ -34,6 +50,7 @@ __all__ = [
     "Samples",
     "choose_plan",
     "fit",
+    "fit_grid",
     "fit_samples",
     "kernel_minus_one",
     "prepare",
@@ -46,6 +63,8 @@ _HOME = {
     "kernel_svm.grid": ("MAX_ITER", "TOLERANCE", "Fold", "Model", "Point", "fit", "fit_samples", "solve_gamma"),
     "kernel_svm.kernel": ("Samples", "kernel_minus_one", "prepare", "squared_distances"),
     "kernel_svm.plan": ("Plan", "choose_plan"),
+    "kernel_svm.search": ("Fitted", "fit_grid"),
+    "kernel_svm.svc": ("SVC",),
     "kernel_svm.warm": ("warm_up",),
 }
 

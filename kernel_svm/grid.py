@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from jit import LANES, padded
 from jit.simd import aligned_zeros
-from kernel_svm.gemm import multiply_double, packed
-from kernel_svm.kernel import (
-    Rows,
-    Samples,
-    distances_between,
-    expm1_scaled,
-    kernel_minus_one,
-    panels_of,
-    prepare,
-    sq_lengths,
-)
+from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths
 from kernel_svm.multiclass import Solutions, machines_of
 from kernel_svm.path import Kernel, Path, Whole, solve_path
-from kernel_svm.plan import CHUNK, Plan, choose_plan
+from kernel_svm.plan import Plan, choose_plan
+from kernel_svm.sources import RbfSource, Source, decisions, kernel_between
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 MAX_ITER = 100_000_000  # iterations per binary problem and C
@@ -70,9 +60,9 @@ def solve_gamma(
     back = np.argsort(order)
     ascending, trainings = np.asarray(penalties, np.float64)[order], [train for train, _ in folds]
     solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter)
-    result = []
+    source, result = RbfSource(samples, gamma, distances, kernel), []
     for (_, validation), solved in zip(folds, solutions, strict=True):
-        predictions = samples.classes[_labels(solved, gamma, samples.place[validation], distances, kernel)]
+        predictions = samples.classes[_labels(solved, source, samples.place[validation])]
         figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
         points = [Point(*point) for point in zip(predictions, *figures, strict=True)]
         result.append([points[c] for c in back])
@@ -93,20 +83,22 @@ def solve(
     """The binary problems of each training set (indices of samples) for ascending ``penalties``."""
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
-    masks = [_training_mask(samples, training, number) for number, training in enumerate(trainings)]
-    solutions = [Solutions(samples, len(penalties)) for _ in trainings]
+    trainings = [_training_weights(samples, training, number) for number, training in enumerate(trainings)]
+    source = RbfSource(samples, gamma, distances)
     if plan.kernel == "pairs":
-        problems = _pairs(samples, gamma, distances)
+        problems = pairs(samples, source)
+    elif plan.kernel == "rows":
+        problems = _one_vs_rest(samples, Rows(samples, gamma, plan.capacity))
     else:
-        if plan.kernel == "rows":
-            source: Kernel = Rows(samples, gamma, plan.capacity)
-        else:
-            source = Whole(kernel_minus_one(samples, gamma, distances) if kernel is None else kernel)
-        problems = _one_vs_rest(samples, source)
+        matrix = kernel_minus_one(samples, gamma, distances) if kernel is None else kernel
+        problems = _one_vs_rest(samples, Whole(matrix))
+    solutions = [Solutions(samples, len(penalties)) for _ in trainings]
 
     def walked(problem: Problem) -> tuple[Problem, list[Path]]:
         _, matrix, rows, sign = problem
-        return problem, [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
+        return problem, [
+            solve_path(matrix, sign * (weights[rows] > 0), penalties, tolerance, max_iter) for weights in trainings
+        ]
 
     with ThreadPoolExecutor(plan.threads) as pool:
         # Without threads one problem after the other: they may have their memory in common.
@@ -119,8 +111,8 @@ def solve(
 Problem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # machine, kernel, row of each column, sign
 
 
-def _pairs(samples: Samples, gamma: float, distances: np.ndarray | None) -> Iterator[Problem]:
-    """One-vs-one: K - 1 of two classes at a time, all in the same memory."""
+def pairs(samples: Samples, source: Source) -> Iterator[Problem]:
+    """One-vs-one: the matrix of two classes at a time, all in the same memory."""
     size = np.diff(samples.first)
     buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,))
     for a, b in machines_of(len(samples.classes), "ovo"):
@@ -130,7 +122,7 @@ def _pairs(samples: Samples, gamma: float, distances: np.ndarray | None) -> Iter
         for rows, top in parts:
             for columns, left in parts:
                 part = matrix[top : top + rows.stop - rows.start, left : left + columns.stop - columns.start]
-                kernel_minus_one(samples, gamma, distances, part, rows, columns)
+                source.fill(part, rows, columns)
         sign = np.repeat(np.array([1, -1], np.int8), (size[a], size[b]))
         yield (a, b), Whole(matrix), np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in parts]), sign
 
@@ -143,63 +135,22 @@ def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[Problem]:
         yield (c, -1), source, rows, sign
 
 
-def _training_mask(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
-    """int8 (width,), 1 for the rows of training samples."""
-    mask = np.zeros(samples.width, np.int8)
-    mask[samples.place[training]] = 1
+def _training_weights(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
+    """float64 (width,), 1 for the rows of training samples."""
+    weights = np.zeros(samples.width)
+    weights[samples.place[training]] = 1
     for c, label in enumerate(samples.classes):
-        if not mask[samples.first[c] : samples.first[c + 1]].any():
+        if not weights[samples.first[c] : samples.first[c + 1]].any():
             raise ValueError(f"fold {number} has no training sample of class {label}")
-    return mask
+    return weights
 
 
-def _labels(
-    solved: Solutions, gamma: float, rows: np.ndarray, distances: np.ndarray | None, kernel: np.ndarray | None
-) -> np.ndarray:
+def _labels(solved: Solutions, source: RbfSource, rows: np.ndarray) -> np.ndarray:
     """Class indices (n_penalties, len(rows)) predicted for samples of the matrix."""
-    samples = solved.samples
     order = np.argsort(rows)  # neighbours in the matrix are read together
-    rows = rows[order]
-
-    def block(part: slice, support: np.ndarray) -> np.ndarray:
-        if kernel is not None:
-            return panels_of(kernel, support, rows[part])
-        if distances is not None:
-            panels = panels_of(distances, support, rows[part])
-            expm1_scaled(panels.reshape(len(panels), -1), gamma, panels.reshape(len(panels), -1))
-            return panels
-        numbers = rows[part]
-        return _kernel_between(samples.x(numbers), samples.sq_norms[numbers], samples, support, gamma)
-
-    return _predict(solved, len(rows), block)[:, np.argsort(order)]
-
-
-def _kernel_between(
-    x: np.ndarray, norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float
-) -> np.ndarray:
-    """K - 1 of centred ``x``, packed, with some rows of the samples as features."""
-    out = aligned_zeros((padded(len(support)), padded(len(x))))
-    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(norms, out.shape[1])
-    distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)
-    expm1_scaled(out, gamma, out)
-    return panels_of(out, np.arange(len(support)), np.arange(len(x)))
-
-
-def _predict(solved: Solutions, count: int, block: Callable[[slice, np.ndarray], np.ndarray]) -> np.ndarray:
-    """Class indices (n_penalties, count); ``block(part, support)`` is K - 1 of a slice of them, packed."""
-    blocks, offsets = list(solved.blocks()), solved.offsets()
-    widest = max([len(support) for support, _, _ in blocks] + [len(offsets)])
-    step = max(LANES, CHUNK // (8 * widest) // LANES * LANES)
-    result = np.empty((solved.n_penalties, count), np.int64)
-    for start in range(0, count, step):
-        part = slice(start, min(start + step, count))
-        decisions = np.tile(-offsets, (part.stop - part.start, 1))
-        for support, weights, targets in blocks:
-            panels = packed(weights.T, np.float64)
-            values = aligned_zeros((padded(len(decisions)), len(panels) * LANES), np.float64)
-            multiply_double(block(part, support), panels, values)
-            decisions[:, targets] += values[: len(decisions), : len(targets)]
-        result[:, part] = solved.labels(decisions)
+    result = np.empty((solved.n_penalties, len(rows)), np.int64)
+    for part, values in source.decisions(solved, rows[order]):
+        result[:, order[part]] = solved.labels(values)
     return result
 
 
@@ -228,9 +179,12 @@ class Model:
 
         def block(part: slice, support: np.ndarray) -> np.ndarray:
             centred = (x[part] - samples.mean).astype(np.float32)
-            return _kernel_between(centred, sq_lengths(centred), samples, support, self.gamma)
+            return kernel_between(centred, sq_lengths(centred), samples, support, self.gamma)
 
-        return samples.classes[_predict(self.solved, len(x), block)[0]]
+        labels = np.empty(len(x), np.int64)
+        for part, values in decisions(self.solved, len(x), block):
+            labels[part] = self.solved.labels(values)[0]
+        return samples.classes[labels]
 
 
 def fit(

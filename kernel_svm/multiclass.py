@@ -22,7 +22,8 @@ class Solutions:
     Machine m separates classes ``machines[m] = (positive, negative)``, indices of classes; the negative is -1 for
     "all others". Consecutive C often have one solution; each distinct one is kept once: ``which[m][c]`` is its
     number for penalty c. rows[m]: int64, rows of the samples that support any of machine m's solutions.
-    weights[m]: float64 (len(rows[m]), distinct), y * alpha. rhos[m]: float64 (distinct,).
+    weights[m]: float64 (len(rows[m]), distinct), y * alpha. rhos[m]: float64 (distinct,). steps[m]: int64
+    (n_penalties,), iterations.
     n_support: int64 (n_penalties,), distinct support vectors. iterations: int64, over all machines.
     converged: bool, whether all machines did.
     """
@@ -34,6 +35,7 @@ class Solutions:
     rows: list[np.ndarray] = field(default_factory=list)
     weights: list[np.ndarray] = field(default_factory=list)
     rhos: list[np.ndarray] = field(default_factory=list)
+    steps: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.iterations = np.zeros(self.n_penalties, np.int64)
@@ -44,19 +46,25 @@ class Solutions:
     def n_support(self) -> np.ndarray:
         return self._support.sum(axis=1)
 
-    def add(self, machine: tuple[int, int], path: Path, rows: np.ndarray) -> None:
-        """Keep a solved path; ``rows`` are the rows of the samples that its lanes stand for."""
+    def add(self, machine: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
+        """Keep a solved path.
+
+        rows: of the samples that its lanes stand for. shift: what the matrix lacks, see `sources.py`; (len(rows),).
+        """
         used = path.betas.any(axis=0)
-        rows, betas = rows[used], path.betas[:, used]
+        rows, betas, rhos = rows[used], path.betas[:, used], path.rhos
+        if shift is not None:
+            rhos = rhos + betas @ shift[used]
         self._support[:, rows] |= betas != 0
         new = np.concatenate([[True], (path.iterations[1:] > 0) | (path.betas[1:] != path.betas[:-1]).any(axis=1)])
         self.machines.append(machine)
         self.which.append(np.cumsum(new) - 1)
         self.rows.append(rows)
         self.weights.append(np.ascontiguousarray(betas[new].T))
-        self.rhos.append(path.rhos[new])
+        self.rhos.append(rhos[new])
         self.iterations += path.iterations
         self.converged &= path.converged
+        self.steps.append(path.iterations)
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """By class of the support vectors: (their rows, weights (n_rows, m), the m decision values they add to)."""

@@ -101,14 +101,14 @@ def _aligned(count, width):
 
 
 @compiled
-def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, tolerance, limit, extremes):
+def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
     moved = beta.copy()
     top_lanes, now = lanes, lanes
     source, source_slot, source_columns = rows, slot, columns[lanes]
     done = spent = 0
     # The state of the gathered problem begins as that of the whole one.
-    sub_f, sub_beta, sub_sign = f[lanes], beta[lanes], sign[lanes]
+    sub_f, sub_beta, sub_sign, within = f[lanes], beta[lanes], sign[lanes], bounds[lanes]
     while True:
         count = now.size
         width = -(-count // LANES) * LANES
@@ -116,14 +116,15 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, t
         _gather(source, source_slot, source_columns, matrix)
         blocks = np.arange(width // LANES).astype(np.int32)
         own_slot = np.arange(width).astype(np.int32)
-        g, b, s = np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
-        g[:count], b[:count], s[:count] = sub_f, sub_beta, sub_sign
+        g, b, s, sub_bounds = np.zeros(width), np.zeros(width), np.zeros(width, np.int8), np.zeros(width)
+        g[:count], b[:count], s[:count], sub_bounds[:count] = sub_f, sub_beta, sub_sign, within
         sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-        set_masks(s, b, bound, sub_up, sub_low)
+        set_masks(s, b, sub_bounds, sub_up, sub_low)
         kept = np.empty(width, np.int64)
         while True:
+            at_most = min(CHECK, limit - done)
             status, k, _ = iterate(
-                matrix, own_slot, blocks, s, g, b, sub_up, sub_low, bound, tolerance, min(CHECK, limit - done), extremes
+                matrix, own_slot, blocks, s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most, extremes
             )
             done += k
             spent += k
@@ -138,7 +139,7 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, t
             break
         keep = kept[:m]
         now = now[keep]
-        sub_f, sub_beta, sub_sign = g[keep], b[keep], s[keep]
+        sub_f, sub_beta, sub_sign, within = g[keep], b[keep], s[keep], sub_bounds[keep]
         source, source_slot, source_columns = matrix, own_slot, keep
         spent = 0
     for t in top_lanes:
@@ -149,18 +150,18 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bound, t
                 prefetch(rows, row + columns[at] + PREFETCH)
                 store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
             beta[t] = moved[t]
-    set_masks(sign, beta, bound, up, low)
+    set_masks(sign, beta, bounds, up, low)
     return status, done
 
 
 @compiled
-def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance, limit, state, wanted):
+def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted):
     """One C from where ``f`` and ``beta`` stand; wanted rows are columns in ``wanted[:state[WANTED]]``."""
     extremes = np.empty(2)
     lanes = np.empty(sign.size, np.int64)
     while True:
         at_most = min(state[LEFT], limit - state[DONE])
-        status, k, column = iterate(rows, slot, blocks, sign, f, beta, up, low, bound, tolerance, at_most, extremes)
+        status, k, column = iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, at_most, extremes)
         state[DONE] += k
         state[SPENT] += k
         state[LEFT] -= k
@@ -189,7 +190,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
                 state[WANTED] = missing
                 return MISSING
             _, k = _solve_gathered(
-                rows, slot, columns, gathered, sign, f, beta, up, low, bound, goal, limit - state[DONE], extremes
+                rows, slot, columns, gathered, sign, f, beta, up, low, bounds, goal, limit - state[DONE], extremes
             )
             state[DONE] += k
             state[SPENT] = 0
@@ -197,19 +198,18 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance
 
 
 @compiled
-def _start(sign, f, beta, bound, previous, converged):
-    """Set ``f`` and ``beta`` to where the search for ``bound`` begins; True if that is the solution already."""
-    linear = quadratic = largest = 0.0
+def _start(sign, weights, f, beta, bound, previous, converged):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
+    linear = quadratic = 0.0
     support = free = 0
     for t in range(sign.size):
         if sign[t] != 0 and beta[t] != 0.0:
             alpha = abs(beta[t])
             linear += alpha
             quadratic += beta[t] * (f[t] + sign[t])
-            largest = max(largest, alpha)
             support += 1
-            free += alpha < previous
-    if converged and 0.0 < largest < previous:
+            free += alpha < previous * weights[t]
+    if converged and 0 < support == free:
         return True
     least, most = np.inf, -np.inf
     if previous > 0.0:
@@ -217,13 +217,13 @@ def _start(sign, f, beta, bound, previous, converged):
         scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
         for t in range(sign.size):
             if sign[t] != 0:
-                alpha = abs(beta[t])
-                alpha = bound if alpha == previous and scale == ratio else min(alpha * scale, bound)
+                alpha, top = abs(beta[t]), bound * weights[t]
+                alpha = top if alpha == previous * weights[t] and scale == ratio else min(alpha * scale, top)
                 beta[t] = alpha * sign[t]
                 f[t] = scale * (f[t] + sign[t]) - sign[t]
-                if alpha < bound if sign[t] > 0 else alpha > 0.0:
+                if alpha < top if sign[t] > 0 else alpha > 0.0:
                     least = min(least, f[t])
-                if alpha > 0.0 if sign[t] > 0 else alpha < bound:
+                if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
     if previous == 0.0 or (FREE * free < support and most - least > GAP):
         for t in range(sign.size):
@@ -248,21 +248,22 @@ def _intercept(sign, f, up, low):
 
 
 @compiled
-def _walk(rows, slot, blocks, columns, sign, f, beta, up, low, penalties, tolerance, limit, state, wanted,
+def _walk(rows, slot, blocks, columns, sign, weights, f, beta, up, low, penalties, tolerance, limit, state, wanted,
           betas, rhos, iterations, converged):  # fmt: skip
     """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
     while state[AT] < penalties.size:
         c = state[AT]
-        bound = penalties[c]
+        bounds = penalties[c] * weights
         if not state[STARTED]:
-            same = _start(sign, f, beta, bound, penalties[c - 1] if c else 0.0, c > 0 and converged[c - 1])
-            set_masks(sign, beta, bound, up, low)
+            previous = penalties[c - 1] if c else 0.0
+            same = _start(sign, weights, f, beta, penalties[c], previous, c > 0 and converged[c - 1])
+            set_masks(sign, beta, bounds, up, low)
             state[STARTED], state[DONE], state[SPENT], state[LEFT] = 1, 0, 0, CHECK
             if same:
                 betas[c], rhos[c], converged[c], iterations[c] = betas[c - 1], rhos[c - 1], True, 0
                 state[AT], state[STARTED] = c + 1, 0
                 continue
-        status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bound, tolerance, limit, state, wanted)
+        status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted)
         if status == MISSING:
             return MISSING
         betas[c], rhos[c] = beta, _intercept(sign, f, up, low)
@@ -309,12 +310,18 @@ class Path:
 
 
 def solve_path(
-    kernel: Kernel, sign: np.ndarray, penalties: Sequence[float] | np.ndarray, tolerance: float, max_iter: int
+    kernel: Kernel,
+    sign: np.ndarray,
+    penalties: Sequence[float] | np.ndarray,
+    tolerance: float,
+    max_iter: int,
+    weights: np.ndarray | None = None,
 ) -> Path:
     """Solve one binary problem for ascending ``penalties``.
 
     kernel: rows of K - 1. sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
-    max_iter: iterations per C after which it is given up and reported as not converged.
+    max_iter: iterations per C after which it is given up and reported as not converged. weights: float64 (width,),
+    above 0 for the samples of the problem; the bound of a multiplier is C times its sample's weight, 1 if not given.
     """
     blocks = np.flatnonzero(sign.reshape(-1, LANES).any(axis=1)).astype(np.int32)
     columns = (blocks[:, None].astype(np.int64) * LANES + np.arange(LANES)).ravel()
@@ -326,7 +333,9 @@ def solve_path(
         columns, np.zeros((count, lanes)), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
     )
     state, wanted = np.zeros(6, np.int64), np.empty(lanes, np.int64)
-    arguments = (blocks, columns, sign[columns], f, beta, up, low, np.array(penalties, np.float64), tolerance, max_iter)
+    lane_weights = np.ones(lanes) if weights is None else weights[columns]
+    ascending = np.array(penalties, np.float64)
+    arguments = (blocks, columns, sign[columns], lane_weights, f, beta, up, low, ascending, tolerance, max_iter)
     while _walk(
         kernel.rows, kernel.slot, *arguments, state, wanted, path.betas, path.rhos, path.iterations, path.converged
     ):

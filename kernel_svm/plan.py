@@ -8,8 +8,8 @@ from jit import LANES
 from kernel_svm.kernel import Samples
 from kernel_svm.multiclass import machines_of
 from kernel_svm.path import MAX_ACTIVE
+from kernel_svm.sources import CHUNK
 
-CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 THREADS = 2  # where processes share a matrix: the cores of those that wait for another gamma's are not idle then
 
 

@@ -2,10 +2,13 @@
 
 One binary problem, written with the signed multipliers ``b = y * alpha``:
 
-    minimise  1/2 b'Kb - y'b   subject to   sum(b) = 0,   0 <= y b <= C
+    minimise  1/2 b'Kb - y'b   subject to   sum(b) = 0,   0 <= y b <= bound
 
-Its gradient ``f = K b - y`` needs no label in the inner loops, and as ``sum(b) = 0`` it is the same for K and
-for K - 1, which is what the matrices here hold (float32 keeps its precision there when gamma is tiny).
+where the bound of a sample is C times its weight. The gradient ``f = K b - y`` needs no label in the inner loops. As
+``sum(b) = 0``, nothing but a constant in ``f`` changes when K is replaced by K - u1' - 1u', and half its diagonal
+is taken for u: the matrices here have a zero diagonal and hold minus half the squared distances of the samples in
+the space of the kernel, with which a pair has its curvature in one number. Of an RBF kernel that is K - 1, which
+keeps its precision in float32 when gamma is tiny.
 ``f`` and ``b`` are double over the one float32 matrix: they are updated, never recomputed.
 
 The pair to move is chosen by second order (WSS2: Fan, Chen and Lin, "Working set selection using second
@@ -147,19 +150,19 @@ def _second(rows, row_i, blocks, f, low, f_i):
 
 
 @compiled
-def set_masks(sign, beta, bound, up, low):
+def set_masks(sign, beta, bounds, up, low):
     """``up``: lanes whose beta may rise, ``low``: lanes whose beta may fall, as bytes."""
     for t in range(sign.size):
-        up[t] = sign[t] != 0 and beta[t] < (bound if sign[t] > 0 else 0.0)
-        low[t] = sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bound)
+        up[t] = sign[t] != 0 and beta[t] < (bounds[t] if sign[t] > 0 else 0.0)
+        low[t] = sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bounds[t])
 
 
 @compiled
-def iterate(rows, slot, blocks, sign, f, beta, up, low, bound, tolerance, limit, extremes):
+def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """At most ``limit`` iterations. Returns (status, iterations, column of the row that is missing or -1).
 
-    ``extremes`` receives min f over ``up`` and max f over ``low``. Whatever the status, ``f`` and ``beta``
-    agree with each other, so that a later call goes on from there.
+    ``bounds``: of the multipliers, per lane. ``extremes`` receives min f over ``up`` and max f over ``low``. Whatever
+    the status, ``f`` and ``beta`` agree with each other, so that a later call goes on from there.
     """
     width = rows.shape[1]
     row_i = row_j = 0
@@ -184,8 +187,8 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bound, tolerance, limit,
         if slot[column_j] < 0:
             return MISSING, done, column_j
         row_j = np.intp(slot[column_j]) * width
-        top_i, bottom_i = (bound, 0.0) if sign[i] > 0 else (0.0, -bound)
-        top_j, bottom_j = (bound, 0.0) if sign[j] > 0 else (0.0, -bound)
+        top_i, bottom_i = (bounds[i], 0.0) if sign[i] > 0 else (0.0, -bounds[i])
+        top_j, bottom_j = (bounds[j], 0.0) if sign[j] > 0 else (0.0, -bounds[j])
         curvature = -2.0 * np.float64(rows[slot[column_i], column_j])
         delta = (f[j] - f[i]) / max(curvature, TAU)
         room_i, room_j = top_i - beta[i], beta[j] - bottom_j

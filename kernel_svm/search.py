@@ -1,0 +1,226 @@
+"""Every candidate of a search on every fold: candidates that differ in C alone are solved together, for all folds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_X_y
+
+from kernel_svm.functions import KernelFunction
+from kernel_svm.solved import Data, Solved, Training, solve
+from kernel_svm.svc import SVC, check_weights, dense
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One candidate on one split.
+
+    candidate, split: their numbers. model: as after `fit` with the training samples, or None if there is an error. It
+    knows the very arrays x_train and x_validation (training and validation samples, float64): asked about them, it
+    answers from the solver's matrices, and only from others does it compute kernels. error: what `fit` would have
+    raised. seconds: the candidate's part of the time that solving took.
+    """
+
+    candidate: int
+    split: int
+    model: SVC | None
+    error: Exception | None
+    x_train: Any
+    x_validation: Any
+    seconds: float
+
+
+def fit_grid(
+    estimator: Any,
+    candidates: Sequence[Mapping[str, Any]],
+    X: Any,
+    y: Any,
+    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+    sample_weight: np.ndarray | None = None,
+    parts: Sequence[tuple[Any, Any]] | None = None,
+    memory: int | None = None,
+) -> Iterator[Fitted]:
+    """Fit every candidate on the training part of every split.
+
+    Args:
+        estimator: an unfitted SVC, scikit-learn's or this package's, with the parameters that no candidate sets.
+        candidates: parameters of the SVC, as `set_params` takes them.
+        X: samples (n, n_features), or their kernel matrix (n, n) for the precomputed kernel.
+        y: labels (n,), of any kind.
+        splits: per split, indices of training and of validation samples.
+        sample_weight: (n,), as for `SVC.fit`.
+        parts: per split, the objects with training and validation samples that the models will be asked about, if
+            they are not to be arrays that are made here: a data frame, for instance.
+        memory: bytes that may be used; half of what is free if not given.
+
+    Yields:
+        One `Fitted` per candidate and split, in no promised order. The candidates of one kernel function come together.
+
+    Raises:
+        ValueError: for samples or labels that no candidate could be fitted to.
+        MemoryError: says what is needed where the matrix of the two largest classes does not fit.
+    """
+    x, y = check_X_y(dense(X), y, dtype=np.float64, order="C")
+    check_classification_targets(y)
+    weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    folds = [_Fold(x, y, weights, train, validation) for train, validation in splits]
+    for fold, own in zip(folds, parts or (), strict=parts is not None):
+        fold.parts = own
+    groups: dict[Any, list[tuple[int, SVC]]] = {}
+    for number, candidate in enumerate(candidates):
+        model = _model(estimator, candidate)
+        if isinstance(model, Exception):
+            for split, fold in enumerate(folds):
+                yield fold.failed(number, split, model)
+        else:
+            groups.setdefault(_shared(model), []).append((number, model))
+    work = _Work(x, np.unique(y, return_inverse=True), memory)
+    for models in groups.values():
+        yield from _group(work, models, folds)
+
+
+def _model(estimator: Any, candidate: Mapping[str, Any]) -> SVC | Exception:
+    """An unfitted model with the candidate's parameters, or what is wrong with them."""
+    try:
+        model = SVC(**clone(estimator).set_params(**clone_all(candidate)).get_params())
+        model._validate_params()
+        if callable(model.kernel):
+            raise ValueError("a kernel that is a Python function is not solved as a grid")
+        return model
+    except (TypeError, ValueError) as error:
+        return error
+
+
+def clone_all(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """A candidate's parameters, each as scikit-learn's search copies it."""
+    return {name: clone(value, safe=False) for name, value in candidate.items()}
+
+
+def _shared(model: SVC) -> tuple[Any, ...]:
+    """What models must have in common to be solved together."""
+    chance = repr(model.random_state) if model._wants_probability else None
+    gamma = model.gamma if model.kernel in ("rbf", "poly", "sigmoid") else 0.0
+    function = KernelFunction.of(model.kernel, 1.0, model.degree, model.coef0)
+    return (function, gamma, repr(model.class_weight), model.tol, model.max_iter, model._wants_probability, chance)
+
+
+class _Fold:
+    """One split: its samples, and what scikit-learn computes from a training set."""
+
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, train: np.ndarray, validation: np.ndarray
+    ) -> None:
+        self.x, self.y, self.weights = x, y, weights
+        self.train, self.validation = (
+            np.flatnonzero(part) if np.asarray(part).dtype == bool else np.asarray(part) for part in (train, validation)
+        )
+        self.parts: tuple[Any, Any] | None = None
+        self.variance: float | None = None
+
+    def samples(self, part: np.ndarray, pairwise: bool) -> np.ndarray:
+        return self.x[np.ix_(part, self.train)] if pairwise else self.x[part]
+
+    def known(self, pairwise: bool) -> tuple[Any, Any]:
+        """Training and validation samples as the models are asked about them, made once."""
+        if self.parts is None:
+            self.parts = self.samples(self.train, pairwise), self.samples(self.validation, pairwise)
+        return self.parts
+
+    def gamma(self, model: SVC) -> float:
+        if model.kernel == "precomputed":
+            return 0.0
+        if model.gamma == "scale":
+            if self.variance is None:
+                self.variance = float(self.x[self.train].var())
+            return 1.0 / (self.x.shape[1] * self.variance) if self.variance else 1.0
+        return 1.0 / self.x.shape[1] if model.gamma == "auto" else float(model.gamma)
+
+    def failed(self, candidate: int, split: int, error: Exception) -> Fitted:
+        return Fitted(candidate, split, None, error, None, None, 0.0)
+
+
+class _Work:
+    """The samples as the solver has them, sorted once for all kernels that can use it."""
+
+    def __init__(self, x: np.ndarray, coded: tuple[np.ndarray, np.ndarray], memory: int | None) -> None:
+        self.x, (self.classes, self.labels), self.memory = x, coded, memory
+        self._data: dict[bool, Data] = {}
+
+    def data(self, kernel: str) -> Data:
+        rbf = kernel == "rbf"
+        if rbf not in self._data:
+            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory)
+        return self._data[rbf]
+
+
+def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold]) -> Iterator[Fitted]:
+    """Candidates that differ in C alone, on all folds."""
+    first = models[0][1]
+    together: dict[KernelFunction, list[tuple[int, Training, dict[str, Any]]]] = {}
+    for split, fold in enumerate(folds):
+        gamma = fold.gamma(first)
+        try:
+            training, facts = _training(work, fold, first)
+        except ValueError as error:
+            for number, _ in models:
+                yield fold.failed(number, split, error)
+            continue
+        function = KernelFunction.of(first.kernel, gamma, first.degree, first.coef0)
+        together.setdefault(function, []).append((split, training, {**facts, "_gamma": gamma}))
+    penalties = np.unique([float(model.C) for _, model in models])
+    for function, ready in together.items():
+        begin = time.perf_counter()
+        seeds = [check_random_state(first.random_state).randint(np.iinfo("i").max) for _ in ready]
+        trainings = [training for _, training, _ in ready]
+        solved = solve(
+            work.data(first.kernel), function, penalties, trainings, first.tol, first.max_iter,
+            seeds if first._wants_probability else None,
+        )  # fmt: skip
+        seconds = (time.perf_counter() - begin) / len(solved) / len(models)
+        for (split, _, facts), found in zip(ready, solved, strict=True):
+            for number, model in models:
+                c = int(np.searchsorted(penalties, model.C))
+                yield _fitted(number, split, clone(model), folds[split], found, c, facts, seconds)
+
+
+def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[Training, dict[str, Any]]:
+    """The weighted training set of a fold, and attributes of models fitted to it. Raises what `fit` would."""
+    labels = work.labels[fold.train]
+    classes, coded = np.unique(labels, return_inverse=True)
+    names = work.classes[classes]
+    class_weight = compute_class_weight(model.class_weight, classes=names, y=fold.y[fold.train])
+    if len(classes) < 2:
+        raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
+    weights = fold.weights[fold.train]
+    check_weights(weights, labels)
+    pairwise = model.kernel == "precomputed"
+    n_features = len(fold.train) if pairwise else fold.x.shape[1]
+    facts = {
+        "classes_": names,
+        "class_weight_": class_weight,
+        "n_features_in_": n_features,
+        "shape_fit_": (len(fold.train), n_features),
+        "_effective_probability": model._wants_probability,
+    }
+    return Training(fold.train, weights * class_weight[coded]), facts
+
+
+def _fitted(
+    number: int, split: int, model: SVC, fold: _Fold, solved: Solved, c: int, facts: dict[str, Any], seconds: float
+) -> Fitted:
+    pairwise = model.kernel == "precomputed"
+    model = SVC._of(model, solved, c, facts, lambda: fold.samples(fold.train, pairwise))
+    x_train, x_validation = fold.known(pairwise)
+    model._known = (
+        (x_train, lambda: solved.decisions(c, "train", fold.train)),
+        (x_validation, lambda: solved.decisions(c, "validation", fold.validation)),
+    )
+    return Fitted(number, split, model, None, x_train, x_validation, seconds)

@@ -1,0 +1,177 @@
+"""Training sets with weights, solved one-vs-one for all C with any kernel: what estimators are made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from kernel_svm.functions import KernelFunction
+from kernel_svm.grid import MAX_ITER, pairs
+from kernel_svm.kernel import Samples, prepare, squared_distances
+from kernel_svm.multiclass import Solutions
+from kernel_svm.path import solve_path
+from kernel_svm.plan import choose_plan
+from kernel_svm.platt import sigmoids
+from kernel_svm.sources import DoubleSource, RbfSource, Source
+
+
+def memory_of(machine_part: float = 0.5) -> int:
+    """Bytes of a part of this machine's memory that is free now."""
+    return int(machine_part * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+@dataclass(frozen=True)
+class Training:
+    """Samples to train on.
+
+    indices: (m,), of samples, none twice. weights: float64 (m,), of their bounds; what is not above 0 is left out.
+    """
+
+    indices: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass
+class Solved:
+    """One training set, for all C.
+
+    classes: indices of the classes that occur in it. a, b: sigmoids of each machine of `solutions`, (n_penalties,).
+    """
+
+    solutions: Solutions
+    source: Source
+    training: Training
+    classes: np.ndarray
+    sigmoids: list[np.ndarray] = field(default_factory=list)
+    _values: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of classes, in the order of decision values."""
+        return list(combinations(self.classes.tolist(), 2))
+
+    def _columns(self) -> dict[tuple[int, int], int]:
+        return {machine: m for m, machine in enumerate(self.solutions.machines)}
+
+    def _lacking(self, pair: tuple[int, int]) -> float:
+        """The decision value of a pair without a machine, of which no or only one class has weight."""
+        there = np.unique(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
+        return float(np.isin(pair[0], there)) - float(np.isin(pair[1], there))
+
+    def decisions(self, c: int, part: str, indices: np.ndarray) -> np.ndarray:
+        """Decision values float64 (len(indices), n_pairs) of samples for penalty c; those of a part are kept."""
+        if part not in self._values:
+            rows = self.solutions.samples.place[indices]
+            values = np.empty((len(rows), len(self.solutions.offsets()) if self.solutions.rhos else 0))
+            order = np.argsort(rows)  # neighbours are read together
+            if values.shape[1]:
+                for chunk, found in self.source.decisions(self.solutions, rows[order]):
+                    values[order[chunk]] = found
+            self._values[part] = values
+        values, machines = self._values[part], self._columns()
+        start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.solutions.rhos])]).astype(int)
+        result = np.empty((len(values), len(self.pairs())))
+        for p, pair in enumerate(self.pairs()):
+            m = machines.get(pair)
+            result[:, p] = self._lacking(pair) if m is None else values[:, start[m] + self.solutions.which[m][c]]
+        return result
+
+    def attributes(self, c: int) -> dict[str, np.ndarray]:
+        """Arrays of penalty c, by scikit-learn's names and with LIBSVM's signs; support_ counts in the training set."""
+        solutions, k = self.solutions, len(self.classes)
+        samples, machines = solutions.samples, self._columns()
+        position = np.full(samples.width, -1)
+        position[samples.place[self.training.indices]] = np.arange(len(self.training.indices))
+        labels = np.searchsorted(self.classes, samples.labels[self.training.indices])
+        place = {name: np.searchsorted(self.classes, name) for name in self.classes.tolist()}
+        coefficients = np.zeros((k - 1, len(self.training.indices)))
+        intercepts, steps = np.empty(k * (k - 1) // 2), np.zeros(k * (k - 1) // 2, np.int32)
+        for p, pair in enumerate(self.pairs()):
+            m = machines.get(pair)
+            if m is None:
+                intercepts[p] = self._lacking(pair)
+                continue
+            which, (a, b) = solutions.which[m][c], (place[pair[0]], place[pair[1]])
+            here, weights = position[solutions.rows[m]], solutions.weights[m][:, which]
+            positive = labels[here] == a
+            coefficients[b - 1, here[positive]] = weights[positive]
+            coefficients[a, here[~positive]] = weights[~positive]
+            intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
+        support = np.flatnonzero(coefficients.any(axis=0))
+        support = support[np.argsort(labels[support], kind="stable")]
+        slopes = np.array([self.sigmoids[machines[pair]][:, c] for pair in self.pairs()]) if self.sigmoids else None
+        return {
+            "support_": support.astype(np.int32),
+            "_n_support": np.bincount(labels[support], minlength=k).astype(np.int32),
+            "dual_coef_": np.ascontiguousarray(coefficients[:, support]),
+            "intercept_": intercepts,
+            "_num_iter": steps,
+            "_probA": np.empty(0) if slopes is None else slopes[:, 0],
+            "_probB": np.empty(0) if slopes is None else slopes[:, 1],
+        }
+
+
+class Data:
+    """Samples and what all kernels have in common on them."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, kernel: str, memory: int | None = None) -> None:
+        """x: float64 (n, n_features), or (n, n) for "precomputed". y: int (n,). memory: bytes that may be used."""
+        self.x = x
+        features = x if kernel == "rbf" else x[:, :0]
+        self.samples: Samples = prepare(features, y)
+        self.memory = memory_of() if memory is None else memory
+        self._distances: np.ndarray | None = None
+
+    def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> Source:
+        """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
+        plan = choose_plan(self.samples, "ovo", n_penalties, n_trainings, self.memory)
+        if function.name != "rbf":
+            return DoubleSource(self.samples, function, self.x)
+        if self._distances is None and plan.distances:
+            self._distances = squared_distances(self.samples)
+        return RbfSource(self.samples, function.gamma, self._distances)
+
+
+def solve(
+    data: Data,
+    function: KernelFunction,
+    penalties: np.ndarray,
+    trainings: Sequence[Training],
+    tolerance: float,
+    max_iter: int,
+    seeds: Sequence[int] | None = None,
+) -> list[Solved]:
+    """Solve each training set for ascending ``penalties``.
+
+    max_iter: iterations per binary problem and C, -1 for no limit but MAX_ITER. seeds: of each training's folds for
+    probabilities, where they are wanted.
+    """
+    samples, limit = data.samples, MAX_ITER if max_iter == -1 else max_iter
+    source = data.source(function, len(penalties), len(trainings))
+    bounds = []
+    for training in trainings:
+        weights = np.zeros(samples.width)
+        weights[samples.place[training.indices]] = np.maximum(training.weights, 0)
+        bounds.append(weights)
+    result = [
+        Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
+        for training in trainings
+    ]
+    for machine, matrix, rows, sign in pairs(samples, source):
+        for number, (weights, solved) in enumerate(zip(bounds, result, strict=True)):
+            here = weights[rows]
+            signs = sign * (here > 0)
+            if not ((signs > 0).any() and (signs < 0).any()):
+                continue
+            path = solve_path(matrix, signs, penalties, tolerance, limit, here)
+            solved.solutions.add(machine, path, rows[path.columns], source.shift(rows[path.columns]))
+            if seeds is not None:
+                position = np.full(samples.width, len(samples.place))
+                position[samples.place[solved.training.indices]] = np.arange(len(solved.training.indices))
+                used = np.flatnonzero(signs)
+                order = used[np.lexsort([position[rows[used]], -signs[used]])]
+                solved.sigmoids.append(sigmoids(matrix, signs, here, order, penalties, tolerance, limit, seeds[number]))
+    return result

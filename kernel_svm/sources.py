@@ -1,0 +1,152 @@
+"""Where the solver has its matrices from, and decision values of samples: one class for each way to compute a kernel.
+
+The solver wants K - u1' - 1u', where u is half the diagonal (see `smo.py`). That shifts the threshold of a machine by
+u'b, which `shift` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from jit import LANES, padded
+from jit.simd import aligned_zeros
+from kernel_svm.functions import KernelFunction
+from kernel_svm.gemm import multiply_double, packed
+from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
+from kernel_svm.multiclass import Solutions
+
+CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
+
+
+class Source(Protocol):
+    """A kernel over all samples."""
+
+    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
+        """Write the solver's matrix of two classes, runs of rows of the samples, to float32 ``out``."""
+
+    def shift(self, rows: np.ndarray) -> np.ndarray | None:
+        """u of some rows, float64 (len(rows),), or None where it is the same for all."""
+
+    def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Decision values of every distinct solution for samples of some rows, float64 (part, solutions) by part."""
+
+
+class RbfSource:
+    """K - 1 of the RBF kernel in float32.
+
+    distances, kernel: squared distances and K - 1 of all samples, if they are kept.
+    """
+
+    def __init__(
+        self, samples: Samples, gamma: float, distances: np.ndarray | None = None, kernel: np.ndarray | None = None
+    ) -> None:
+        self.samples, self.gamma, self.distances, self.kernel = samples, gamma, distances, kernel
+
+    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
+        kernel_minus_one(self.samples, self.gamma, self.distances, out, rows, columns)
+
+    def shift(self, rows: np.ndarray) -> np.ndarray | None:
+        return None
+
+    def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        def block(part: slice, support: np.ndarray) -> np.ndarray:
+            if self.kernel is not None:
+                return panels_of(self.kernel, support, rows[part])
+            if self.distances is None:
+                numbers = rows[part]
+                x, norms = self.samples.x(numbers), self.samples.sq_norms[numbers]
+                return kernel_between(x, norms, self.samples, support, self.gamma)
+            panels = panels_of(self.distances, support, rows[part])
+            expm1_scaled(panels.reshape(len(panels), -1), self.gamma, panels.reshape(len(panels), -1))
+            return panels
+
+        return decisions(solved, len(rows), block)
+
+
+class DoubleSource:
+    """Any kernel function of samples x, float64 (n, n_features), or of their given matrix (n, n), in double."""
+
+    def __init__(self, samples: Samples, function: KernelFunction, x: np.ndarray) -> None:
+        self._function, self._x = function, x
+        self._order = np.full(samples.width, -1)
+        self._order[samples.place] = np.arange(len(x))
+        self._shift = np.zeros(samples.width)
+        diagonal = x.diagonal() if function.name == "precomputed" else function.diagonal(x)
+        self._shift[samples.place] = diagonal / 2
+
+    def between(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Values between samples, by their rows in `Samples`."""
+        rows, columns = self._order[rows], self._order[columns]
+        if self._function.name == "precomputed":
+            return self._x[np.ix_(rows, columns)]
+        return self._function(self._x[rows], self._x[columns])
+
+    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
+        down, right = self._there(rows), self._there(columns)
+        step = max(1, CHUNK // (8 * len(right)))
+        out[:] = 0
+        for top in range(0, len(down), step):
+            part = down[top : top + step]
+            values = self.between(part, right)
+            values -= self._shift[part][:, None]
+            values -= self._shift[right]
+            out[top : top + len(part), : len(right)] = values
+
+    def _there(self, rows: slice) -> np.ndarray:
+        """Rows of a class that belong to samples: they come first."""
+        return rows.start + np.flatnonzero(self._order[rows] >= 0)
+
+    def shift(self, rows: np.ndarray) -> np.ndarray | None:
+        return self._shift[rows]
+
+    def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        blocks, offsets = list(solved.blocks()), solved.offsets()
+        for part in parts(len(rows), blocks, offsets):
+            values = np.tile(-offsets, (part.stop - part.start, 1))
+            for support, weights, targets in blocks:
+                values[:, targets] += self.between(rows[part], support) @ weights
+            yield part, values
+
+
+Blocks = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # as `Solutions.blocks` gives them
+
+
+def parts(count: int, blocks: Blocks, offsets: np.ndarray) -> Iterator[slice]:
+    """Parts of ``count`` samples for which the matrices to decision values fit in CHUNK."""
+    widest = max([len(support) for support, _, _ in blocks] + [len(offsets)])
+    step = max(LANES, CHUNK // (8 * widest) // LANES * LANES)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def decisions(
+    solved: Solutions, count: int, block: Callable[[slice, np.ndarray], np.ndarray]
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """As `Source.decisions`; ``block(part, support)`` is K - 1 of a slice of the samples, packed."""
+    blocks, offsets = list(solved.blocks()), solved.offsets()
+    for part in parts(count, blocks, offsets):
+        values = np.tile(-offsets, (part.stop - part.start, 1))
+        for support, weights, targets in blocks:
+            values[:, targets] += product(block(part, support), weights)[: len(values)]
+        yield part, values
+
+
+def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Packed samples times ``weights``, float64 (16 x panels, columns of weights)."""
+    columns = packed(weights.T, np.float64)
+    values = aligned_zeros((len(panels) * LANES, len(columns) * LANES), np.float64)
+    multiply_double(panels, columns, values)
+    return values[:, : weights.shape[1]]
+
+
+def kernel_between(x: np.ndarray, norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float) -> np.ndarray:
+    """K - 1 of centred ``x``, packed, with some rows of the samples as features."""
+    out = aligned_zeros((padded(len(support)), padded(len(x))))
+    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(norms, out.shape[1])
+    distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)
+    expm1_scaled(out, gamma, out)
+    return panels_of(out, np.arange(len(support)), np.arange(len(x)))

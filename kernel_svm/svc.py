@@ -1,0 +1,202 @@
+"""A support vector classifier with scikit-learn's interface."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import sklearn.svm
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from kernel_svm.functions import KernelFunction
+from kernel_svm.kernel import Samples, prepare, sq_lengths
+from kernel_svm.multiclass import choose_class, machines_of
+from kernel_svm.platt import coupled
+from kernel_svm.solved import Data, Solved, Training, solve
+from kernel_svm.sources import CHUNK, FINE, kernel_between, product
+
+LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
+
+
+def dense(x: Any) -> Any:
+    """Sparse samples made dense, with a warning when that takes much memory; anything else as it is."""
+    if not scipy.sparse.issparse(x):
+        return x
+    size = 8 * x.shape[0] * x.shape[1]
+    if size >= LARGE:
+        warnings.warn(
+            f"sparse samples of shape {x.shape} are made dense, which takes {size / 1e9:.1f} GB",
+            UserWarning,
+            stacklevel=3,
+        )
+    return x.toarray()
+
+
+class SVC(sklearn.svm.SVC):
+    """`sklearn.svm.SVC` with this package's solver.
+
+    Parameters, attributes and methods are scikit-learn's; values agree within ``tol``. Differences: sparse samples are
+    made dense, so ``support_vectors_`` and ``dual_coef_`` are always dense; ``shrinking``, ``cache_size`` and
+    ``verbose`` have no effect; a class all of whose samples have weight 0 is never predicted. A kernel that is a Python
+    function is left to LIBSVM.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
+        """Fit to samples (n, n_features), labels (n,) and weights (n,); see `sklearn.svm.SVC.fit`."""
+        self._forget()
+        if self.kernel != "precomputed":
+            X = dense(X)
+        super().fit(X, y, sample_weight)
+        return self
+
+    def _forget(self) -> None:
+        for name in ("_later", "_known", "_vectors"):
+            self.__dict__.pop(name, None)
+
+    def _dense_fit(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray, solver_type: int, kernel: str, random_seed: int
+    ) -> None:
+        if callable(self.kernel):
+            super()._dense_fit(X, y, sample_weight, solver_type, kernel, random_seed)
+            return
+        labels = y.astype(np.int64)
+        weights = sample_weight if len(sample_weight) else np.ones(len(labels))
+        check_weights(weights, labels)
+        (solved,) = solve(
+            Data(X, labels, self.kernel),
+            KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0),
+            np.array([self.C], np.float64),
+            [Training(np.arange(len(labels)), weights * self.class_weight_[labels])],
+            self.tol,
+            self.max_iter,
+            [random_seed] if self._wants_probability else None,
+        )
+        self.fit_status_ = int(not solved.solutions.converged[0])
+        for name, value in solved.attributes(0).items():
+            setattr(self, name, value)
+        self.support_vectors_ = X[:0] if self.kernel == "precomputed" else X[self.support_]
+        self._warn_from_fit_status()
+
+    @property
+    def _wants_probability(self) -> bool:
+        return self.probability is True
+
+    @classmethod
+    def _of(cls, model: SVC, solved: Solved, c: int, facts: dict[str, Any], later: Callable[[], np.ndarray]) -> SVC:
+        """Make an unfitted ``model`` what `fit` would have made of it; arrays follow when they are asked for.
+
+        facts: attributes that are known now. later: gives the training samples.
+        """
+        model.__dict__.update(facts, fit_status_=int(not solved.solutions.converged[c]), _sparse=False)
+        model._later = (solved, c, later)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _LATER and "_later" in vars(self):
+            solved, c, samples = self.__dict__.pop("_later")
+            found = solved.attributes(c)
+            x = samples()
+            found["support_vectors_"] = x[:0] if self.kernel == "precomputed" else x[found["support_"]]
+            found["_dual_coef_"], found["_intercept_"] = found["dual_coef_"], found["intercept_"].copy()
+            if len(self.classes_) == 2:
+                found["dual_coef_"], found["intercept_"] = -found["dual_coef_"], -found["intercept_"]
+            found["n_iter_"] = found["_num_iter"]
+            self.__dict__.update(found)
+            return found[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        if "_later" in vars(self):
+            _ = self.support_
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("_known", "_vectors")}
+
+    def _pair_decisions(self, X: Any) -> np.ndarray:
+        """Decision values (n, n_pairs), positive for the first class of a pair."""
+        check_is_fitted(self)
+        for known, values in vars(self).get("_known", ()):
+            if X is known:
+                return values()
+        if self.kernel != "precomputed":
+            X = dense(X)
+        X = self._validate_for_predict(X)
+        if callable(self.kernel):
+            return self._dense_decision_function(self._compute_kernel(X))
+        function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
+        k, ends = len(self.classes_), np.cumsum(self._n_support)
+        index = {pair: p for p, pair in enumerate(machines_of(k, "ovo"))}
+        result = np.tile(self._intercept_, (len(X), 1))
+        step = max(16, CHUNK // (8 * max(1, len(self.support_))))
+        vectors = self._fine_vectors(function)
+        for start in range(0, len(X), step):
+            x = X[start : start + step]
+            if vectors is not None:
+                centred = (x - vectors.mean).astype(np.float32)
+                norms = sq_lengths(centred)
+            for c, (first, last) in enumerate(zip(ends - self._n_support, ends, strict=True)):
+                if first == last:
+                    continue
+                weights = self._dual_coef_[:, first:last].T
+                if vectors is not None:
+                    rows = vectors.place[first:last]
+                    values = product(kernel_between(centred, norms, vectors, rows, function.gamma), weights)[: len(x)]
+                elif function.name == "precomputed":
+                    values = x[:, self.support_[first:last]] @ weights
+                else:
+                    values = function(x, self.support_vectors_[first:last]) @ weights
+                others = [other for other in range(k) if other != c]
+                targets = [index[min(c, other), max(c, other)] for other in others]
+                result[start : start + step, targets] += values
+        return result
+
+    def _fine_vectors(self, function: KernelFunction) -> Samples | None:
+        """The support vectors for float32, if that is fine enough for them."""
+        if function.name != "rbf":
+            return None
+        if "_vectors" not in vars(self):
+            labels = np.repeat(np.arange(len(self.classes_)), self._n_support)
+            vectors = prepare(self.support_vectors_, labels)
+            self._vectors = vectors if function.gamma * vectors.sq_norms.max() <= FINE else None
+        return self._vectors
+
+    def _decision_function(self, X: Any) -> np.ndarray:
+        values = self._pair_decisions(X)
+        return -values.ravel() if len(self.classes_) == 2 else values
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n,) of samples; see `sklearn.svm.SVC.predict`."""
+        check_is_fitted(self)
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        k = len(self.classes_)
+        if self.break_ties and k > 2:
+            return self.classes_[np.argmax(self.decision_function(X), axis=1)]
+        return self.classes_[choose_class(self._pair_decisions(X), machines_of(k, "ovo"), k)]
+
+    @available_if(lambda self: self._check_proba())
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, n_classes) of samples; see `sklearn.svm.SVC.predict_proba`."""
+        values = self._pair_decisions(X)
+        if callable(self.kernel):
+            return super().predict_proba(X)
+        k = len(self.classes_)
+        return coupled(values, machines_of(k, "ovo"), self._probA, self._probB, k)
+
+
+_LATER = {
+    "support_", "support_vectors_", "_n_support", "dual_coef_", "_dual_coef_", "intercept_", "_intercept_", "_probA",
+    "_probB", "_num_iter", "n_iter_",
+}  # fmt: skip
+
+
+def check_weights(weights: np.ndarray, labels: np.ndarray) -> None:
+    """Raise ValueError, in LIBSVM's words, unless two classes have samples of a weight above 0."""
+    used = labels[weights > 0]
+    if not len(used):
+        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    if (used == used[0]).all():
+        raise ValueError("Invalid input - all samples with positive weights belong to the same class.")

@@ -1,0 +1,118 @@
+"""Whole grids of estimators on arbitrary data against scikit-learn."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import sklearn.svm
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import ShuffleSplit, StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+
+from kernel_svm import SVC, fit_grid
+
+# The solution is asked for tightly, so that both solvers must find the same one.
+TIGHT = {"tol": 1e-6}
+
+
+def data(load=load_iris):
+    x, y = load(return_X_y=True)
+    return StandardScaler().fit_transform(x), np.array(["a", "b", "c"])[y]
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        [{"C": C, "gamma": gamma} for C in (0.1, 10.0) for gamma in ("scale", "auto", 0.3)],
+        [{"C": C, "kernel": "linear"} for C in (10.0, 0.1)],
+        [{"C": C, "kernel": "poly", "degree": degree, "coef0": 1.0} for C in (0.1, 1.0) for degree in (2, 3)],
+        [{"kernel": "sigmoid", "gamma": 0.01}, {"class_weight": "balanced"}, {"class_weight": {"a": 3.0}}],
+    ],
+    ids=["rbf", "linear", "poly", "others"],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_models_of_a_grid_are_those_of_scikit_learn(candidates, weighted):
+    x, y = data()
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(y)) if weighted else None
+    splits = list(ShuffleSplit(3, test_size=0.3, random_state=0).split(x, y))
+    seen = set()
+    for fitted in fit_grid(sklearn.svm.SVC(**TIGHT), candidates, x, y, splits, weights):
+        assert fitted.error is None
+        seen.add((fitted.candidate, fitted.split))
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(**TIGHT, **candidates[fitted.candidate])
+        theirs.fit(x[train], y[train], None if weights is None else weights[train])
+        for known, part in ((fitted.x_validation, validation), (fitted.x_train, train)):
+            expected = theirs.decision_function(x[part])
+            np.testing.assert_allclose(fitted.model.decision_function(known), expected, atol=1e-3)
+            np.testing.assert_allclose(fitted.model.decision_function(x[part]), expected, atol=1e-3)
+        assert np.array_equal(fitted.model.predict(fitted.x_validation), theirs.predict(x[validation]))
+        assert np.array_equal(fitted.model.support_, theirs.support_)
+        np.testing.assert_allclose(fitted.model.intercept_, theirs.intercept_, atol=1e-2)
+        assert fitted.model._gamma == pytest.approx(theirs._gamma) or candidates[fitted.candidate].get("kernel")
+    assert seen == {(c, s) for c in range(len(candidates)) for s in range(3)}
+
+
+@pytest.mark.filterwarnings("ignore:The `probability` parameter")
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc_ovr", "neg_log_loss"])
+def test_any_scorer_works(metric):
+    x, y = data()
+    splits = list(StratifiedKFold(3).split(x, y))
+    estimator = sklearn.svm.SVC(probability=True, random_state=7, **TIGHT)
+    for fitted in fit_grid(estimator, [{"C": 0.5}, {"C": 5.0}], x, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = clone(estimator).set_params(C=(0.5, 5.0)[fitted.candidate]).fit(x[train], y[train])
+        score = get_scorer(metric)
+        expected = score(theirs, x[validation], y[validation])
+        assert score(fitted.model, fitted.x_validation, y[validation]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_precomputed_kernel_is_given_as_its_matrix():
+    x, y = data()
+    kernel = x @ x.T
+    splits = list(StratifiedKFold(3).split(x, y))
+    for fitted in fit_grid(SVC(kernel="precomputed", **TIGHT), [{"C": 1.0}], kernel, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(kernel="precomputed", **TIGHT).fit(kernel[np.ix_(train, train)], y[train])
+        expected = theirs.decision_function(kernel[np.ix_(validation, train)])
+        np.testing.assert_allclose(fitted.model.decision_function(fitted.x_validation), expected, atol=1e-3)
+        np.testing.assert_allclose(fitted.model.decision_function(fitted.x_validation.copy()), expected, atol=1e-3)
+
+
+def test_a_model_of_a_grid_can_be_pickled():
+    x, y = data()
+    splits = list(StratifiedKFold(3).split(x, y))
+    fitted = next(fit_grid(SVC(), [{}], x, y, splits))
+    other = pickle.loads(pickle.dumps(fitted.model))
+    assert np.array_equal(other.predict(x), fitted.model.predict(x))
+
+
+def test_the_objects_of_the_caller_are_known():
+    x, y = data()
+    splits = list(StratifiedKFold(2).split(x, y))
+    own = [(object(), object()), (object(), object())]
+    for fitted in fit_grid(SVC(), [{}], x, y, splits, parts=own):
+        assert len(fitted.model.predict(own[fitted.split][1])) == len(splits[fitted.split][1])
+
+
+def test_what_cannot_be_fitted_is_an_error_of_that_candidate_or_split():
+    x, y = data()
+    splits = [(np.arange(100), np.arange(100, 150)), (np.arange(50), np.arange(50, 150))]  # of one class alone: a
+    found = {(f.candidate, f.split): f for f in fit_grid(SVC(), [{"C": 1.0}, {"C": -1.0}, {"d": 1}], x, y, splits)}
+    assert found[0, 0].error is None and found[0, 0].model.classes_.tolist() == ["a", "b"]
+    assert set(found[0, 0].model.predict(found[0, 0].x_validation)) <= {"a", "b"}
+    assert "got 1 class" in str(found[0, 1].error)
+    assert "'C' parameter" in str(found[1, 0].error) and "Invalid parameter 'd'" in str(found[2, 1].error)
+
+
+def test_fits_that_were_given_up_say_so():
+    x, y = load_breast_cancer(return_X_y=True)
+    splits = list(StratifiedKFold(2).split(x, y))
+    given_up = {
+        f.candidate: f.model.fit_status_ for f in fit_grid(SVC(gamma=1e-3), [{"max_iter": 3}, {}], x, y, splits)
+    }
+    assert given_up == {0: 1, 1: 0}

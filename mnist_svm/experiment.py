@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from common.trial import Batch, Outcome, Result, Search, Trial
 from kernel_svm.layout import buffer_sizes
 
 REFIT = "refit"
+PRECOMPUTED_SINCE = "26.2"  # the release of cuML whose SVC takes kernel="precomputed"
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class SvmGrid(ImageSettings):
     )
     solver: str = setting(
         "auto",
-        "auto (cuml on a GPU, else shared), shared (the whole grid as one computation), sklearn, cuml or "
-        "cuml-precomputed (one kernel matrix for each gamma)",
+        "auto (shared, on a GPU only if it passes its check there, else on a core beside it), shared (the whole grid "
+        "as one computation), sklearn, cuml or cuml-precomputed (one kernel matrix for each gamma; "
+        "requirements-cu13.txt)",
         choices=("auto", "shared", "sklearn", "cuml", "cuml-precomputed"),
     )
     memory: float | None = setting(
@@ -52,9 +56,10 @@ class SvmGrid(ImageSettings):
         changes_results=False,
         metavar="GB",
     )
-    gammas_per_batch: int = setting(
-        1,
-        "values of gamma that one slot solves together (shared solver on a GPU: more paths at a time, more memory)",
+    gammas_per_batch: int | None = setting(
+        None,
+        "values of gamma that one slot solves together, with all their folds (shared solver on a GPU: more paths at a "
+        "time, more memory; default: 1, and folds apart where there are many slots)",
         low=1,
         changes_results=False,
         metavar="N",
@@ -72,16 +77,20 @@ class SvmGrid(ImageSettings):
 
     def check(self, device: str) -> None:
         """Raises UsageError for a solver that this kind of device or this installation does not have."""
-        solver = "cuml" if self.solver == "auto" else self.solver
         if device == "cpu":
             if self.solver.startswith("cuml"):
                 raise UsageError(f"--solver {self.solver} needs a GPU: name one with --gpu, or use --solver shared")
             return
-        library = {"shared": "cupy", "cuml": "cuml", "cuml-precomputed": "cuml"}.get(solver)
+        library = {"shared": "cupy", "cuml": "cuml", "cuml-precomputed": "cuml"}.get(self.solver)
         if library is not None and find_spec(library) is None:
             raise UsageError(
                 f"--solver {self.solver} needs {library} on a GPU, which is not installed: "
                 "pip install -r requirements-cu12.txt (or -cu11, -cu13), or give --gpu none"
+            )
+        if self.solver == "cuml-precomputed" and (old := _cuml_before(PRECOMPUTED_SINCE)):
+            raise UsageError(
+                f"--solver cuml-precomputed needs cuML {PRECOMPUTED_SINCE} or later, this is {old}: "
+                "pip install -r requirements-cu13.txt, or give --solver cuml"
             )
 
     def data(self) -> dict[str, np.ndarray]:
@@ -106,7 +115,8 @@ class SvmGrid(ImageSettings):
         the kernel matrix of a gamma and may have memory for one only, then work on the same gamma.
         """
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
-        groups = [rows[start : start + self.gammas_per_batch] for start in rows[:: self.gammas_per_batch]]
+        together = self.gammas_per_batch or 1
+        groups = [rows[start : start + together] for start in rows[::together]]
         batches = [tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups]
         if self.multiclass == "ovr" and self.solver in ("auto", "shared"):
             batches = [part for batch in batches for part in self.split_batch(batch)]
@@ -141,10 +151,10 @@ class SvmGrid(ImageSettings):
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, which keep so many slots busy, or 120 when divided (5 folds).
 
-        Workers of other nodes make the matrices again that the parts have in common. What `gammas_per_batch` put
-        together stays together.
+        Workers of other nodes make the matrices again that the parts have in common. Where `gammas_per_batch` is
+        given, batches stay as they are: a GPU then walks the paths of all folds at once.
         """
-        if self.gammas_per_batch > 1:
+        if self.gammas_per_batch is not None:
             return [batch]
         folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
         return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
@@ -225,6 +235,19 @@ class SvmGrid(ImageSettings):
         summary["failed_fits"] = int(np.isnan(errors).sum())
         summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
         return summary
+
+
+def _cuml_before(release: str) -> str:
+    """The version of the cuML that is installed, if it is older than that release; else "", also where unknown."""
+    for name in packages_distributions().get("cuml", []):
+        found = version(name)
+        if re.match(r"\d+\.\d+", found) and _numbers(found) < _numbers(release):
+            return found
+    return ""
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")[:2]))
 
 
 def best_point(errors: np.ndarray) -> tuple[int, int] | None:

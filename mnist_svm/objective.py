@@ -15,9 +15,9 @@ class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
     A trial has parameters C, gamma and, unless it is the refit on all training images, fold. Its
-    values are `error` (or `test_error`), a fraction, `n_support`, and `converged`, 1 or 0; a refit also has the
-    array `predictions`, uint8 (n_test,). With the shared solver the points of one fold start from each other, so
-    they may depend, within the solver's tolerance, on which C a batch holds.
+    values are `error` (or `test_error`), a fraction, `n_support`, and `converged`, 1 or 0, unless the solver does not
+    tell (cuML); a refit also has the array `predictions`, uint8 (n_test,). With the shared solver the points of one
+    fold start from each other, so they may depend, within the solver's tolerance, on which C a batch holds.
     """
 
     def __init__(self, problem: Problem, solver: Solver) -> None:
@@ -29,7 +29,9 @@ class SvmObjective:
         rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
         points = [point for _, row in rows for point in row]
         for trial, point, fit in zip(batch, points, solved(self.solver, problem, rows), strict=True):
-            counts = {"n_support": float(fit.n_support), "converged": float(fit.converged)}
+            counts = {"n_support": float(fit.n_support)}
+            if fit.converged is not None:
+                counts["converged"] = float(fit.converged)
             if point.fold is None:
                 error = float(np.mean(fit.predictions != problem.test_labels))
                 arrays = {"predictions": fit.predictions.astype(np.uint8)}

@@ -58,12 +58,12 @@ class Fit(NamedTuple):
     """What a solver says of one point.
 
     predictions: labels (n_validation,). n_support: number of distinct support vectors. converged: False where
-    the tolerance was not reached within the solver's cap of iterations.
+    the tolerance was not reached within the solver's cap of iterations, None where the solver does not tell.
     """
 
     predictions: np.ndarray
     n_support: int
-    converged: bool = True
+    converged: bool | None = True
 
 
 class Point(NamedTuple):

@@ -113,6 +113,11 @@ class Turns:
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
 
+def spare_bytes(total: int) -> int:
+    """Of a GPU with so many bytes: left for what no estimate covers, and for the context of a worker that starts."""
+    return min(768 << 20, total // 20)
+
+
 def device_name(uuid: str) -> str:
     """The name of this process's one GPU for `Turns`, from the UUID that its library tells, with or without "GPU-".
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +11,7 @@ import numpy as np
 
 SOURCE = Path(__file__).with_name("path.cu")
 SCRATCH = 6144  # bytes of a block's shared memory that path.cu works with, before the state of its path
+PART = 0.9  # of the free memory that is used
 DEFINITIONS = (f"-DSCRATCH={SCRATCH}",)  # what a compiler of path.cu is told
 
 
@@ -25,8 +28,11 @@ class Device(Protocol):
     def threads(self, lanes: int) -> int:
         """Threads of a block that walks a path of so many lanes; no result depends on it."""
 
-    def free_memory(self) -> int:
-        """Bytes that can be allocated now."""
+    def memory(self) -> int:
+        """Bytes that a launch may plan with."""
+
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
+        """For the time of some launches that take so many bytes: None, or in bytes what there is, if that is less."""
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         """Run the kernel on arrays, numpy.int64 and numpy.float64 in the order of its parameters."""
@@ -38,14 +44,23 @@ class Device(Protocol):
 class Gpu:
     """The GPU that this process can see, by cupy, which compiles the kernel (NVRTC) and caches it.
 
-    Distances need every digit of float32: leave cupy's CUPY_TF32 unset.
+    It is taken to be this process's alone; `mnist_svm.solvers.cuda` has one whose memory is shared.
+
+    Raises:
+        RuntimeError: the driver ends kernels that run for seconds, as paths do, because the GPU drives a display.
     """
 
     def __init__(self) -> None:
+        os.environ.pop("CUPY_TF32", None)  # distances need every digit of float32
         import cupy
 
+        attributes = cupy.cuda.Device().attributes
+        if attributes["KernelExecTimeout"]:
+            raise RuntimeError(
+                "the driver ends long kernels on this GPU, which drives a display: give --gpu none, or --solver cuml"
+            )
         self.xp = cupy
-        self.shared_memory = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+        self.shared_memory = attributes["MaxSharedMemoryPerBlockOptin"]
         module = cupy.RawModule(code=SOURCE.read_text(), options=DEFINITIONS)
         self._kernel = module.get_function("walk_paths")
         self._kernel.max_dynamic_shared_size_bytes = self.shared_memory
@@ -54,9 +69,12 @@ class Gpu:
         """Eight lanes for each thread; two blocks of 512 fit a processor's registers."""
         return min(512, max(64, 1 << (lanes // 8).bit_length()))
 
-    def free_memory(self) -> int:
+    def memory(self) -> int:
         self.xp.get_default_memory_pool().free_all_blocks()
-        return self.xp.cuda.runtime.memGetInfo()[0]
+        return int(PART * self.xp.cuda.runtime.memGetInfo()[0])
+
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
+        return nullcontext(None)
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         self._kernel((blocks,), (threads,), arguments, shared_mem=shared_memory)

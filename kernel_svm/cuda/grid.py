@@ -11,10 +11,15 @@ import numpy as np
 
 from kernel_svm.cuda.launch import solve_paths
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
-from kernel_svm.cuda.plan import CHUNK, Loaded, View, plan
-from kernel_svm.grid import MAX_ITER, TOLERANCE, Fold, Point
+from kernel_svm.cuda.plan import CHUNK, Loaded, Plan, View, plan
+from kernel_svm.cuda.verify import check_launch
+from kernel_svm.grid import TOLERANCE, Fold, Point
 from kernel_svm.kernel import sq_lengths
 from kernel_svm.multiclass import Solutions
+
+# Of a path and C, after which it counts as not converged. Nothing can stop a launch, and an iteration takes some 10 us
+# there: this is two minutes. The CPU's solver is patient for longer.
+MAX_ITER = 10**7
 
 
 def solve_gammas(
@@ -29,8 +34,11 @@ def solve_gammas(
     """Solve all C of each gamma on each fold; yields [fold][C] in the order given, gamma by gamma.
 
     As `kernel_svm.solve_gamma`, with which it agrees within the tolerance. As many gammas are in flight as the
-    memory allows; no point depends on that. Raises MemoryError, which says what is needed, where not even one
-    matrix fits.
+    memory allows; no point depends on that. Of each launch one solution is verified.
+
+    Raises:
+        MemoryError: not even one matrix fits; it says what is needed.
+        WrongResult: what the device computed is no solution.
     """
     order = np.argsort(penalties, kind="stable")
     back = np.argsort(order)
@@ -59,18 +67,38 @@ def solve(
     """The binary problems of each training set (indices of samples) for ascending ``penalties``, gamma by gamma."""
     if not (np.min(gammas) > 0 and penalties.min() > 0):
         raise ValueError(f"the smallest gamma is {np.min(gammas)} and C {penalties.min()}: both must be above 0")
-    samples = loaded.samples
-    views, groups = plan(loaded, len(gammas), penalties, trainings, multiclass)
+    # The samples stay on the device. Inside a reservation they would be cut from its block, which then never went back.
+    _ = loaded.x, loaded.sq_norms
+    memory = loaded.device.memory() if loaded.memory is None else loaded.memory
+    while True:
+        planned = plan(loaded, len(gammas), penalties, trainings, multiclass, memory)
+        with loaded.device.reserved(planned.bytes) as there:
+            if there is None:
+                yield from _solve_planned(loaded, planned, gammas, penalties, len(trainings), tolerance, max_iter)
+                return
+        memory = there  # others have the rest, and do not give it back
+
+
+def _solve_planned(
+    loaded: Loaded,
+    planned: Plan,
+    gammas: Sequence[float],
+    penalties: np.ndarray,
+    n_trainings: int,
+    tolerance: float,
+    max_iter: int,
+) -> Iterator[list[Solutions]]:
+    samples, views = loaded.samples, planned.views
     solutions: list[Solutions] = []
-    for group in groups:
+    for group in planned.groups:
         found = _walk_group(loaded, [(gammas[g], views[v]) for g, v in group], penalties, tolerance, max_iter)
         for (_, v), paths_of_view in zip(group, found, strict=True):
             view = views[v]
             if v == 0:
-                solutions = [Solutions(samples, len(penalties)) for _ in trainings]
+                solutions = [Solutions(samples, len(penalties)) for _ in range(n_trainings)]
             for m, machine in enumerate(view.machines):
                 for t, solved in enumerate(solutions):
-                    path = paths_of_view[m * len(trainings) + t]
+                    path = paths_of_view[m * n_trainings + t]
                     solved.add(machine, path, view.rows[path.columns])
             if v == len(views) - 1:
                 yield solutions
@@ -98,7 +126,9 @@ def _walk_group(
     problems = [(number, lanes) for number, (_, view) in enumerate(group) for lanes in view.lanes]
     # The smaller gamma and the larger the problem, the longer a path takes.
     order = sorted(range(len(problems)), key=lambda p: (group[problems[p][0]][0], -len(problems[p][1])))
-    found = solve_paths(loaded.device, kernels, matrices, [problems[p] for p in order], penalties, tolerance, max_iter)
+    ordered = [problems[p] for p in order]
+    found = solve_paths(loaded.device, kernels, matrices, ordered, penalties, tolerance, max_iter)
+    check_launch(xp, kernels, matrices, ordered, found, penalties, tolerance)
     by_view: list[Any] = [[None] * len(view.lanes) for _, view in group]
     starts = np.concatenate([[0], np.cumsum([len(view.lanes) for _, view in group])])
     for p, path in zip(order, found, strict=True):

@@ -276,8 +276,8 @@ DEVICE int solve(const Problem *p, double *beta, double bound, double tolerance,
         const int i = extremes.where;
         row_i = p->matrix + column_of(p, i) * p->stride;
         const int j = second(p, row_i, extremes.least);
-        if (j < 0)
-            return 1;
+        if (j < 0) /* only with NaN in the matrix */
+            return 0;
         row_j = p->matrix + column_of(p, j) * p->stride;
         if (threadIdx.x == 0)
             move_pair(p, beta, bound, i, j, row_i[column_of(p, j)]);

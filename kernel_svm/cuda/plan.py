@@ -18,13 +18,12 @@ from kernel_svm.multiclass import machines_of
 
 log = logging.getLogger(__name__)
 
-PART = 0.9  # of the free memory that is used
 CHUNK = 256 << 20  # bytes of the blocks in which decision values are computed
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Samples on a device. memory: bytes that may be used besides, by default nine tenths of what is free."""
+    """Samples on a device. memory: bytes that may be used besides, by default what the device says."""
 
     device: Device
     samples: Samples
@@ -40,11 +39,9 @@ class Loaded:
         return self.device.xp.asarray(self.samples.sq_norms)
 
     @property
-    def budget(self) -> int:
-        """Bytes for matrices and paths, without what their making and the decision values take."""
-        samples = self.samples
-        working = 4 * (samples.width * (3 * STRIP + samples.n_features)) + 4 * CHUNK
-        return (int(PART * self.device.free_memory()) if self.memory is None else self.memory) - working
+    def working(self) -> int:
+        """Bytes that the samples, the making of matrices and the decision values take."""
+        return 4 * (self.samples.width * (3 * STRIP + self.samples.n_features)) + 4 * CHUNK
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,33 @@ class View:
         return 4 * len(self.rows) ** 2 + sum(lanes.bytes(n_penalties) for lanes in self.lanes)
 
 
-def plan(
-    loaded: Loaded, n_gammas: int, penalties: np.ndarray, trainings: Sequence[np.ndarray], multiclass: str
-) -> tuple[list[View], list[list[tuple[int, int]]]]:
-    """Views of one gamma; and what is on the device at a time, as lists of (number of the gamma, number of the view).
+@dataclass(frozen=True)
+class Plan:
+    """What is on the device at a time.
 
-    One view of all samples, else, for one-vs-one, one of each pair of classes.
+    views: of one gamma. groups: what is launched together, as (number of the gamma, number of the view). bytes: that
+    the largest launch takes, with its samples and decision values.
     """
-    samples, budget = loaded.samples, loaded.budget
+
+    views: list[View]
+    groups: list[list[tuple[int, int]]]
+    bytes: int
+
+
+def plan(
+    loaded: Loaded,
+    n_gammas: int,
+    penalties: np.ndarray,
+    trainings: Sequence[np.ndarray],
+    multiclass: str,
+    memory: int,
+) -> Plan:
+    """One view of all samples, else, for one-vs-one, one of each pair of classes, in so many bytes of memory.
+
+    Raises:
+        MemoryError: not even one matrix fits; it says what is needed.
+    """
+    samples, budget = loaded.samples, memory - loaded.working
     masks = [_mask(samples, training, number) for number, training in enumerate(trainings)]
     classes = machines_of(len(samples.classes), multiclass)
     runs = [np.arange(first, last) for first, last in zip(samples.first, samples.first[1:], strict=False)]
@@ -85,18 +101,18 @@ def plan(
             f"--train-size, or --gpu none for the CPU's solver"
         )
     groups: list[list[tuple[int, int]]] = [[]]
-    taken = 0
+    taken = [0]
     for item in np.ndindex(n_gammas, len(views)):
-        if taken + sizes[item[1]] > budget:
+        if taken[-1] + sizes[item[1]] > budget:
             groups.append([])
-            taken = 0
+            taken.append(0)
         groups[-1].append((item[0], item[1]))
-        taken += sizes[item[1]]
+        taken[-1] += sizes[item[1]]
     of = "all samples" if len(views) == 1 else "a class pair"
     log.info(
         "%s: K of %s, %.2f GB each; %d gammas in %d launches", multiclass, of, max(sizes) / 1e9, n_gammas, len(groups)
     )
-    return views, groups
+    return Plan(views, groups, max(taken) + loaded.working)
 
 
 def _view(rows: np.ndarray, machines: list[tuple[int, int]], samples: Samples, masks: Sequence[np.ndarray]) -> View:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
+from common.cluster.driver import Driver
+from common.cluster.turns import Turns, device_name, spare_bytes
 from kernel_svm.cuda.device import Device, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
@@ -14,15 +18,54 @@ from kernel_svm.kernel import prepare
 from mnist_svm.problem import Fit, Point, Problem, grids
 
 
-class CudaSolver:
-    """All points of one gamma, or of several, in one launch; images stay on the device from one batch to the next.
+class CupyMemory:
+    """What CUDA has, and cupy's pool keeps for this process; see `common.cluster.turns.Memory`."""
 
-    Two slots on one GPU share its memory: where each wants more than is left, fits fail and are tried once more.
-    """
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def total(self) -> int:
+        total = self._cupy.cuda.runtime.memGetInfo()[1]
+        return total - spare_bytes(total)
+
+    def free(self) -> int:
+        self.give_back()
+        free, total = self._cupy.cuda.runtime.memGetInfo()
+        return free - spare_bytes(total)
+
+    def take(self, n_bytes: int) -> bool:
+        """As one block that stays with the pool, which then cuts the arrays of a launch from it."""
+        try:
+            self._cupy.cuda.alloc(n_bytes)
+        except self._cupy.cuda.memory.OutOfMemoryError:
+            return False
+        return True
+
+    def give_back(self) -> None:
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+
+class SharedGpu(Gpu):
+    """The GPU of this process, whose memory all its workers take in turn, those of networks too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = CupyMemory(self.xp)
+        self._turns = Turns(self._memory, device_name(Driver().uuid()))
+
+    def memory(self) -> int:
+        return self._memory.total()
+
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
+        return self._turns.admitted(n_bytes)
+
+
+class CudaSolver:
+    """All points of one gamma, or of several, in one launch; images stay on the device from one batch to the next."""
 
     def __init__(self, multiclass: str, device: Device | None = None) -> None:
         self.multiclass = multiclass
-        self.device: Device = device or Gpu()
+        self.device: Device = device or SharedGpu()
         self._kept: Loaded | None = None
 
     def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:

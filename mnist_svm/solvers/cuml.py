@@ -61,18 +61,20 @@ class PrecomputedSolver:
             rows = train if b < 0 else train[np.isin(labels[train], classes[[a, b]])]
             sign = np.where(labels[rows] == classes[a], 1, -1).astype(np.float32)
             own = xp.asarray(rows)
-            machine = self._machine(penalty).fit(kernel[own[:, None], own], xp.asarray(sign))
+            # Symmetric, so that its transpose is the same matrix, already in the order that cuML wants.
+            machine = self._machine(penalty).fit(kernel.take(own, 0).take(own, 1).T, xp.asarray(sign))
             decisions.append(self._numpy(machine.decision_function(answers[:, own])).ravel())
             support[rows[self._numpy(machine.support_)]] = True
         predictions = classes[choose_class(np.stack(decisions, axis=1), machines, len(classes))]
-        return Fit(predictions, int(support.sum()))
+        return Fit(predictions, int(support.sum()), converged=None)
 
     def _numpy(self, array: Any) -> np.ndarray:
         array = self._xp.asarray(array)
         return array.get() if hasattr(array, "get") else array
 
     def _machine(self, penalty: float) -> Any:
-        return self._svc(C=penalty, kernel="precomputed", tol=TOLERANCE, cache_size=CACHE_MIB)
+        # gamma is of no use here, but "scale", its default, would be computed from the whole matrix for every fit.
+        return self._svc(C=penalty, kernel="precomputed", gamma=1.0, tol=TOLERANCE, cache_size=CACHE_MIB)
 
 
 def fit_cuml(
@@ -87,4 +89,5 @@ def fit_cuml(
     )
     machine.fit(cupy.asarray(images), cupy.asarray(labels, dtype=cupy.float32))
     predictions = cupy.asnumpy(cupy.asarray(machine.predict(cupy.asarray(validation))))
-    return Fit(predictions.astype(labels.dtype), len(cupy.unique(cupy.asarray(machine.support_))))
+    n_support = len(cupy.unique(cupy.asarray(machine.support_)))
+    return Fit(predictions.astype(labels.dtype), n_support, converged=None)

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#define MAX_THREADS 256
+#define MAX_THREADS 512
 #define STACK (64 << 10)
 
 typedef struct {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -25,7 +27,7 @@ def library(*options: str) -> ctypes.CDLL:
     out = Path(mkdtemp(prefix="path-cu-")) / "path.so"
     flags = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
     # The C library's check of longjmp knows nothing of coroutines.
-    flags += ("-U_FORTIFY_SOURCE", *DEFINITIONS, f"-I{SOURCE.parent}", "-pthread", *options)
+    flags += ("-U_FORTIFY_SOURCE", *DEFINITIONS, "-pthread", *options, f"-I{SOURCE.parent}")
     source = Path(__file__).with_name("emulator.c")
     subprocess.run([str(COMPILER), *flags, str(source), "-o", str(out), "-lm"], check=True)
     found = ctypes.CDLL(str(out))
@@ -36,7 +38,7 @@ def library(*options: str) -> ctypes.CDLL:
 class Emulator:
     """See `kernel_svm.cuda.Device`. schedule: the order in which threads run, see emulator.h.
 
-    options: further options of the compiler.
+    options: further options of the compiler. there: bytes that others leave, of those which `memory` promises.
     """
 
     xp = np
@@ -45,19 +47,26 @@ class Emulator:
         self,
         threads: int = 1,
         shared_memory: int = 1 << 20,
-        free: int = 8 << 30,
+        free: int = 7 << 30,
         schedule: int = 0,
         options: tuple[str, ...] = (),
+        there: int = 8 << 30,
     ) -> None:
         self._threads, self.shared_memory, self._free, self._schedule = threads, shared_memory, free, schedule
-        self._options = options
+        self._options, self._there = options, there
+        self.asked: list[int] = []  # bytes, of each reservation
         self.launches: list[int] = []  # blocks of each
 
     def threads(self, lanes: int) -> int:
         return self._threads
 
-    def free_memory(self) -> int:
+    def memory(self) -> int:
         return self._free
+
+    @contextmanager
+    def reserved(self, n_bytes: int) -> Iterator[int | None]:
+        self.asked.append(n_bytes)
+        yield None if n_bytes <= self._there else self._there
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         assert shared_memory <= self.shared_memory

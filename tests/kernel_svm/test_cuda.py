@@ -220,8 +220,8 @@ class TestGrid:
         x, y = digits(200)
         folds, samples = folds_of(200, 2), shared.prepare(x, y)
         trainings = [train for train, _ in folds]
-        (view,), _ = plan(Loaded(Emulator(), samples), 2, np.array(PENALTIES), trainings, multiclass)
-        room = int(1.5 * view.bytes(len(PENALTIES))) - Loaded(Emulator(), samples, 0).budget
+        planned = plan(Loaded(Emulator(), samples), 2, np.array(PENALTIES), trainings, multiclass, 7 * GB)
+        room = int(1.5 * planned.views[0].bytes(len(PENALTIES))) + Loaded(Emulator(), samples).working
         answers = []
         for memory, launches in ((None, 1), (room, 2)):
             device = Emulator()
@@ -236,10 +236,10 @@ class TestGrid:
         """One-vs-one goes on with matrices of class pairs; for a single one, or one-vs-rest, the need is said."""
         x, y = digits(300)
         folds, samples = folds_of(300, 2), shared.prepare(x, y)
-        working = Loaded(Emulator(), samples, 0).budget
+        working = Loaded(Emulator(), samples).working
         if multiclass == "ovo":
             device = Emulator()
-            few = Loaded(device, samples, 4 * samples.width**2 - working)
+            few = Loaded(device, samples, 4 * samples.width**2 + working)
             expected = list(solve_gammas(Loaded(Emulator(), samples), GAMMAS, PENALTIES, folds, multiclass))
             for a, b in zip(expected, solve_gammas(few, GAMMAS, PENALTIES, folds, multiclass), strict=True):
                 for row, other in zip(a, b, strict=True):
@@ -248,7 +248,7 @@ class TestGrid:
                         assert point.n_support == pytest.approx(peer.n_support, rel=0.005, abs=1)
             assert len(device.launches) > 2 and sum(device.launches) == 2 * 2 * 45
         with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB of the GPU's memory.*--solver cuml"):
-            next(solve_gammas(Loaded(Emulator(), samples, 1000 - working), GAMMAS, PENALTIES, folds, multiclass))
+            next(solve_gammas(Loaded(Emulator(), samples, 1000 + working), GAMMAS, PENALTIES, folds, multiclass))
 
     def test_a_single_fit_is_that_of_scikit_learn(self, multiclass: str) -> None:
         x, y = digits(500)

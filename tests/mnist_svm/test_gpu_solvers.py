@@ -1,0 +1,108 @@
+"""Solvers on a GPU, with cupy's stand-in: memory in turns, what is refused, what is not told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.svm import SVC
+
+from common.errors import UsageError
+from mnist_svm.experiment import SvmGrid
+from mnist_svm.objective import SvmObjective
+from mnist_svm.problem import Problem
+from mnist_svm.solvers.cuml import PrecomputedSolver
+from tests.helpers import ROOT
+from tests.stand_ins import Machine
+
+DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shared")
+
+WORKER = """
+import os, sys
+from common.cluster import turns
+from mnist_svm.experiment import SvmGrid
+from mnist_svm.objective import SvmObjective
+from mnist_svm.problem import Problem
+from mnist_svm.solvers.cuda import CudaSolver
+turns.POLL_S, turns.GRACE_S = 0.01, 5.0
+experiment = SvmGrid(2, dataset="digits", train_size=100, test_size=50, solver="shared", folds=2)
+objective = SvmObjective(Problem.of(experiment.data(), 2, 16), CudaSolver("ovo"))
+print("ready", flush=True)
+sys.stdin.readline()
+(search,) = experiment.searches()
+print(sorted((result.key, result.values["error"]) for batch in next(search) for result in objective(batch)))
+"""
+
+
+def start(environ: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER], cwd=ROOT, env=environ, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_two_workers_take_the_memory_of_one_gpu_in_turn(tmp_path: Path) -> None:
+    """The device has room for one launch and a half: launches come one after the other, and none is without memory."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "locks").mkdir()
+    of_one_launch = 1100 << 20  # four blocks of decision values, mostly
+    environ = Machine(tmp_path / "machine").environ(
+        CUDA_VISIBLE_DEVICES="0", STAND_IN_MEMORY=str(tmp_path / "memory"), TMPDIR=str(tmp_path / "locks"),
+        STAND_IN_BYTES=str(int(1.5 * of_one_launch)), HOME=str(tmp_path),
+    )  # fmt: skip
+    workers = [start(environ) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None and worker.stdout.readline() == "ready\n", worker.stderr.read()
+    answers = [worker.communicate("go\n", timeout=200) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], answers
+    assert answers[0][0] == answers[1][0]
+    taken = [tuple(map(int, line.split())) for line in (tmp_path / "memory" / "log").read_text().splitlines()]
+    assert len({pid for pid, _, _ in taken}) == 2 and len(taken) == 2 * 2
+    assert all(left >= 0 and 1 << 30 < n_bytes < of_one_launch for _, n_bytes, left in taken), taken
+
+
+def test_cupys_tf32_is_off_and_a_gpu_with_a_display_is_refused(tmp_path: Path) -> None:
+    program = "import os; from kernel_svm.cuda import Gpu; Gpu(); print('CUPY_TF32' in os.environ)"
+    for fault, words in (("", "False"), ("display", "drives a display: give --gpu none")):
+        environ = Machine(tmp_path).environ(CUPY_TF32="1", STAND_IN_FAULT=fault)
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True)
+        assert words in done.stdout + done.stderr
+
+
+def test_a_solver_that_does_not_tell_whether_it_converged_has_no_such_value() -> None:
+    problem = Problem.of(DIGITS.data(), 5, 16)
+    (search,) = DIGITS.searches()
+    results = list(SvmObjective(problem, PrecomputedSolver("ovo", np, SVC))(next(search)[0]))
+    assert all("converged" not in result.values and result.values["n_support"] > 0 for result in results)
+
+
+@pytest.mark.parametrize(("version", "refused"), [("25.10.0", True), ("26.2.0", False), ("26.10.0", False)])
+def test_a_cuml_without_precomputed_kernels_is_told_at_once(
+    version: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cuml").mkdir()
+    (tmp_path / "cuml" / "__init__.py").touch()
+    info = tmp_path / f"cuml_cu12-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cuml-cu12\nVersion: {version}\n")
+    (info / "top_level.txt").write_text("cuml\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = SvmGrid(2, solver="cuml-precomputed")
+    if refused:
+        with pytest.raises(UsageError, match=rf"needs cuML 26\.2 or later, this is {version}.*requirements-cu13"):
+            experiment.check("cuda")
+    else:
+        experiment.check("cuda")
+
+
+def test_folds_stay_together_where_gammas_per_batch_is_given() -> None:
+    for multiclass in ("ovo", "ovr"):
+        for given, sizes in ((None, None), (1, [10, 10]), (2, [20])):
+            experiment = SvmGrid(2, dataset="digits", solver="shared", multiclass=multiclass, gammas_per_batch=given)
+            (search,) = experiment.searches()
+            parts = [len(part) for batch in next(search) for part in experiment.split_batch(batch)]
+            assert parts == (sizes or [2] * 10)

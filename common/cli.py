@@ -35,7 +35,7 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
         options = from_namespace(node.RunOptions, namespace)
-        transport = connect(launch, options.expect_nodes, options.silence)
+        transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return _usage(parser.prog, error, launch.rank)
     host = socket.gethostname().split(".")[0]

@@ -1,7 +1,7 @@
 """Join the journals of one study: `python -m common.merge RESULTS... --into RESULTS`.
 
-For studies that were run in shares (`--share K/N`), or on machines that see each other's files only later. The same
-command without --share, on the joined folder, then evaluates what is missing, which includes all that a search asks
+For studies that were run in shards (`--shard K/N`), or on machines that see each other's files only later. The same
+command without --shard, on the joined folder, then evaluates what is missing, which includes all that a search asks
 once it knows its first results, and reports. The sources are only read; to merge again does no harm.
 """
 

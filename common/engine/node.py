@@ -24,7 +24,7 @@ from common.engine.coordinator import Coordinator, slots_of
 from common.engine.loop import Leader, loop
 from common.engine.messages import Stop
 from common.engine.progress import Progress, duration
-from common.engine.study import Share, Study
+from common.engine.study import Shard, Study
 from common.engine.worker import Setup
 from common.errors import Exit, UsageError
 from common.experiment import Data, Experiment
@@ -49,28 +49,37 @@ class RunOptions:
         None, "CPU workers per node, with --gpu none (default: one per core)", low=1, high=4096
     )
     threads: int = setting(1, "numerical threads per worker; another number changes the last bits", low=1, high=1024)
-    batch: int = setting(0, "replace a worker after this many batches of work; 0 keeps it", low=0)
+    # The second spelling of an option is its name of the first release, kept for one more.
+    max_batches_per_worker: int = setting(
+        0, "replace a worker after this many batches of work; 0 keeps it", low=0, metavar="N",
+        flag="--max-batches-per-worker/--batch",
+    )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "set the study in the results folder aside and begin anew")
     retry_failed: bool = setting(False, "evaluate again the trials that have failed")
-    deadline: float | None = setting(None, "seconds after which a trial counts as hung", low=0.001, metavar="S")
-    share: str = setting(
-        "1/1", "run share K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N"
-    )
+    trial_timeout: float | None = setting(
+        None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
+        flag="--trial-timeout/--deadline",
+    )  # fmt: skip
+    shard: str = setting(
+        "1/1", "run shard K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N",
+        flag="--shard/--share",
+    )  # fmt: skip
     grace: float = setting(30.0, "seconds for running trials when the job is told to stop", low=0.0, metavar="S")
     walltime_margin: float = setting(
         60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0.0, metavar="S"
     )
-    silence: float = setting(
-        20.0, "seconds without a sign of life after which a node counts as dead; 0 for never", low=0.0, metavar="S"
-    )
+    heartbeat_timeout: float = setting(
+        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0.0, metavar="S",
+        flag="--heartbeat-timeout/--silence",
+    )  # fmt: skip
     expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
     allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
     verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:
-        Share.parse(self.share)
+        Shard.parse(self.shard)
 
 
 def run(experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str) -> Exit:
@@ -130,8 +139,8 @@ def run(experiment: Experiment, name: str, options: RunOptions, transport: Trans
             Setup(experiment, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
             devices,
             threads=options.threads,
-            deadline=options.deadline,
-            recycle=options.batch,
+            deadline=options.trial_timeout,
+            recycle=options.max_batches_per_worker,
         )
         stack.callback(agent.close)
         if journal is None:
@@ -160,7 +169,7 @@ def _lead(
     if options.retry_failed:
         known = {key: result for key, result in known.items() if not result.failed}
     study = Study(
-        experiment.searches(), journal.history.trials, known, Share.parse(options.share), options.retry_failed
+        experiment.searches(), journal.history.trials, known, Shard.parse(options.shard), options.retry_failed
     )
     slots = slots_of([node.places for node in nodes])
     end = end_of_job()
@@ -188,7 +197,7 @@ def _lead(
     if not study.finished:
         journal.note(end={"complete": False, "seconds": round(seconds, 3)})
         if study.n_open == 0:
-            print(f"share {options.share} is done: {study.n_done} trials in {journal.folder}")
+            print(f"shard {options.shard} is done: {study.n_done} trials in {journal.folder}")
             return Exit.FAILED_TRIALS if failed else Exit.DONE
         if coordinator.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.n_too_long)

@@ -10,8 +10,8 @@ from common.trial import Batch, Outcome, Result, Search, Trial
 
 
 @dataclass(frozen=True)
-class Share:
-    """Share `number` of `of`, for jobs that cannot see each other: every of-th batch of a round.
+class Shard:
+    """Shard `number` of `of`, for jobs that cannot see each other: every of-th batch of a round.
 
     Searches begin at different batches, so that rounds of one batch are dealt out too.
     """
@@ -20,15 +20,15 @@ class Share:
     of: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Share:
-        """The share written as "2/4". Raises ValueError."""
+    def parse(cls, text: str) -> Shard:
+        """The shard written as "2/4". Raises ValueError."""
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise ValueError(f"--share {text!r}: give K/N, a whole number K from 1 to N")
+            raise ValueError(f"--shard {text!r}: give K/N, a whole number K from 1 to N")
         return cls(int(number), int(of))
 
     def has(self, search: int, position: int) -> bool:
-        """Whether the batch at `position` of a round of that search belongs to this share."""
+        """Whether the batch at `position` of a round of that search belongs to this shard."""
         return (search + position) % self.of == self.number - 1
 
 
@@ -47,7 +47,7 @@ class Study:
 
     searches: generators; each is independent of the others.
     trials, results: what a journal knows already, by key; such trials are answered from there.
-    share: which batches to run here. A search whose round has batches of other shares does not advance.
+    shard: which batches to run here. A search whose round has batches of other shards does not advance.
     renew: whether a known trial that is asked with other parameters is run again, because results it followed from
         were forgotten, instead of being refused.
     """
@@ -57,12 +57,12 @@ class Study:
         searches: Iterable[Search],
         trials: Mapping[str, Trial],
         results: Mapping[str, Result],
-        share: Share = Share(),
+        shard: Shard = Shard(),
         renew: bool = False,
     ):
         self.results = dict(results)
         self._known = trials
-        self._share, self._renew = share, renew
+        self._shard, self._renew = shard, renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
         self._course_of: dict[str, _Course] = {}
         self.n_done = 0  # asked and known
@@ -119,7 +119,7 @@ class Study:
             course.open = sum(map(len, unknown))
             self.n_done += len(course.round) - course.open
             if course.open:
-                mine = (batch for n, batch in enumerate(unknown) if self._share.has(course.number, n))
+                mine = (batch for n, batch in enumerate(unknown) if self._shard.has(course.number, n))
                 to_run = [batch for batch in mine if batch]
                 self.n_open += sum(map(len, to_run))
                 return to_run

@@ -119,7 +119,7 @@ def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
 def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """A stopped process stands for a node whose end nobody reports."""
     folder = tmp_path / "r"
-    job = start(hosts, folder, arguments=("--silence", "2"))
+    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"))
     (stopped,) = ranks(hosts[2])
     os.kill(stopped, signal.SIGSTOP)
     deadline = time.monotonic() + END_SECONDS

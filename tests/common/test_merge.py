@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.engine.study import Share, Study
+from common.engine.study import Shard, Study
 from common.errors import Exit, UsageError
 from common.merge import merge
 from common.storage.history import read_journal
@@ -20,8 +20,8 @@ ONE = ("--gpu", "none", "--workers", "1")
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "1/2/3", "a/b", "1.0/2"])
 def test_a_share_is_k_of_n(text: str) -> None:
     with pytest.raises(ValueError, match="K/N"):
-        Share.parse(text)
-    assert Share.parse("2/3") == Share(2, 3)
+        Shard.parse(text)
+    assert Shard.parse("2/3") == Shard(2, 3)
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
@@ -29,7 +29,7 @@ def test_shares_have_every_batch_once_and_about_as_many(of: int) -> None:
     def search(name: str) -> Search:
         yield [(Trial(f"{name}{i}", {}), Trial(f"{name}{i}b", {})) for i in range(5)]
 
-    shares = [Study([search(name) for name in "abcd"], {}, {}, Share(k + 1, of)).start() for k in range(of)]
+    shares = [Study([search(name) for name in "abcd"], {}, {}, Shard(k + 1, of)).start() for k in range(of)]
     everything = Study([search(name) for name in "abcd"], {}, {}).start()
     assert sorted(batch[0].key for share in shares for batch in share) == sorted(b[0].key for b in everything)
     assert max(map(len, shares)) - min(map(len, shares)) <= 2
@@ -41,12 +41,12 @@ def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: P
     shares = []
     for k in (1, 2, 3):
         share = tmp_path / f"share-{k}"
-        done = program(*TOYS, *STUDY, *ONE, "--results", share, "--share", f"{k}/3")
-        assert f"share {k}/3 is done" in done.stdout and not (share / "trials.csv").exists()
+        done = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", f"{k}/3")
+        assert f"shard {k}/3 is done" in done.stdout and not (share / "trials.csv").exists()
         assert len(journal_lines(share)) == 6  # a third of the first rounds; no round was complete
         program("-m", "common.status", share, status=Exit.STOPPED)
-        again = program(*TOYS, *STUDY, *ONE, "--results", share, "--share", f"{k}/3")
-        assert f"share {k}/3 is done" in again.stdout and len(journal_lines(share)) == 6
+        again = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", f"{k}/3")
+        assert f"shard {k}/3 is done" in again.stdout and len(journal_lines(share)) == 6
         shares.append(share)
     program("-m", "common.merge", *shares, "--into", joined)
     assert len(journal_lines(joined)) == 18
@@ -54,7 +54,7 @@ def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: P
     # What is left, the second rounds, may be shared again.
     other = tmp_path / "other"
     shutil.copytree(joined, other)
-    program(*TOYS, *STUDY, *ONE, "--results", joined, "--share", "1/2")
+    program(*TOYS, *STUDY, *ONE, "--results", joined, "--shard", "1/2")
     assert 18 < len(journal_lines(joined)) < 36
     program("-m", "common.merge", other, joined, "--into", joined)
     program(*TOYS, *STUDY, *ONE, "--results", joined)

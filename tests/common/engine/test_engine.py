@@ -55,7 +55,7 @@ HARMLESS = ("flood", "dies_idle")  # to the trial: the one is only loud, in the 
 # Each strikes the last trial of a batch of four, so that no slot sees two in a row.
 STRUCK = {f"t{4 * number + 3}": fault for number, fault in enumerate((*FAULTS, *HARMLESS))}
 DISASTERS = (
-    *TOYS, 4 * len(STRUCK), "--batch-trials", 4, "--deadline", 2, "--gpu", "none", "--workers", 2,
+    *TOYS, 4 * len(STRUCK), "--batch-trials", 4, "--trial-timeout", 2, "--gpu", "none", "--workers", 2,
     "--at", *(f"{key}={fault}" for key, fault in STRUCK.items()),
 )  # fmt: skip
 
@@ -95,7 +95,9 @@ def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any,
 
 
 def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
-    done = program(*TOYS, "12", "--gpu", "none", "--workers", "1", "--batch", "5", "-v", "--results", tmp_path)
+    done = program(
+        *TOYS, "12", "--gpu", "none", "--workers", "1", "--max-batches-per-worker", "5", "-v", "--results", tmp_path
+    )
     assert done.stderr.count("started") == 3 and done.stderr.count("replaced after 5 batches") == 2
     assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
 

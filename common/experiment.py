@@ -70,8 +70,8 @@ class Experiment(ABC):
     def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
         """What a worker evaluates batches with, for an experiment with `scratch`; the others have `objective`.
 
-        scratch: what was allocated of it, writeable. Its users take care of each other (locks on `scratch.path`),
-        and of deaths: a worker may be killed anywhere.
+        scratch: what was allocated of it, writeable. Its users take care of each other (record locks on
+        `scratch.descriptor`), and of deaths: a worker may be killed anywhere.
         """
         return self.objective(device, data)
 

@@ -11,11 +11,9 @@ a strip while holding another, nor for a matrix while holding one, so there is n
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -35,8 +33,11 @@ class SharedBuffers(Protocol):
     def arrays(self) -> Mapping[str, np.ndarray]:
         """uint8 buffers by name, sized as `layout.buffer_sizes` says."""
 
-    def path(self, name: str) -> Path:
-        """A file that the processes can open to lock bytes of it."""
+    def descriptor(self, name: str) -> int:
+        """A file that all these processes have open, to lock bytes of it."""
+
+    def reserve(self, name: str) -> bool:
+        """Take the memory now; False where there is not enough, which would end the process that writes it."""
 
 
 class SharedMatrix:
@@ -54,17 +55,12 @@ class SharedMatrix:
         self.done = memory[24 : 24 + n_strips]
         if 24 + n_strips > HEADER:
             raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} are provided for")
-        self._size = len(memory)
-        self._file = os.open(buffers.path(name), os.O_RDWR)
-        self._buffers = buffers  # its memory goes with it
+        self._file = buffers.descriptor(name)
+        self._name, self._buffers = name, buffers  # its memory goes with it
 
     def reserve(self) -> bool:
-        """Take the memory now; False where there is not enough, which would be a bus error when it is written."""
-        try:
-            os.posix_fallocate(self._file, 0, self._size)
-        except OSError:
-            return False
-        return True
+        """Take the memory now; False where there is not enough."""
+        return self._buffers.reserve(self._name)
 
     def lock(self, byte: int, kind: int) -> bool:
         """Lock a byte; with LOCK_NB in `kind`, False where others prevent it."""

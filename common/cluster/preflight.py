@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.cluster.devices import CPU, free_memory, usable_cores
-from common.cluster.shared_arrays import SHM
 from common.errors import UsageError
 from common.trial import Place
 
@@ -45,7 +44,6 @@ class Node:
     cores_there: int  # that the machine has
     pinned: bool  # bound to a single core, by a launcher rather than by a container's quota
     memory: int  # available
-    shared_memory: int  # free
 
 
 def survey(places: Sequence[Place], threads: int) -> Node:
@@ -60,7 +58,6 @@ def survey(places: Sequence[Place], threads: int) -> Node:
         cores_there=cores_there,
         pinned=affinity == 1 < cores_there,
         memory=free_memory(),
-        shared_memory=_shared_memory(),
     )
 
 
@@ -134,11 +131,3 @@ def _hosts_given(environ: Mapping[str, str]) -> tuple[int, str]:
     except OSError:
         lines = []
     return len({line.split()[0] for line in lines if line.strip() and not line.startswith("#")}), hostfile
-
-
-def _shared_memory() -> int:
-    try:
-        status = os.statvfs(SHM)
-    except OSError:
-        return 0
-    return status.f_bavail * status.f_frsize

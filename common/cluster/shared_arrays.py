@@ -1,29 +1,59 @@
-"""Arrays that all processes of a node see, in one copy."""
+"""Arrays that all processes of a node see, in one copy.
+
+They lie in memory without a name (memfd): a worker inherits the descriptor from its rank, and the kernel frees the
+memory with the last process that has it, however that ends. Nothing can stay behind in /dev/shm.
+"""
 
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
+from multiprocessing import reduction
+from multiprocessing.context import assert_spawning
+from typing import Any
 
 import numpy as np
 
 from common.cluster.devices import free_memory
 from common.errors import UsageError
 
-SHM = "/dev/shm"
+
+class Memory:
+    """Memory without a name, zero at first; its pages are taken when first written.
+
+    Processes that this one spawns inherit it with the arguments they are given.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def of_size(cls, n_bytes: int) -> Memory:
+        memory = cls(os.memfd_create("search"))
+        os.truncate(memory.descriptor, max(1, n_bytes))
+        return memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert_spawning(self)
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+
+def _inherited(passed: Any) -> Memory:
+    descriptor = passed.detach()
+    os.set_inheritable(descriptor, False)
+    return Memory(descriptor)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Where an array lies: name of its shared memory ("" until there is one), shape, dtype."""
+    """An array's shape and dtype, and the memory that it lies in (None until there is some)."""
 
     shape: tuple[int, ...]
     dtype: str
-    memory: str = ""
+    memory: Memory | None = None
 
     @property
     def nbytes(self) -> int:
@@ -34,64 +64,77 @@ def specs_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
     return {name: Spec(array.shape, array.dtype.str) for name, array in arrays.items()}
 
 
-def free_shared() -> int:
-    """Bytes of shared memory that are free."""
-    status = os.statvfs(SHM)
-    return status.f_bavail * status.f_frsize
-
-
 class SharedArrays:
     """Arrays in shared memory of this node, allocated by its rank and attached by its workers.
 
-    The rank that allocated them must `close` them; should it be killed, Python's resource tracker,
-    which outlives it, removes them.
+    specs: of the arrays, each with its memory.
     """
 
-    def __init__(self, specs: Mapping[str, Spec], blocks: Mapping[str, SharedMemory]):
-        self._blocks = dict(blocks)
-        self.specs = {name: Spec(spec.shape, spec.dtype, blocks[name].name) for name, spec in specs.items()}
-        self.arrays = {
-            name: np.ndarray(spec.shape, np.dtype(spec.dtype), buffer=blocks[name].buf) for name, spec in specs.items()
-        }
+    def __init__(self, specs: Mapping[str, Spec], writeable: bool = True) -> None:
+        self.specs = dict(specs)
+        self.arrays = {name: _view(spec, writeable) for name, spec in specs.items()}
 
     @classmethod
     def allocate(cls, specs: Mapping[str, Spec]) -> SharedArrays:
-        """Raises UsageError where shared memory is too small, which would otherwise be a bus error later."""
+        """Raises UsageError where memory is too small, which would otherwise be a killed process later."""
         needed = sum(spec.nbytes for spec in specs.values())
-        if os.path.isdir(SHM) and needed > (free := free_shared()):
+        if needed > (free := free_memory()):
             raise UsageError(
-                f"the data needs {needed >> 20} MiB of shared memory, {SHM} has {free >> 20} free: "
-                f"enlarge it (--shm-size, or an emptyDir with medium: Memory) or give a smaller --train-size"
+                f"the data needs {needed >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
+                f"scheduler for more, or give a smaller --train-size"
             )
-        return cls(specs, {name: SharedMemory(create=True, size=max(1, s.nbytes)) for name, s in specs.items()})
+        return cls(_with_memory(specs))
 
     @classmethod
     def allocate_what_fits(cls, specs: Mapping[str, Spec]) -> SharedArrays:
         """The first of these arrays, as many as fit together, all zero; their pages are taken when first written."""
-        room = min(free_shared(), free_memory()) if os.path.isdir(SHM) else 0
+        room = free_memory()
         totals = itertools.accumulate(spec.nbytes for spec in specs.values())
-        fitting = {name: specs[name] for name, total in zip(specs, totals, strict=True) if total <= room}
-        return cls(fitting, {name: SharedMemory(create=True, size=spec.nbytes) for name, spec in fitting.items()})
+        return cls(
+            _with_memory({name: specs[name] for name, total in zip(specs, totals, strict=True) if total <= room})
+        )
 
     @classmethod
     def attach(cls, specs: Mapping[str, Spec], writeable: bool = False) -> SharedArrays:
-        """Views of what another process of this node allocated."""
-        shared = cls(specs, {name: SharedMemory(spec.memory) for name, spec in specs.items()})
-        for array in shared.arrays.values():
-            array.flags.writeable = writeable
-        return shared
+        """Views of what the process that spawned this one allocated."""
+        return cls(specs, writeable)
 
-    def path(self, name: str) -> Path:
-        """The file that an array's memory is: of use for locks, which end with the process that holds them."""
-        return Path(SHM, self.specs[name].memory)
+    def descriptor(self, name: str) -> int:
+        """The file that an array's memory is: of use for record locks, which end with the process that holds them."""
+        memory = self.specs[name].memory
+        assert memory is not None
+        return memory.descriptor
+
+    def reserve(self, name: str) -> bool:
+        """Take an array's pages now; False where there is not enough memory, which would kill whoever writes them."""
+        free = free_memory()  # read first: another process may be taking the same pages
+        taken = 512 * os.fstat(self.descriptor(name)).st_blocks
+        if self.specs[name].nbytes - taken > free:
+            return False
+        try:
+            os.posix_fallocate(self.descriptor(name), 0, self.specs[name].nbytes)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
-        """Remove the memory; processes that are attached keep it until they end."""
+        """Give the memory up; processes that are attached keep it until they end."""
         self.arrays.clear()
-        for block in self._blocks.values():
-            block.close()
-            block.unlink()
-        self._blocks.clear()
+        for name in self.specs:
+            os.close(self.descriptor(name))
+        self.specs.clear()
 
 
-NOTHING = SharedArrays({}, {})
+def _with_memory(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    return {name: Spec(spec.shape, spec.dtype, Memory.of_size(spec.nbytes)) for name, spec in specs.items()}
+
+
+def _view(spec: Spec, writeable: bool) -> np.ndarray:
+    assert spec.memory is not None
+    memory = mmap.mmap(spec.memory.descriptor, max(1, spec.nbytes))
+    array = np.ndarray(spec.shape, np.dtype(spec.dtype), buffer=memory)
+    array.flags.writeable = writeable
+    return array
+
+
+NOTHING = SharedArrays({})

@@ -97,16 +97,15 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, object]:
 
 
 def table(examined: Iterable[Examined]) -> str:
-    """A row per rank and device: host, rank, device, workers, GPU and its memory, cores, memory, shared memory."""
-    rows = [("host", "rank", "device", "workers", "GPU", "GPU memory", "cores", "memory", "shared memory")]
+    """A row per rank and device: host, rank, device, workers, GPU and its memory, cores, memory."""
+    rows = [("host", "rank", "device", "workers", "GPU", "GPU memory", "cores", "memory")]
     for rank, one in enumerate(examined):
         node = one.node
         of_host = (f"{node.cores} of {node.cores_there}", f"{node.memory / GIB:.1f} GiB")
         for device, n_workers in Counter(place.device for place in node.places).items() or [("none", 0)]:
             gpu = one.gpus.get(device)
             described = (gpu.name, f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB") if gpu else ("", "")
-            shared = f"{node.shared_memory / GIB:.1f} GiB"
-            rows.append((node.host, str(rank), device, str(n_workers), *described, *of_host, shared))
+            rows.append((node.host, str(rank), device, str(n_workers), *described, *of_host))
     used = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in used]
     lines = zip(*used, strict=True)

@@ -61,7 +61,7 @@ def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Probl
 
 
 def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Problem]:
-    """Of the ranks of one host: cores, memory, shared memory."""
+    """Of the ranks of one host: cores, memory."""
     n_workers = sum(len(node.places) for node in nodes)
     wanted, cores = sum(map(preflight.cores_wanted, nodes)), max(node.cores for node in nodes)
     if wanted > cores and not any(node.pinned for node in nodes):
@@ -75,11 +75,10 @@ def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterato
             f"{host}: {memory / GIB:.1f} GiB of memory for {n_workers} workers, each of which needs about "
             f"{WORKER_BYTES / GIB:g}: give fewer --workers, or ask the scheduler for more memory"
         )
-    needed, free = len(nodes) * data_bytes, min(node.shared_memory for node in nodes)
-    if needed > free:
+    if 0 < memory < (needed := len(nodes) * data_bytes):
         yield Problem(
-            f"{host}: the data needs {needed / MIB:.0f} MiB of shared memory, of which {free / MIB:.0f} are free: "
-            "enlarge it (--shm-size, or an emptyDir with medium: Memory) or give a smaller --train-size",
+            f"{host}: the data needs {needed / MIB:.0f} MiB of memory, of which {memory / MIB:.0f} are free: "
+            "ask the scheduler for more, or give a smaller --train-size",
             fatal=True,
         )
 

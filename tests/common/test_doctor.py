@@ -24,7 +24,7 @@ DIGITS = ("--dataset", "digits")
 
 def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda:0", **changes: Any) -> Node:
     places = tuple(Place(host, rank, slot, device) for slot in range(slots))
-    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 * GIB, shared_memory=8 * GIB)
+    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 * GIB)
     return replace(sound, **changes)
 
 
@@ -80,8 +80,8 @@ def test_what_a_host_lacks() -> None:
     assert "9 workers x 1 threads would wait for each other on 8 cores" in judged(Examined(node(slots=9)))
     assert "4.0 GiB of memory for 8 workers" in judged(Examined(node(slots=8, memory=4 * GIB)))
     assert judged(Examined(node(memory=0))) == "", "unknown is not little"
-    two = (Examined(node(shared_memory=3 * GIB)), Examined(node(rank=1, shared_memory=3 * GIB)))
-    assert "error: node0: the data needs 4096 MiB of shared memory, of which 3072" in judged(*two, data_bytes=2 * GIB)
+    two = (Examined(node(memory=3 * GIB)), Examined(node(rank=1, memory=3 * GIB)))
+    assert "error: node0: the data needs 4096 MiB of memory, of which 3072" in judged(*two, data_bytes=2 * GIB)
     assert judged(two[0], data_bytes=2 * GIB) == "" == judged(two[0], Examined(node("node1", 1)), data_bytes=2 * GIB)
 
 
@@ -108,7 +108,7 @@ def test_clocks_are_compared_no_better_than_they_were_read() -> None:
 def test_this_machine_is_surveyed() -> None:
     found = survey([Place("here", 0, 0, "cpu")], 1)
     assert found.cores == usable_cores() and found.cores <= found.cores_there
-    assert found.memory > 0 and found.shared_memory > 0
+    assert found.memory > 0
 
 
 def test_results_folders(program: Any, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.shared_arrays import NOTHING, SHM, SharedArrays, Spec
+from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.images import fold_slices
 from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
-from tests.helpers import ROOT, table_without_run
+from tests.helpers import ROOT, alive, family, table_without_run
 from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
 
 GB = 10**9
@@ -119,12 +119,14 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
     width = prepare(*drawn(1500)).width
     shared = scratch(width, "kernel 0", "kernel 1", "distances")
     matrix = 4 * width * width
-    assert sum(shared.path(name).stat().st_blocks for name in shared.specs) == 0, "nothing is taken before it is used"
+    assert sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs) == 0, (
+        "nothing is taken before it is used"
+    )
     workers = [spawned(grown, shared.specs, 1500) for _ in range(2)] + [spawned(grown, {}, 1500)]
     *sharing, (alone, own) = [pipe.recv() for _, pipe in workers]
     assert alone == "PrivateMatrices" and own > 1.9 * matrix
     assert all(kind == "NodeMatrices" and growth < matrix / 2 for kind, growth in sharing), sharing
-    taken = 512 * sum(shared.path(name).stat().st_blocks for name in shared.specs)
+    taken = 512 * sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs)
     assert 3 * matrix <= taken < 3.2 * matrix
     for process, pipe in workers:
         pipe.send("end")
@@ -171,22 +173,24 @@ def test_neighbours_in_the_queue_of_one_vs_rest_are_of_one_gamma() -> None:
     assert keys == [(f"g{g:02}/c00/f{fold}", 3) for g in range(3) for fold in range(5)]
 
 
-# A file system for shared memory with too little room, in a mount namespace of its own.
+# A machine with too little memory, as its /proc/meminfo says in a mount namespace of its own.
 
 
-def with_shared_memory(kib: int, *command: Any) -> subprocess.CompletedProcess[str]:
-    mount = f'mount -t tmpfs -o size={kib}k none {SHM} && exec "$@"'
-    unshare = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+def with_memory(kib: int, folder: Path, *command: Any) -> subprocess.CompletedProcess[str]:
+    """The command is told the path of what it sees as /proc/meminfo by the variable MEMINFO."""
+    meminfo = folder / "meminfo"
+    meminfo.write_text(f"MemAvailable: {kib} kB\n")
+    unshare = ["unshare", "--mount", "sh", "-c", f'mount --bind {meminfo} /proc/meminfo && exec "$@"', "sh"]
     if subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("mount namespaces are not permitted here")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MEMINFO": str(meminfo)}
     arguments = [*unshare, sys.executable, *map(str, command)]
     return subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200)
 
 
 FILL_UP = """
-import logging, os
-from common.cluster.shared_arrays import SHM, SharedArrays, free_shared
+import os
+from common.cluster.shared_arrays import SharedArrays
 from tests.kernel_svm.conftest import matrix_spec
 from kernel_svm import prepare
 from kernel_svm.matrices import keep
@@ -195,8 +199,17 @@ samples = prepare(*drawn(300))
 spec = matrix_spec(samples.width)
 shared = SharedArrays.allocate_what_fits({"kernel 0": spec, "kernel 1": spec, "distances": spec})
 assert len(shared.specs) == 3
-with open(f"{SHM}/other", "wb") as other:
-    other.write(bytes(free_shared() - int(ROOM * spec.nbytes)))
+reserved = shared.reserve
+def reserve(name):
+    done = reserved(name)  # what is taken is not free any more
+    taken = 512 * sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs)
+    write(int(ROOM * spec.nbytes) - taken)
+    return done
+def write(n_bytes):
+    with open(os.environ["MEMINFO"], "r+") as file:
+        file.write(f"MemAvailable: {n_bytes >> 10:9} kB\\n")
+shared.reserve = reserve
+write(int(ROOM * spec.nbytes))
 kept = keep(samples, "ovr", 1, 10**9, shared, 2)
 with kept.kernel(0.1) as kernel:
     print(type(kept).__name__, kept.plan.kernels, kept.plan.distances, kernel.sum() < 0)
@@ -207,8 +220,8 @@ shared.close()
 @pytest.mark.parametrize(
     ("room", "outcome"), [(0.5, "PrivateMatrices 1 True True"), (1.5, "NodeMatrices 1 False True")]
 )
-def test_memory_that_others_have_taken_meanwhile_is_no_bus_error(room: float, outcome: str) -> None:
-    done = with_shared_memory(4096, "-c", FILL_UP.replace("ROOM", str(room)))
+def test_memory_that_others_have_taken_meanwhile_kills_nobody(tmp_path: Path, room: float, outcome: str) -> None:
+    done = with_memory(4096, tmp_path, "-c", FILL_UP.replace("ROOM", str(room)))
     assert done.stdout.strip() == outcome, done.stderr
 
 
@@ -226,7 +239,7 @@ def test_the_table_is_the_same_with_one_worker_and_with_three(
     assert "leaked" not in shared.stderr, "of the resource tracker: shared memory was not removed"
     assert_same_study(tmp_path / "1", tmp_path / "3")
     if multiclass == "ovr":
-        private = with_shared_memory(128, *command, tmp_path / "little", "--workers", 3)
+        private = with_memory(128, tmp_path, *command, tmp_path / "little", "--workers", 3, "--memory", 1)
         assert private.returncode == 0, private.stderr
         assert private.stderr.count("room to share 0 of 4") == 1 and "share them" not in private.stderr
         assert_same_study(tmp_path / "1", tmp_path / "little")
@@ -237,21 +250,25 @@ def assert_same_study(one: Path, other: Path) -> None:
     assert (one / "best.json").read_text() == (other / "best.json").read_text()
 
 
-def test_shared_memory_is_removed_when_the_rank_is_killed(tmp_path: Path) -> None:
+def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -> None:
     options = ("--train-size", "200", "--multiclass", "ovr", "--workers", "2", "--results", str(tmp_path))
     command = [sys.executable, "-m", "mnist_svm", "50", *DIGITS, *options]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    names: set[str] = set()
+    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "journal.jsonl"
     while job.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
-        names |= set(re.findall(rf"{SHM}/(psm_\w+)", Path(f"/proc/{job.pid}/maps").read_text()))
         time.sleep(0.02)
-    assert len(names) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
-    assert names <= set(os.listdir(SHM))
+    members = family(job.pid)
+    mapped = {pid: set(MAPPED.findall(Path(f"/proc/{pid}/maps").read_text())) for pid in members}
+    assert len(mapped[job.pid]) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
+    assert sum(of == mapped[job.pid] for of in mapped.values()) == 3, "the rank and its workers see the same"
     os.kill(job.pid, signal.SIGKILL)
-    assert job.wait(100) == -signal.SIGKILL
+    _, stderr = job.communicate(timeout=100)
+    assert "resource_tracker" not in stderr
     deadline = time.monotonic() + 20
-    while left := names & set(os.listdir(SHM)):
+    while left := alive(members):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.05)
+
+
+MAPPED = re.compile(r"(\d+) +/memfd:search \(deleted\)$", re.MULTILINE)  # inodes

@@ -1,14 +1,14 @@
 """Arrays in shared memory, and streams of random numbers from keys."""
 
 import multiprocessing
+import os
+import pickle
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.cluster import shared_arrays as shared
 from common.cluster.shared_arrays import SharedArrays, Spec, specs_of
 from common.errors import UsageError
 from common.trial import Trial, seed_of
@@ -29,7 +29,6 @@ def test_a_worker_sees_what_the_rank_wrote_and_cannot_change_it() -> None:
     allocated = SharedArrays.allocate(specs_of(arrays))
     for name, array in arrays.items():
         allocated.arrays[name][...] = array
-    names = [spec.memory for spec in allocated.specs.values()]
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_read, args=(allocated.specs, there))
@@ -40,11 +39,17 @@ def test_a_worker_sees_what_the_rank_wrote_and_cannot_change_it() -> None:
         assert array.dtype == arrays[name].dtype
     process.join()
     allocated.close()
-    assert not any((Path(shared.SHM) / name).exists() for name in names)
+
+
+def test_memory_is_passed_to_spawned_processes_only() -> None:
+    allocated = SharedArrays.allocate({"x": Spec((4,), "|u1")})
+    with pytest.raises(RuntimeError, match="should only be shared between processes through inheritance"):
+        pickle.dumps(allocated.specs)
+    allocated.close()
 
 
 def test_memory_that_is_not_there_is_said_beforehand() -> None:
-    with pytest.raises(UsageError, match="shared memory"):
+    with pytest.raises(UsageError, match="MiB of memory on each host"):
         SharedArrays.allocate({"x": Spec((1 << 50,), "|u1")})
 
 
@@ -57,13 +62,12 @@ def test_what_fits_is_allocated_in_the_order_given_and_nothing_is_taken_before_i
     }
     allocated = SharedArrays.allocate_what_fits(specs)
     assert list(allocated.specs) == ["a", "b"]
-    assert allocated.path("a").stat().st_blocks == 0
+    assert os.fstat(allocated.descriptor("a")).st_blocks == 0
     attached = SharedArrays.attach(allocated.specs, writeable=True)
     attached.arrays["b"][3, 4] = 5
     assert allocated.arrays["b"].sum() == 5
-    paths = [allocated.path(name) for name in allocated.specs]
+    assert allocated.reserve("a") and os.fstat(allocated.descriptor("a")).st_blocks * 512 == 1 << 20
     allocated.close()
-    assert not any(path.exists() for path in paths)
 
 
 def test_streams_depend_on_seed_and_key_alone() -> None:

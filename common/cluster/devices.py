@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
+import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +37,8 @@ class Device:
 CPU = Device("cpu", "")
 # A worker that imports MPI by accident must not take itself for a rank of this job.
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
+DEVICE_FILES = "/dev/nvidia[0-9]*"
+ASK_S = 30.0  # for nvidia-smi and the driver to answer
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
 
 
@@ -69,32 +74,81 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs that CUDA would show to this process, as entries for CUDA_VISIBLE_DEVICES.
 
     An entry may be an index, a GPU- or a MIG- name; they are never interpreted. Without the variable
-    the driver's own list is taken.
+    the driver's own list is taken, by name: its indices are not those of CUDA, which counts the fastest first.
     """
+    return _visible(environ)[0]
+
+
+def why_no_gpu(environ: Mapping[str, str] = os.environ) -> str:
+    """Why `visible_gpus` is empty, as far as that can be told, in brackets; "" for a machine without GPUs."""
+    why = _visible(environ)[1]
+    return f" ({why})" if why else ""
+
+
+def _visible(environ: Mapping[str, str]) -> tuple[list[str], str]:
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return _driver_gpus()
     entries = [entry.strip() for entry in listed.split(",")]
     for position, entry in enumerate(entries):
         if entry in ("", "-1", "NoDevFiles"):
-            return entries[:position]  # CUDA ignores what follows an invalid entry
-    return entries if _driver_gpus() else []
+            entries = entries[:position]  # CUDA ignores what follows an invalid entry
+            break
+    if not entries:
+        return [], f"CUDA_VISIBLE_DEVICES is {listed!r}"
+    there, why = _driver_gpus()
+    return (entries, "") if there else ([], why or f"CUDA_VISIBLE_DEVICES is {listed!r}, but there is no driver")
 
 
-def _driver_gpus() -> list[str]:
-    """GPUs by nvidia-smi, MIG slices in place of the GPU they are cut from; else by device files."""
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
-        found = listing.stdout if listing.returncode == 0 else ""
-    except (OSError, subprocess.TimeoutExpired):
-        found = ""
-    if not found:
-        return [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
+def _driver_gpus() -> tuple[list[str], str]:
+    """GPUs by name, MIG slices in place of the GPU they are cut from; and why there is none, where that is known."""
+    listing = nvidia_smi("-L")
+    if listing is None:  # not installed, as in many containers, or at odds with the driver
+        return _asked_driver()
+    modes = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
+    unusable = {}
+    for row in modes.splitlines():
+        uuid, mig, compute, *_ = [*row.split(", "), "", ""]
+        if compute == "Prohibited":
+            unusable[uuid] = "is in compute mode Prohibited: nvidia-smi --compute-mode=DEFAULT allows programs"
+        elif mig == "Enabled":
+            unusable[uuid] = "is in MIG mode and has no slice: make some with nvidia-smi mig -cgi, or end that mode"
     gpus: list[str] = []
-    for block in re.split(r"^(?=GPU \d+:)", found, flags=re.MULTILINE):
+    why = ""
+    for block in re.split(r"^(?=GPU \d+:)", listing, flags=re.MULTILINE):
         slices = re.findall(r"UUID: (MIG-[^)\s]+)", block)
-        gpus += slices or re.findall(r"^GPU (\d+):", block)
-    return gpus
+        whole = re.findall(r"UUID: (GPU-[^)\s]+)", block)
+        why = next((f"{uuid} {unusable[uuid]}" for uuid in whole if uuid in unusable and not slices), why)
+        gpus += slices or [uuid for uuid in whole if uuid not in unusable]
+    return gpus, why
+
+
+def _asked_driver() -> tuple[list[str], str]:
+    """The same by the driver's library, in a process of its own: a driver that does not work may hang it."""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # which does nothing yet
+    except OSError:
+        why = "GPUs are in /dev, but the driver's library is not here: apptainer needs --nv, docker --gpus all"
+        return [], why if glob.glob(DEVICE_FILES) else ""
+    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-m", "common.cluster.driver"]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S)
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return [], "the driver does not answer: see dmesg for its errors (Xid)"
+    if isinstance(found, list):
+        return found, ""
+    return [], f"the driver says {found['error']}; if it was updated, restart the machine"
+
+
+def nvidia_smi(*arguments: str) -> str | None:
+    """What nvidia-smi prints; None where it is absent or fails."""
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ASK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def choose(
@@ -118,11 +172,14 @@ def choose(
     gpus = list_gpus()
     if gpu is None:
         if not gpus:
-            return cpus, f"no GPU is visible: using {len(cpus)} CPU worker{'s' * (len(cpus) > 1)} (--gpu none says so)"
+            workers_ = f"{len(cpus)} CPU worker{'s' * (len(cpus) > 1)}"
+            return cpus, f"no GPU is visible{why_no_gpu()}: using {workers_} (--gpu none says so)"
         return [_device(gpus[0])], ""
     if gpu == "all":
         if not gpus:
-            raise UsageError("--gpu all, but no GPU is visible: give --gpu none, or check CUDA_VISIBLE_DEVICES")
+            raise UsageError(
+                f"--gpu all, but no GPU is visible{why_no_gpu()}: give --gpu none, or check CUDA_VISIBLE_DEVICES"
+            )
         return [_device(entry) for entry in gpus], ""
     return [_device(_entry(part.strip(), gpus)) for part in gpu.split(",")], ""
 
@@ -132,7 +189,8 @@ def _entry(part: str, gpus: list[str]) -> str:
         if int(part) < len(gpus):
             return gpus[int(part)]
         if not gpus:
-            raise UsageError(f"--gpu {part}, but no GPU is visible: give --gpu none, or check CUDA_VISIBLE_DEVICES")
+            told = f"--gpu {part}, but no GPU is visible{why_no_gpu()}"
+            raise UsageError(f"{told}: give --gpu none, or check CUDA_VISIBLE_DEVICES")
         raise UsageError(f"--gpu {part}, but {len(gpus)} are visible: give positions from 0 to {len(gpus) - 1}")
     if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", part):
         return part

@@ -1,6 +1,8 @@
 """NVIDIA's driver itself, by ctypes: what it says of GPUs where no GPU library is wanted.
 
-python -m common.cluster.driver      the UUIDs of all GPUs that the driver shows, as JSON, or {"error": ...}
+As a program it prints the names of all GPUs that the driver shows, or {"error": ...}, as JSON:
+
+    python -m common.cluster.driver
 """
 
 from __future__ import annotations
@@ -27,11 +29,17 @@ class Driver:
             self._library.cuGetErrorString(code, ctypes.byref(text))
             raise OSError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
-    def uuids(self) -> list[str]:
-        """Of all GPUs that this process can see, in CUDA's order."""
+    def names(self) -> list[str]:
+        """Of all GPUs that this process can see, in CUDA's order, as entries for CUDA_VISIBLE_DEVICES."""
         count = ctypes.c_int()
         self._call("cuDeviceGetCount", ctypes.byref(count))
-        return [self.uuid(number) for number in range(count.value)]
+        kinds = ["MIG" if " MIG " in self.model(number) else "GPU" for number in range(count.value)]
+        return [f"{kind}-{self.uuid(number)}" for number, kind in enumerate(kinds)]
+
+    def model(self, number: int = 0) -> str:
+        name = ctypes.create_string_buffer(256)
+        self._call("cuDeviceGetName", name, 256, self._device(number))
+        return name.value.decode(errors="replace")
 
     def uuid(self, number: int = 0) -> str:
         """Of one GPU, or of the slice of one, without "GPU-" or "MIG-"."""
@@ -41,14 +49,11 @@ class Driver:
 
     def described(self) -> dict[str, object]:
         """The first GPU: name, uuid, total and free bytes. It takes a context, which some modes allow only once."""
-        name, context = ctypes.create_string_buffer(256), ctypes.c_void_p()
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        device = self._device(0)
-        self._call("cuDeviceGetName", name, 256, device)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(0))
         self._call("cuCtxSetCurrent", context)
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return {"name": name.value.decode(), "uuid": self.uuid(), "total": total.value, "free": free.value}
+        return {"name": self.model(), "uuid": self.uuid(), "total": total.value, "free": free.value}
 
     def _device(self, number: int) -> ctypes.c_int:
         device = ctypes.c_int()
@@ -58,7 +63,7 @@ class Driver:
 
 def main() -> None:
     try:
-        print(json.dumps(Driver().uuids()))
+        print(json.dumps(Driver().names()))
     except OSError as error:
         print(json.dumps({"error": str(error)}))
     sys.stdout.flush()

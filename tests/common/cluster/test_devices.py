@@ -1,38 +1,100 @@
 """Which devices a rank's slots get, from what a user asks and what is there."""
 
-import os
-import stat
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.cluster.devices import CPU, Device, choose, usable_cores, visible_gpus
+from common.cluster import devices
+from common.cluster.devices import CPU, Device, choose, usable_cores, visible_gpus, why_no_gpu
 from common.errors import UsageError
+from tests.helpers import ROOT
+from tests.stand_ins import SLICES, A, B, Machine
 
-LISTING = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)
-  MIG 3g.20gb     Device  0: (UUID: MIG-8f0c1d2e-0000-5555-aaaa-1234567890ab)
-  MIG 3g.20gb     Device  1: (UUID: MIG-8f0c1d2e-0000-5555-aaaa-1234567890ac)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc40)
-"""
-MIG = ["MIG-8f0c1d2e-0000-5555-aaaa-1234567890ab", "MIG-8f0c1d2e-0000-5555-aaaa-1234567890ac"]
+MIG = list(SLICES)
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: Any) -> None:
-    """An nvidia-smi on PATH that lists a GPU cut in two slices and a whole one."""
-    script = tmp_path / "nvidia-smi"
-    script.write_text(f"#!/bin/sh\ncat <<'END'\n{LISTING}END\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts an nvidia-smi and a driver as they are asked for in this process's way."""
+
+    def put(**what: Any) -> None:
+        for name, value in Machine(tmp_path, **what).environ().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return put
 
 
-def names(devices: list[Device]) -> list[str]:
-    return [device.visible for device in devices]
+@pytest.fixture
+def driver(machine: Callable[..., None]) -> None:
+    """A GPU cut in two slices, and a whole one."""
+    machine(gpus={A: SLICES, B: ()})
+
+
+def names(slots: list[Device]) -> list[str]:
+    return [device.visible for device in slots]
 
 
 def test_the_driver_lists_slices_in_place_of_their_gpu(driver: None) -> None:
-    assert visible_gpus({}) == [*MIG, "1"]
+    assert visible_gpus({}) == [*MIG, B]
+
+
+def asked(gpu: str | None = None) -> str:
+    """What the program itself would say, in a process whose loader looks where LD_LIBRARY_PATH says."""
+    code = f"from common.cluster.devices import choose; print(*choose({gpu!r}, None, 1))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout + (done.stderr.splitlines() or [""])[-1]
+
+
+def test_without_nvidia_smi_the_driver_itself_lists_them(machine: Callable[..., None]) -> None:
+    machine(gpus={A: (), B: ()}, smi="no permission")
+    first, both = asked(), asked("all")
+    assert f"visible={A!r}" in first and B not in first
+    assert f"visible={A!r}" in both and f"visible={B!r}" in both
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            dict(smi="Failed to initialize NVML: Driver/library version mismatch", code=803),
+            "(the driver says cuInit: system has unsupported display driver / cuda driver combination (803); "
+            "if it was updated, restart the machine)",
+        ),
+        (dict(gpus={A: ()}, mig=(A,)), f"({A} is in MIG mode and has no slice"),
+        (dict(gpus={A: ()}, modes={A: "Prohibited"}), f"({A} is in compute mode Prohibited"),
+    ],
+)
+def test_gpus_that_no_program_can_use_are_not_visible(
+    what: dict[str, Any], said: str, machine: Callable[..., None]
+) -> None:
+    machine(**what)
+    assert f"no GPU is visible {said}" in asked()
+    assert f"--gpu 0, but no GPU is visible {said}" in asked("0")
+
+
+def test_a_gpu_in_mig_mode_without_slices_is_no_device_beside_those_that_are(machine: Callable[..., None]) -> None:
+    machine(gpus={A: SLICES, B: ()}, mig=(B,))
+    assert visible_gpus({}) == MIG
+
+
+def test_device_files_without_the_driver(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was not given --nv."""
+    machine(smi="not found", driver=False)
+    assert visible_gpus({}) == [] and why_no_gpu({}) == ""
+    monkeypatch.setattr(devices, "DEVICE_FILES", __file__)
+    assert visible_gpus({}) == visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == []
+    assert "apptainer needs --nv, docker --gpus all" in why_no_gpu({})
+
+
+@pytest.mark.parametrize("listed", ["", "-1", "NoDevFiles"])
+def test_a_list_that_shows_nothing_is_named(listed: str, driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert f"no GPU is visible (CUDA_VISIBLE_DEVICES is {listed!r}): using" in choose(None, None, 1)[1]
 
 
 @pytest.mark.parametrize(
@@ -63,14 +125,14 @@ def test_what_is_asked_is_what_slots_get() -> None:
         "GPU-xyz": ["GPU-xyz"],
         "MIG-GPU-12/3/0,1": ["MIG-GPU-12/3/0", "GPU-abc"],
     }.items():
-        devices, note = choose(asked, None, 1, lambda: gpus)
-        assert names(devices) == given and note == ""
+        slots, note = choose(asked, None, 1, lambda: gpus)
+        assert names(slots) == given and note == ""
     assert choose("0", None, 1, lambda: gpus)[0][0].name == "cuda:4"
 
 
 def test_without_gpus_the_cpu_is_used_and_said() -> None:
-    devices, note = choose(None, None, 1, list)
-    assert devices == [CPU] * usable_cores() and "no GPU is visible" in note
+    slots, note = choose(None, None, 1, list)
+    assert slots == [CPU] * usable_cores() and "no GPU is visible" in note
     assert choose("none", 3, 1, list) == ([CPU] * 3, "")
     assert len(choose("none", None, 10_000, list)[0]) == 1
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.machine import circumstances, publish, table
-from common.engine.study import Study
+from common import evaluate
 from common.experiment import Objective
 from common.trial import Outcome
 from mnist_nn import training
@@ -28,17 +28,7 @@ from mnist_nn.experiment import Bagging
 
 def run(experiment: Bagging, objective: Objective, known: list[Outcome]) -> list[Outcome]:
     """The outcomes of a search; a fold that is known already is not trained again, since it would be the same."""
-    folds = {outcome.trial.key: outcome for outcome in known if "fold" in outcome.trial.params}
-    study = Study(
-        experiment.searches(),
-        {key: trial for key, (trial, _) in folds.items()},
-        {key: result for key, (_, result) in folds.items()},
-    )
-    batches = study.start()
-    while batches:
-        for result in objective(batches.pop(0)):
-            batches += study.record(result)
-    return study.outcomes()
+    return evaluate(experiment, objective=objective, known=[one for one in known if "fold" in one.trial.params])
 
 
 def work(experiment: Bagging, outcomes: list[Outcome]) -> tuple[float, float]:

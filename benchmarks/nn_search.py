@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,8 @@ from torch import Tensor
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
-from common.engine.study import Study
-from common.trial import Trial, seed_of
+from common import evaluate
+from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
@@ -66,22 +67,24 @@ def run(experiment: Bagging, n_sample: int | None) -> list[Timed]:
     """The whole search, batch by batch; every n-th trial by the reference way too."""
     data = experiment.data()
     objective = experiment.objective("cpu", data)
-    study = Study(experiment.searches(), {}, {})
     n_trials = experiment.n_trials()
     assert n_trials is not None
     every = 1 if n_sample is None else max(1, n_trials // n_sample)
-    batches, times = study.start(), list[Timed]()
-    # The first call compiles the kernels or reads them from the cache, as the first trial of a worker does.
-    list(objective(batches[0][:1]))
-    while batches:
-        for trial in batches.pop(0):
+    times = list[Timed]()
+
+    def both(batch: Batch) -> Iterator[Result]:
+        for trial in batch:
+            if not times:  # the first call compiles the kernels or reads them from the cache, as a worker's first does
+                list(objective((trial,)))
             start = time.process_time()
             (result,) = objective((trial,))
             ours, epochs, reference = time.process_time() - start, int(result.value("epochs")), None
             if len(times) % every == every // 2:
                 reference = reference_seconds(experiment, data, trial, epochs)
             times.append(Timed(ours, reference, epochs))
-            batches += study.record(result)
+            yield result
+
+    evaluate(experiment, objective=both)
     return times
 
 

@@ -41,7 +41,7 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     host = socket.gethostname().split(".")[0]
     start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
     try:
-        status = node.run(settings, name, options, transport, host)
+        status = node.run(settings, name, options, transport, host).status
     except UsageError as error:
         status = _usage(parser.prog, error, transport.rank)
     except BaseException as error:

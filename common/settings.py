@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -111,7 +112,14 @@ def result_settings(instance: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value) if isinstance(value, Path) else without_address(repr(value))
+
+
+def without_address(text: str) -> str:
+    """A repr without the place in memory, which differs between runs."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _kind(hint: Any) -> tuple[type, bool]:

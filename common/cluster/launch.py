@@ -7,6 +7,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from common.cluster.process import die_with
 from common.cluster.transport import LocalTransport, Transport
@@ -48,7 +49,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
 
 
 def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.0) -> Transport:
-    """The transport that fits the launch.
+    """The transport that fits the launch; MPI is initialised once in a process.
 
     silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
 
@@ -58,38 +59,42 @@ def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.
     if launch.launcher:
         # MPI ends a rank whose daemon died only while the rank talks to it, which it may never do again.
         die_with(os.getppid())
-    transport: Transport
     has_mpi = importlib.util.find_spec("mpi4py") is not None
     # A single rank speaks MPI too where it can: so it ends with its mpirun, however that ends.
-    if launch.size == 1 and not (has_mpi and launch.launcher in ("mpirun", "mpiexec")):
-        transport = LocalTransport()
-    else:
-        if not has_mpi:
-            raise UsageError(
-                f"{launch.launcher} started {launch.size or 'some'} processes, but mpi4py is not installed, so each "
-                f"would run the whole study: pip install mpi4py, or start one process"
-            )
-        # MPI_Init waits for all ranks, for ever if one died meanwhile: then say where it stands, and end.
-        faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
-        try:
-            from common.cluster.mpi import MpiTransport, library
-        except (ImportError, RuntimeError) as error:
-            raise UsageError(
-                f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install the one that "
-                f"{launch.launcher} belongs to"
-            ) from error
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        transport = MpiTransport(silence)
-        if launch.size not in (0, transport.size):
-            fix = "srun --mpi=pmix" if launch.launcher == "srun" else f"the {launch.launcher} of that MPI"
-            raise UsageError(
-                f"{launch.launcher} started {launch.size} processes, but MPI ({library()}) sees {transport.size}, so "
-                f"each would run the whole study: start them with {fix}"
-            )
+    alone = launch.size == 1 and not (has_mpi and launch.launcher in ("mpirun", "mpiexec"))
+    transport = LocalTransport() if alone else _mpi(launch, has_mpi)
     if expect_nodes is not None and transport.size != expect_nodes:
         raise UsageError(
             f"--expect-nodes {expect_nodes}, but there {'is' if transport.size == 1 else 'are'} {transport.size}: "
             f"check the launcher's host list"
+        )
+    transport.watch(silence)
+    return transport
+
+
+@cache
+def _mpi(launch: Launch, has_mpi: bool) -> Transport:
+    if not has_mpi:
+        raise UsageError(
+            f"{launch.launcher} started {launch.size or 'some'} processes, but mpi4py is not installed, so each "
+            f"would run the whole study: pip install mpi4py, or start one process"
+        )
+    # MPI_Init waits for all ranks, for ever if one died meanwhile: then say where it stands, and end.
+    faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
+    try:
+        from common.cluster.mpi import MpiTransport, library
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(
+            f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install the one that "
+            f"{launch.launcher} belongs to"
+        ) from error
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    transport = MpiTransport()
+    if launch.size not in (0, transport.size):
+        fix = "srun --mpi=pmix" if launch.launcher == "srun" else f"the {launch.launcher} of that MPI"
+        raise UsageError(
+            f"{launch.launcher} started {launch.size} processes, but MPI ({library()}) sees {transport.size}, so "
+            f"each would run the whole study: start them with {fix}"
         )
     return transport

@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI
 
 from common.cluster.heartbeat import Heartbeat
-from common.cluster.transport import Lost, Transport
+from common.cluster.transport import Lost, Parting, Transport
 from common.errors import Exit
 
-MESSAGE, BEAT, END = 0, 1, 2  # tags
+MESSAGE, BEAT = 0, 1  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
 
 
@@ -30,12 +30,12 @@ class MpiTransport(Transport):
     that (ULFM: W. Bland et al., 2013), and where a rank was silent for too long: a timer interrupts whatever this
     process does, be it a figure or a download, to say that it lives and to look who else does.
 
-    silence: seconds without a sign of life after which a rank counts as dead; 0 for never.
+    One serves all studies of a process, one after the other: `watch` begins one, `settle` ends it.
     """
 
     poll_seconds = 0.01
 
-    def __init__(self, silence: float = 0.0) -> None:
+    def __init__(self) -> None:
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
         self._own: deque[Any] = deque()
@@ -44,7 +44,12 @@ class MpiTransport(Transport):
         self._fallen: list[int] = []  # lost, and not yet said
         self._untested: list[MPI.Request] = []
         self._beats: list[MPI.Request] = []
+        self._heartbeat = Heartbeat(self.rank, self.size, 0.0)
+
+    def watch(self, silence: float) -> None:
         self._heartbeat = Heartbeat(self.rank, self.size, silence)
+        while (matched := self._comm.improbe(tag=BEAT)) is not None:
+            matched.recv()  # of the study before, whose ranks may be silent now
         if silence:
             signal.signal(signal.SIGALRM, lambda number, frame: self._beat())
             signal.siginterrupt(signal.SIGALRM, False)  # libraries that do not expect it need not know
@@ -54,27 +59,21 @@ class MpiTransport(Transport):
         if to == self.rank:
             self._own.append(message)
         else:
-            self._post(to, message, MESSAGE)
+            self._post(to, message)
 
-    def _post(self, to: int, message: Any, tag: int) -> None:
+    def _post(self, to: int, message: Any) -> None:
         if to in self._lost:
             return
         try:
-            self._sending.append(self._comm.isend(message, dest=to, tag=tag))
+            self._sending.append(self._comm.isend(message, dest=to, tag=MESSAGE))
         except MPI.Exception as error:
             self._acknowledge(error)
 
     def receive(self) -> list[tuple[int, Any]]:
         arrived = [(self.rank, message) for message in self._own]
         self._own.clear()
-        try:
-            while self._sending and self._sending[0].Test():
-                self._sending.popleft()
-            status = MPI.Status()
-            while (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
-                arrived.append((status.source, matched.recv()))
-        except MPI.Exception as error:
-            self._acknowledge(error)
+        while (found := self._next())[0] >= 0:
+            arrived.append(found)
         while self._fallen:
             arrived.append((self._fallen.pop(), Lost()))
         return arrived
@@ -149,14 +148,16 @@ class MpiTransport(Transport):
         for start in range(0, content.size, CHUNK):
             self._wait(self._comm.Ibcast(content[start : start + CHUNK], root=0))
 
-    def close(self, status: int = 0) -> None:
-        """Every living rank tells rank 0 that it is done; rank 0 then tells all whether MPI can still be finalized."""
+    def settle(self) -> bool:
         try:
             whole = self._part()
         except MPI.Exception:  # rank 0 has gone already, having ended the study
             whole = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        if whole:
+        return whole
+
+    def close(self, status: int = 0) -> None:
+        if self.settle():
             return
         # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still hear what it sent.
         if self.rank == 0:
@@ -166,30 +167,45 @@ class MpiTransport(Transport):
         os._exit(status)
 
     def _part(self) -> bool:
-        """Whether all ranks have come to the end. What is still under way is dropped, so that its sender can end."""
+        """Whether all ranks have come here. What was sent before is dropped, so that its sender can end.
+
+        Messages between two ranks arrive in order, so nothing that follows a Parting is dropped.
+        """
+        self._own.clear()
         if self.rank != 0:
-            self._post(0, None, END)
-            while (matched := self._comm.improbe(source=0, tag=END)) is None:
-                self.receive()
+            self._post(0, Parting())
+            while not isinstance(message := self._next()[1], Parting):
                 self._sleep()
-            return bool(matched.recv())
-        there, status = {0}, MPI.Status()
+            return message.whole
+        there = {0}
         while len(there | self._lost) < self.size:
-            self.receive()
-            try:
-                while (matched := self._comm.improbe(tag=END, status=status)) is not None:
-                    matched.recv()
-                    there.add(status.source)
-            except MPI.Exception as error:
-                self._acknowledge(error)
-            self._sleep()
+            sender, message = self._next()
+            if isinstance(message, Parting):
+                there.add(sender)
+            elif message is None:
+                self._sleep()
         whole = not self._lost
         for rank in range(1, self.size):
-            self._post(rank, whole, END)
+            self._post(rank, Parting(whole))
         while whole and self._sending:
-            self.receive()
+            self._forget_sent()
             self._sleep()
         return whole
+
+    def _next(self) -> tuple[int, Any]:
+        """The sender of one message that has arrived, and the message; (-1, None) if there is none."""
+        status = MPI.Status()
+        try:
+            self._forget_sent()
+            if (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
+                return status.source, matched.recv()
+        except MPI.Exception as error:
+            self._acknowledge(error)
+        return -1, None
+
+    def _forget_sent(self) -> None:
+        while self._sending and self._sending[0].Test():
+            self._sending.popleft()
 
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()

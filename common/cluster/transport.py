@@ -16,6 +16,16 @@ class Lost:
     """Said on rank 0 in the name of a rank that has died."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The last message of a rank in a study; rank 0 answers it to all once everybody has said it.
+
+    whole: from rank 0, whether no rank was lost.
+    """
+
+    whole: bool = True
+
+
 class Transport(ABC):
     """Point-to-point messages between ranks, in order, without blocking; and what a start and an end need."""
 
@@ -49,8 +59,19 @@ class Transport(ABC):
         """Fill the contiguous array on every rank with rank 0's content."""
 
     @abstractmethod
+    def watch(self, silence: float) -> None:
+        """A study begins: from now on a rank without a sign of life for `silence` seconds is dead; 0 for never."""
+
+    @abstractmethod
+    def settle(self) -> bool:
+        """A study ends: wait, without load, until every rank has come here; False if one was lost.
+
+        Then no message is under way, and no rank need give signs of life until the next study.
+        """
+
+    @abstractmethod
     def close(self, status: int = 0) -> None:
-        """Wait, without load, until every rank has come here. May end the process, with this exit status."""
+        """As `settle`; where a rank was lost, which MPI cannot end with, end this process with that status."""
 
     @abstractmethod
     def abort(self, status: int) -> NoReturn:
@@ -85,6 +106,13 @@ class LocalTransport(Transport):
 
     def broadcast_array(self, array: np.ndarray) -> None:
         pass
+
+    def watch(self, silence: float) -> None:
+        pass
+
+    def settle(self) -> bool:
+        self._queue.clear()
+        return True
 
     def close(self, status: int = 0) -> None:
         pass

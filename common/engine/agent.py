@@ -16,9 +16,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import time
+import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -172,7 +175,7 @@ class Agent:
         os.set_blocking(output.fileno(), False)
         setup = replace(self._setup, device=slot.device.kind, place=slot.place)
         handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
-        with environment(slot.device, self._threads, len(self.slots)):
+        with environment(slot.device, self._threads, len(self.slots)), _without_main():
             handle.start()
         worker_pipe.close()
         worker_output.close()
@@ -268,6 +271,20 @@ class Agent:
         if not process.built:
             return BUILD_SECONDS
         return float("inf") if self._deadline is None else self._deadline
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process started now does not run the main script again, which may have no `if __name__ == "__main__"`.
+
+    What a worker needs of it is sent by cloudpickle.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _cause(process: Process) -> str:

@@ -166,11 +166,8 @@ class Coordinator:
             trial = given.open.pop(result.key)
             given.seconds += result.seconds
             state.deaths = 0
-            nan = [name for name, value in result.values.items() if math.isnan(value)]
             if result.error is not None:
                 self._failed(slot, trial, result.attempt, result.error, result)
-            elif nan:
-                self._failed(slot, trial, result.attempt, f"the objective returned NaN as {', '.join(nan)}", result)
             else:
                 self._succeeded = True
                 self._fresh.append((trial, result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from common.cluster.transport import Transport
 from common.engine.agent import Agent
 from common.engine.coordinator import Coordinator
+from common.engine.here import AgentHere
 from common.engine.messages import Drain, Interrupted, Run, Stop
 from common.engine.progress import Progress
 from common.engine.study import Study
@@ -33,7 +35,7 @@ class Leader(NamedTuple):
         return coordinator.finished
 
 
-def loop(transport: Transport, agent: Agent, leader: Leader | None = None) -> None:
+def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None = None) -> None:
     """Carry messages, results and deaths until the coordinator has said Stop."""
     signals: list[int] = []
 
@@ -42,7 +44,8 @@ def loop(transport: Transport, agent: Agent, leader: Leader | None = None) -> No
         if len(signals) > 1:
             transport.abort(Exit.STOPPED)  # the journal is whole at any moment
 
-    before = {number: signal.signal(number, hear) for number in SIGNALS}
+    in_main = threading.current_thread() is threading.main_thread()  # only there can Python hear signals
+    before = {number: signal.signal(number, hear) for number in SIGNALS if in_main}
     told = stopping = False
     try:
         while True:

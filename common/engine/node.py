@@ -10,19 +10,23 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.cluster.devices import Device, choose
+import cloudpickle
+
+from common.cluster.devices import CPU, Device, choose
 from common.cluster.preflight import Node, check, survey
 from common.cluster.shared_arrays import SharedArrays, specs_of
 from common.cluster.slurm import end_of_job
 from common.cluster.transport import Transport
 from common.engine.agent import Agent
 from common.engine.coordinator import Coordinator, slots_of
+from common.engine.here import AgentHere
 from common.engine.loop import Leader, loop
-from common.engine.messages import Stop
+from common.engine.messages import Stop, ToCoordinator
 from common.engine.progress import Progress, duration
 from common.engine.study import Shard, Study
 from common.engine.worker import Setup
@@ -32,7 +36,7 @@ from common.settings import result_settings, setting
 from common.storage.journal import Journal
 from common.storage.provenance import commit, digest, versions
 from common.storage.table import last_line
-from common.trial import Place
+from common.trial import Outcome, Place
 
 log = logging.getLogger(__name__)
 
@@ -82,19 +86,37 @@ class RunOptions:
         Shard.parse(self.shard)
 
 
-def run(experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str) -> Exit:
-    """One rank's part of the study called `name`.
+@dataclass(frozen=True)
+class Ended:
+    """How a study ended.
+
+    outcomes: on rank 0, of all known trials in the order asked. cause: why it could not go on. stopped_by: a signal.
+    """
+
+    status: Exit
+    outcomes: Sequence[Outcome] = ()
+    cause: str = ""
+    stopped_by: int | None = None
+
+
+def run(
+    experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str, report: bool = True
+) -> Ended:
+    """One rank's part of the study called `name`. report: whether a finished one makes tables and figures.
 
     Raises UsageError, the same on all ranks, before anything is written.
     """
     started = time.monotonic()
     with ExitStack() as stack:
         devices: list[Device] = []
-        note = ""
+        note, packed = "", b""
         problem = None
         try:
-            devices, note = choose(options.gpu, options.workers, options.threads)
+            devices, note = (
+                ([CPU], "") if options.workers == 0 else choose(options.gpu, options.workers, options.threads)
+            )
             experiment.check(devices[0].kind)
+            packed = b"" if options.workers == 0 else _packed(experiment)
         except UsageError as error:
             problem = str(error)
         _agree(transport, host, problem)
@@ -134,20 +156,28 @@ def run(experiment: Experiment, name: str, options: RunOptions, transport: Trans
                 "%s: room to share %d of %d scratch arrays of %d MiB", host, len(scratch.specs), len(wanted),
                 sum(spec.nbytes for spec in wanted.values()) >> 20,
             )  # fmt: skip
-        agent = Agent(
-            lambda message: transport.send(0, message),
-            Setup(experiment, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
-            devices,
-            threads=options.threads,
-            deadline=options.trial_timeout,
-            recycle=options.max_batches_per_worker,
-        )
+
+        def tell(message: ToCoordinator) -> None:
+            transport.send(0, message)
+
+        agent: Agent | AgentHere
+        if options.workers == 0:
+            agent = AgentHere(tell, experiment, shared.arrays, places[0])
+        else:
+            agent = Agent(
+                tell,
+                Setup(packed, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
+                devices,
+                threads=options.threads,
+                deadline=options.trial_timeout,
+                recycle=options.max_batches_per_worker,
+            )
         stack.callback(agent.close)
         if journal is None:
             loop(transport, agent)
-            return Exit.DONE  # rank 0 speaks for all
+            return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
-            return _lead(experiment, options, transport, journal, shared.arrays, agent, nodes, started)
+            return _lead(experiment, options, transport, journal, shared.arrays, agent, nodes, started, report)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
@@ -160,10 +190,11 @@ def _lead(
     transport: Transport,
     journal: Journal,
     data: Data,
-    agent: Agent,
+    agent: Agent | AgentHere,
     nodes: list[Node],
     started: float,
-) -> Exit:
+    report: bool,
+) -> Ended:
     """Rank 0's part once everything stands."""
     known = journal.history.results
     if options.retry_failed:
@@ -198,22 +229,47 @@ def _lead(
         journal.note(end={"complete": False, "seconds": round(seconds, 3)})
         if study.n_open == 0:
             print(f"shard {options.shard} is done: {study.n_done} trials in {journal.folder}")
-            return Exit.FAILED_TRIALS if failed else Exit.DONE
+            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if coordinator.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.n_too_long)
         elif coordinator.stopped_by is None:
             log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
-            return Exit.ERROR
+            return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
         log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
-        return Exit.STOPPED
-    print(f"time taken: {duration(seconds)}")
-    experiment.report(outcomes, data, journal.folder)
+        return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
+    if report:
+        print(f"time taken: {duration(seconds)}")
+        experiment.report(outcomes, data, journal.folder)
     journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
-    print(f"results: {journal.folder}")
+    if report:
+        print(f"results: {journal.folder}")
     for outcome in failed:
         result = outcome.result
         log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
-    return Exit.FAILED_TRIALS if failed else Exit.DONE
+    return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+
+def _packed(experiment: Experiment) -> bytes:
+    """The experiment as workers get it: classes and functions of a script or a notebook go by value.
+
+    Raises UsageError where it holds what cannot be sent to another process.
+    """
+    try:
+        return cloudpickle.dumps(experiment)
+    except Exception as error:  # whatever the thing's own pickling raises
+        names = (name for name, value in vars(experiment).items() if not _can_be_sent(value))
+        raise UsageError(
+            f"{next(names, 'the class')} of {type(experiment).__name__} cannot be sent to its workers ({error}): "
+            "make it in objective() instead"
+        ) from error
+
+
+def _can_be_sent(thing: object) -> bool:
+    try:
+        cloudpickle.dumps(thing)
+    except Exception:
+        return False
+    return True
 
 
 def _agree(transport: Transport, host: str, problem: str | None) -> None:

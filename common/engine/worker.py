@@ -13,7 +13,9 @@ to the agent, which knows what to show and what the last words of a crash were.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import pickle
 import signal
 import sys
 import time
@@ -27,7 +29,7 @@ import numpy as np
 
 from common.cluster.process import die_with
 from common.cluster.shared_arrays import SharedArrays, Spec
-from common.experiment import Experiment
+from common.experiment import Experiment, Objective
 from common.trial import Batch, Place, Result
 
 
@@ -35,7 +37,7 @@ from common.trial import Batch, Place, Result
 class Setup:
     """All a worker needs to know, pickled to it at its start."""
 
-    experiment: Experiment
+    experiment: bytes  # pickled by cloudpickle, so that its class may be defined in a script or a notebook
     data: Mapping[str, Spec]
     device: str  # "cpu" or "cuda"
     place: Place
@@ -69,11 +71,12 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     try:
         shared = SharedArrays.attach(setup.data)
         scratch = SharedArrays.attach(setup.scratch, writeable=True)
-        objective = setup.experiment.sharing_objective(setup.device, shared.arrays, scratch)
+        experiment: Experiment = pickle.loads(setup.experiment)
+        objective = experiment.sharing_objective(setup.device, shared.arrays, scratch)
         pipe.send(Built())
         while (task := pipe.recv()) is not None:
             batch, attempt = task
-            for result in _evaluated(objective, batch):
+            for result in evaluated(objective, batch):
                 pipe.send(replace(result, place=setup.place, attempt=attempt))
             pipe.send(Done())
     except (EOFError, BrokenPipeError):
@@ -85,8 +88,11 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     os._exit(0)  # without waiting for threads or destructors of the libraries used
 
 
-def _evaluated(objective: Any, batch: Batch) -> Iterator[Result]:
-    """The objective's results of a batch, checked to be one for each trial, in plain types and timed."""
+def evaluated(objective: Objective, batch: Batch) -> Iterator[Result]:
+    """The objective's results of a batch, checked to be one for each trial, in plain types and timed.
+
+    A value that is NaN makes the result a failed one.
+    """
     open_keys = {trial.key for trial in batch}
     start = time.perf_counter()
     for result in objective(batch):
@@ -94,12 +100,16 @@ def _evaluated(objective: Any, batch: Batch) -> Iterator[Result]:
             raise ValueError(f"the objective returned {result.key!r}, which is not an open trial of its batch")
         open_keys.remove(result.key)
         now = time.perf_counter()
+        values = {name: float(value) for name, value in result.values.items()}
+        error, nan = result.error, [name for name, value in values.items() if math.isnan(value)]
+        if nan and error is None:
+            error = f"the objective returned NaN as {', '.join(nan)}"
         yield Result(
             result.key,
-            {name: float(value) for name, value in result.values.items()},
+            {} if error else values,
             {name: _plain(name, array) for name, array in result.arrays.items()},
             seconds=now - start,
-            error=result.error,
+            error=error,
         )
         start = time.perf_counter()
     if open_keys:

@@ -2,7 +2,7 @@ import csv
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from common import evaluate
 from common.engine.study import Study
+from common.experiment import Objective, per_trial
 from common.trial import Batch, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging, best_set
@@ -26,30 +28,13 @@ TINY = Bagging(
 )
 
 
-def outcomes_of(
-    experiment: Bagging, evaluate: Callable[[Batch], Sequence[Result]], last_first: bool = False
-) -> list[Outcome]:
-    """A whole study in this process."""
-    study = Study(experiment.searches(), {}, {})
-    batches = study.start()
-    while batches:
-        for result in evaluate(batches.pop(-1 if last_first else 0)):
-            batches += study.record(result)
-    assert study.finished
-    return study.outcomes()
-
-
 @cache
 def computed() -> list[Outcome]:
-    objective = TINY.objective("cpu", TINY.data())
-    return outcomes_of(TINY, lambda batch: list(objective(batch)))
+    return evaluate(TINY)
 
 
-def scored(loss: Callable[[Trial], float]) -> Callable[[Batch], list[Result]]:
+def scored(loss: Callable[[Trial], float]) -> Objective:
     """Stands for training: folds have a given loss (NaN: failed); networks always answer 0."""
-
-    def evaluate(batch: Batch) -> list[Result]:
-        return [score(trial) for trial in batch]
 
     def score(trial: Trial) -> Result:
         if "fold" in trial.params:
@@ -61,7 +46,7 @@ def scored(loss: Callable[[Trial], float]) -> Callable[[Batch], list[Result]]:
         values = {"train_error": 0.5, "test_error": 0.9, "epochs": 1.0}
         return Result(trial.key, values, {"probabilities": answer[:40], "extra_probabilities": answer[:1]})
 
-    return evaluate
+    return per_trial(score)
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -116,7 +101,7 @@ def test_folds_of_small_networks_share_a_batch() -> None:
 
 
 def test_a_refit_costs_as_much_more_as_it_has_more_images() -> None:
-    outcomes = outcomes_of(TINY, scored(lambda trial: 1.0))
+    outcomes = evaluate(TINY, objective=scored(lambda trial: 1.0))
     refit = next(trial for trial, _ in outcomes if trial.key == "b0/refit")
     fold = next(trial for trial, _ in outcomes if trial.key == f"b0/t{refit.params['tuning']}/f0")
     assert TINY.cost(refit) / TINY.cost(fold) == pytest.approx(3 / 2)
@@ -139,19 +124,19 @@ def test_the_best_set_has_the_lowest_mean_loss_of_all_folds(losses: list[list[fl
 
 def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
     study = Study(TINY.searches(), {}, {})
-    evaluate = scored(lambda trial: float(trial.params["tuning"] != 1))
+    objective = scored(lambda trial: float(trial.params["tuning"] != 1))
     of_second = [batch for batch in study.start() if batch[0].params["bootstrap"] == 1]
-    (refit,) = [new for batch in of_second for result in evaluate(batch) for new in study.record(result)]
+    (refit,) = [new for batch in of_second for result in objective(batch) for new in study.record(result)]
     assert refit[0].key == "b1/refit" and refit[0].params["tuning"] == 1 and "fold" not in refit[0].params
 
 
 def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
     objective = TINY.objective("cpu", TINY.data())
 
-    def alone(batch: Batch) -> list[Result]:
-        return [result for trial in reversed(batch) for result in objective((trial,))]
+    def alone(batch: Batch) -> Iterator[Result]:
+        return (result for trial in reversed(batch) for result in objective((trial,)))
 
-    for (trial, one), (_, other) in zip(computed(), outcomes_of(TINY, alone, last_first=True), strict=True):
+    for (trial, one), (_, other) in zip(computed(), evaluate(TINY, objective=alone), strict=True):
         assert one.values == other.values, trial.key
         assert one.arrays.keys() == other.arrays.keys()
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
@@ -211,7 +196,7 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = outcomes_of(TINY, scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
+    outcomes = evaluate(TINY, objective=scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
     assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == ["b1/refit"]
     replace(TINY, plot=1).report(outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
@@ -224,7 +209,7 @@ def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pyt
 
 
 def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
-    TINY.report(outcomes_of(TINY, scored(lambda trial: NAN)), TINY.data(), tmp_path)
+    TINY.report(evaluate(TINY, objective=scored(lambda trial: NAN)), TINY.data(), tmp_path)
     assert all(row["error"] == "was killed" for row in table(tmp_path / "trials.csv"))
     with np.load(tmp_path / "predictions.npz") as file:
         assert np.isnan(file["probabilities"]).all()
@@ -269,7 +254,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     data = experiment.data()
     assert data["extra_images"].shape == (2, 8, 8)
     objective = experiment.objective("cpu", data)
-    experiment.report(outcomes_of(experiment, lambda batch: list(objective(batch))), data, tmp_path)
+    experiment.report(evaluate(experiment, objective=objective), data, tmp_path)
     model = load_model(tmp_path / "models" / "bootstrap-00.pt")
     with np.load(tmp_path / "predictions.npz") as file:
         assert np.array_equal(predict(model, data["test_images"].copy()), file["probabilities"][0])
@@ -310,7 +295,7 @@ def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -
     )
     data = experiment.data()
     objective = experiment.objective("cpu", data)
-    experiment.report(outcomes_of(experiment, lambda batch: list(objective(batch))), data, tmp_path)
+    experiment.report(evaluate(experiment, objective=objective), data, tmp_path)
     with np.load(tmp_path / "predictions.npz") as file:
         answers = file["probabilities"].mean(axis=0).argmax(axis=1)
         assert np.mean(answers != file["labels"]) < 0.35
@@ -320,7 +305,7 @@ def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -
 def searched(step: str) -> list[Outcome]:
     experiment = replace(TINY, n_bootstrap=3, n_tuning=4, step=step)
     objective = experiment.objective("cpu", experiment.data())
-    return outcomes_of(experiment, lambda batch: list(objective(batch)))
+    return evaluate(experiment, objective=objective)
 
 
 @pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])

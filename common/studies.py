@@ -1,0 +1,148 @@
+"""Studies from Python code, without a command line: `run_study` on all devices, `evaluate` in this process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from common.cluster.launch import connect, launched
+from common.cluster.shared_arrays import NOTHING
+from common.cluster.transport import Transport
+from common.engine import node
+from common.engine.node import Ended, RunOptions
+from common.engine.progress import start_logging
+from common.engine.study import Study
+from common.engine.worker import evaluated
+from common.errors import Exit, UsageError
+from common.experiment import Experiment, Objective
+from common.trial import Outcome, Result
+
+
+class StudyError(RuntimeError):
+    """A study could not go on: no worker is left. The text has the cause of the first death."""
+
+
+def run_study(experiment: Experiment, options: RunOptions | None = None) -> list[Outcome]:
+    """Run a study on all devices that `options` name, as a program of its own would, and return what it found.
+
+    Under mpirun or srun every rank calls it, as often as the others, and all get the outcomes. Classes, functions and
+    lambdas of a script or a notebook reach the workers; a script needs no `if __name__ == "__main__"`.
+
+    Args:
+        experiment: Frozen dataclass; the same on all ranks.
+        options: How it is run. `results` is the folder that keeps the study, so that the same call continues it, and
+            where its report goes; without one nothing is kept and there is no report. `workers=0` evaluates in this
+            process, for a debugger: an exception in the objective is raised, and no time limit holds.
+
+    Returns:
+        Every trial with its result, in the order asked, failed ones too.
+
+    Raises:
+        UsageError: The options, the machine or the results folder are not as they should be.
+        StudyError: No worker is left.
+        KeyboardInterrupt, SystemExit: The study was told to stop by SIGINT, or by SIGTERM, SIGUSR1 or a time limit
+            (status 75). What was finished is in the results folder.
+    """
+    options = options or RunOptions()
+    transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
+    if transport.size > 1:
+        _part_at_the_end(transport)
+    host = socket.gethostname().split(".")[0]
+    start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
+    name = type(experiment).__name__
+    with ExitStack() as stack:
+        keep = options.results is not None
+        if transport.rank == 0 and not keep:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
+            options = replace(options, results=folder)
+        try:
+            told: Ended | UsageError = node.run(experiment, name, options, transport, host, report=keep)
+            if isinstance(told, Ended) and (transport.size > 1 or not keep):  # files that others cannot see
+                told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
+        except UsageError as error:
+            told = error
+        except BaseException:
+            if transport.size > 1:  # the other ranks would wait for this one
+                traceback.print_exc()
+                transport.abort(Exit.ERROR)
+            transport.settle()
+            raise
+        transport.settle()
+        told = transport.broadcast(told)
+        transport.settle()  # a long message needs its sender until it has arrived
+    if isinstance(told, UsageError):
+        raise told
+    return _outcomes(told)
+
+
+def evaluate(
+    experiment: Experiment, *, objective: Objective | None = None, known: Iterable[Outcome] = (), device: str = "cpu"
+) -> list[Outcome]:
+    """The study in this process, trial after trial: for a debugger, a notebook, a test.
+
+    Nothing is written and nothing is retried; an exception in the objective is raised.
+
+    Args:
+        experiment: What to evaluate.
+        objective: Evaluates the batches; the experiment's own by default.
+        known: Outcomes that need not be evaluated again.
+        device: "cpu", or "cuda" for the GPU of this process.
+
+    Returns:
+        Every trial with its result, search by search in the order asked.
+    """
+    if objective is None:
+        objective = experiment.sharing_objective(device, experiment.data(), NOTHING)
+    known = list(known)
+    trials = {trial.key: trial for trial, _ in known}
+    study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
+    batches = study.start()
+    while batches:
+        for result in evaluated(objective, batches.pop(0)):
+            batches += study.record(result)
+    return study.outcomes()
+
+
+def _read(outcome: Outcome) -> Outcome:
+    result: Result = outcome.result
+    return Outcome(outcome.trial, replace(result, arrays=dict(result.arrays)))
+
+
+def _outcomes(ended: Ended) -> list[Outcome]:
+    if ended.status == Exit.ERROR:
+        raise StudyError(f"no worker is left; the first that ended: {ended.cause}")
+    if ended.status == Exit.STOPPED:
+        raise KeyboardInterrupt if ended.stopped_by == signal.SIGINT else SystemExit(int(Exit.STOPPED))
+    return list(ended.outcomes)
+
+
+_parting: list[Transport] = []  # the transport that is closed when this script ends
+
+
+def _part_at_the_end(transport: Transport) -> None:
+    """A script's ranks wait for each other at its end, and an exception in one of them ends all."""
+    if _parting:
+        return
+    _parting.append(transport)
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, UsageError):  # the same on all ranks
+            if transport.rank == 0:
+                print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+            raise SystemExit(int(Exit.USAGE))
+        shown(kind, error, trace)
+        transport.abort(Exit.ERROR)
+
+    sys.excepthook = excepthook
+    atexit.register(transport.close)

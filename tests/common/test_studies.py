@@ -1,0 +1,176 @@
+"""Studies from Python code: several in one script, under python and mpirun, for a debugger, and what goes wrong."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import common
+from common import Experiment, Outcome, RunOptions, Trial, UsageError, evaluate, one_round, per_trial, run_study
+from tests.helpers import ROOT
+from tests.toys import Toy
+
+SCRIPT = """
+import json, sys
+from dataclasses import dataclass
+import numpy as np
+from common import Experiment, Result, RunOptions, Trial, one_round, per_trial, run_study
+
+OFFSET = 3
+class Shape:
+    def at(self, x):
+        return (x - OFFSET) ** 2
+
+@dataclass(frozen=True)
+class Parabola(Experiment):
+    n: int
+    twice: object = lambda x: 2 * x
+    def searches(self):
+        yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
+    def objective(self, device, data):
+        def result(trial):
+            x = trial.params["x"]
+            return Result(trial.key, {"loss": Shape().at(x), "twice": self.twice(x)}, {"xs": np.arange(x)})
+        return per_trial(result)
+
+options = RunOptions(gpu="none", workers=int(sys.argv[1]), quiet=True)
+for n in (5, 7):
+    found = run_study(Parabola(n), options)
+    print(json.dumps([
+        [o.trial.key, o.result.values["loss"], o.result.values["twice"], o.result.arrays["xs"].tolist()] for o in found
+    ]) + "\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
+    """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = program(tmp_path / "script.py", workers, ranks=ranks, cwd=tmp_path)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [[[f"x{x}", (x - 3) ** 2, 2 * x, list(range(x))] for x in range(n)] for n in (5, 7)]
+    assert sorted(said, key=len) == sorted(expected * max(1, ranks), key=len)
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]  # no results folder was named
+
+
+def test_a_notebook_has_no_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-", "1"], input=SCRIPT, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.replace('gpu="none"', 'gpu="99"').replace("int(sys.argv[1])", "None"))
+    done = program(
+        tmp_path / "script.py", ranks=ranks, status=2 if ranks else 1, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path
+    )
+    assert "--gpu 99, but no GPU is visible" in done.stderr
+    if ranks:
+        assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
+
+
+def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path) -> None:
+    broken = 'import os\nif os.environ["OMPI_COMM_WORLD_RANK"] == "1" and n == 7: raise KeyError("mine")\n    found'
+    (tmp_path / "script.py").write_text(SCRIPT.replace("found = ", broken.replace("\n", "\n    ", 1) + " = "))
+    done = program(tmp_path / "script.py", 1, ranks=2, status=None, cwd=tmp_path)
+    assert done.returncode != 0 and "KeyError: 'mine'" in done.stderr
+
+
+@dataclass(frozen=True)
+class Listed(Experiment):
+    """Trials whose result a function tells."""
+
+    function: Callable[[Trial], Any]
+    n: int = 3
+
+    def searches(self) -> Iterator[Any]:
+        yield one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))
+
+    def objective(self, device: str, data: Any) -> Any:
+        return per_trial(self.function)
+
+
+def fails(trial: Trial) -> Any:
+    raise ZeroDivisionError(trial.key)
+
+
+def plain(outcomes: list[Outcome]) -> list[tuple[str, dict[str, float]]]:
+    return [(trial.key, dict(result.values)) for trial, result in outcomes]
+
+
+def test_the_same_study_in_this_process_and_in_workers(tmp_path: Path) -> None:
+    toy = Toy(4, rounds=2, courses=2, array_size=3)
+    here = evaluate(toy)
+    for options in (RunOptions(workers=0, quiet=True), RunOptions(gpu="none", workers=2, quiet=True)):
+        assert plain(run_study(toy, options)) == plain(here)
+    assert len(here) == 16 and here[0].result.place.host == ""
+
+
+def test_a_folder_keeps_the_study(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def value(trial: Trial) -> dict[str, float]:
+        asked.append(trial.key)
+        return {"x": float(trial.params["x"])}
+
+    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
+    run_study(Listed(value), options)
+    assert len(run_study(Listed(value), options)) == 3 and asked == ["t0", "t1", "t2"]
+    assert (tmp_path / "r" / "trials.csv").exists()
+
+
+def test_evaluate_raises_and_takes_what_is_known() -> None:
+    with pytest.raises(ZeroDivisionError, match="t0"):
+        evaluate(Listed(fails))
+    known = evaluate(Listed(lambda trial: {"x": 1.0}))
+    assert plain(evaluate(Listed(fails), known=known)) == plain(known)
+    with pytest.raises(ZeroDivisionError, match="t0"):
+        run_study(Listed(fails), RunOptions(workers=0, quiet=True))
+
+
+def test_nan_is_a_failure_infinity_is_not() -> None:
+    (nan, inf) = evaluate(Listed(lambda trial: {"v": (float("nan"), float("inf"))[int(trial.params["x"])]}, 2))
+    assert nan.result.error == "the objective returned NaN as v" and not nan.result.values
+    assert inf.result.values == {"v": float("inf")}
+
+
+def test_where_no_worker_lives_the_cause_is_told() -> None:
+    with pytest.raises(common.StudyError, match="no module named warp_drive"):
+        run_study(Toy(3, fault="cannot_build"), RunOptions(gpu="none", workers=1, quiet=True))
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="function of Listed cannot be sent to its workers"):
+        run_study(Listed(lambda trial: lock and {}), RunOptions(gpu="none", workers=1, quiet=True))
+
+
+def test_the_front_door_is_light_and_complete() -> None:
+    code = "import sys, common; print(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'cloudpickle'}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    code = (
+        "import sys, common; [getattr(common, name) for name in common.__all__]; "
+        "heavy = {'torch', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy', 'optuna', 'pandas'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    assert {name for names in common._HOME.values() for name in names} == set(common.__all__)
+    assert set(common.__all__) <= set(dir(common))
+
+
+def test_the_example_of_the_docstring_runs() -> None:
+    code = "\n".join(line[4:] for line in (common.__doc__ or "").splitlines() if line.startswith("    "))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "{'x': 3}", done.stderr

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
+BURY_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
 LAST_WORDS = 20  # lines of output kept of each worker
 OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
 
@@ -56,6 +57,7 @@ class Process:
     partial: str = ""
     error: str = ""
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
+    killed: float | None = None  # when, for hanging
 
 
 @dataclass
@@ -133,8 +135,12 @@ class Agent:
                 self._read_output(slot, process)
             if id(process.pipe) in happened or not process.handle.is_alive():
                 self._read_results(slot, process)
+            elif process.killed is not None:
+                if now - process.killed > BURY_SECONDS:
+                    self._died(slot, process)
             elif self._late(process, now):
                 process.error = f"hung: no result within {self._limit(process):g} s, so the worker was killed"
+                process.killed = now
                 process.handle.kill()
 
     def close(self) -> None:
@@ -222,10 +228,11 @@ class Agent:
             self._feed(slot)
 
     def _died(self, slot: Slot, process: Process) -> None:
-        process.handle.join(5)
+        process.handle.join(5 if process.killed is None else 0)
         self._read_output(slot, process)
         cause = _cause(process)
-        self._bury(slot)
+        if lost := not self._bury(slot, BURY_SECONDS if process.killed is None else 0):
+            cause += f"\n{cause.splitlines()[-1]}; it did not end within {BURY_SECONDS:g} s, so its slot is given up"
         if process.ending and not process.sent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)
@@ -236,7 +243,7 @@ class Agent:
             self._tell(Drained(slot.number))
         else:
             slot.life += 1
-            self._tell(Died(slot.number, cause, building=not process.built))
+            self._tell(Died(slot.number, cause, building=not process.built, lost=lost))
 
     def _drained(self, slot: Slot) -> None:
         if slot.process is not None:
@@ -244,13 +251,22 @@ class Agent:
             self._bury(slot)
         self._tell(Drained(slot.number))
 
-    def _bury(self, slot: Slot) -> None:
+    def _bury(self, slot: Slot, seconds: float = BURY_SECONDS) -> bool:
+        """Whether the worker, which has ended or is to end, did so within that time; it is forgotten in any case."""
         process, slot.process = slot.process, None
         assert process is not None
-        process.handle.join()
+        process.handle.kill()
+        process.handle.join(seconds)
         process.pipe.close()
         process.output.close()
-        process.handle.close()
+        if ended := not process.handle.is_alive():
+            process.handle.close()
+        else:
+            multiprocessing.process._children.discard(process.handle)  # type: ignore[attr-defined]  # joined at exit
+            log.error(
+                "%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, process.handle.pid
+            )
+        return ended
 
     def _read_output(self, slot: Slot, process: Process) -> None:
         try:

@@ -133,8 +133,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building):
-                self._died((sender, slot), cause, building)
+            case Died(slot, cause, building, lost):
+                self._died((sender, slot), cause, building, lost)
             case Drained(slot):
                 self._slots.pop((sender, slot), None)
                 self._idle.pop((sender, slot), None)
@@ -177,7 +177,7 @@ class Coordinator:
             self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.cost, 1e-300))
         self._top_up(slot, state)
 
-    def _died(self, slot: SlotId, cause: str, building: bool) -> None:
+    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool) -> None:
         state = self._slots.get(slot)
         if state is None:
             return
@@ -195,8 +195,8 @@ class Coordinator:
             if given.open:
                 self._push(tuple(given.open.values()), given.attempt)
         state.given.clear()
-        if state.deaths >= DEATHS:
-            log.error("%s: given up after %d deaths in a row: %s", state.place, DEATHS, last_line(cause))
+        if lost or state.deaths >= DEATHS:
+            log.error("%s: given up after %d deaths in a row: %s", state.place, state.deaths, last_line(cause))
             del self._slots[slot]
             self._idle.pop(slot, None)
         else:

@@ -6,7 +6,8 @@
                             Stop()                      end all workers now, then yourself
 
     agent -> coordinator    Returned(slot, results, batches_done)   trials finished, in the order they did
-                            Died(slot, cause, building)  the worker is gone; what it had not returned is open again
+                            Died(slot, cause, building, lost)  the worker is gone; what it had not returned is open
+                                                        again; lost: its process cannot be killed, the slot is lost
                             Drained(slot)                as asked; what it had not returned is open again
                             Interrupted(signal)          this rank was asked to end; the job should
 
@@ -57,6 +58,7 @@ class Died:
     slot: int
     cause: str
     building: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """The agent with real workers, and the test in the place of the coordinator."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
 
 from common.cluster.devices import CPU
+from common.engine import agent as module
 from common.engine.agent import Agent
 from common.engine.messages import Died, Returned, Run
 from common.engine.worker import Setup
@@ -33,8 +36,7 @@ def heard(agent: Agent, told: list[Any], kind: type) -> Any:
     deadline = time.monotonic() + 60
     while not any(isinstance(message, kind) for message in told):
         assert time.monotonic() < deadline, told
-        agent.step(agent.waitables())
-        time.sleep(0.01)
+        agent.step(wait(agent.waitables(), 0.01))
     return next(message for message in told if isinstance(message, kind))
 
 
@@ -47,3 +49,23 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
     assert agent.slots[0].process is None and not agent.slots[0].waiting
     agent.handle(Run(0, batch, 1, life=1))
     assert heard(agent, told, Returned).results[0].key == "t1"
+
+
+def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
+    monkeypatch.setattr(module, "BURY_SECONDS", 0.5)
+    setup = Setup(Toy(2, at=("t0=hang",)), {}, "cpu", Place(), os.getpid(), {})
+    agent = Agent(told.append, setup, [CPU], deadline=0.5)
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), 1, life=0))
+    process = agent.slots[0].process
+    assert process is not None
+    kill, pid = process.handle.kill, process.handle.pid
+    monkeypatch.setattr(process.handle, "kill", lambda: None)
+    try:
+        died = heard(agent, told, Died)
+        assert died.lost and "so the worker was killed; it did not end within 0.5 s" in died.cause.splitlines()[-1]
+        agent.close()
+        assert os.path.exists(f"/proc/{pid}") and process.handle not in multiprocessing.active_children()
+    finally:
+        kill()
+        os.waitid(os.P_PID, pid, os.WEXITED)

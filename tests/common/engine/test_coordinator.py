@@ -49,9 +49,11 @@ class Played:
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 
-    def die(self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False) -> None:
+    def die(
+        self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False, lost: bool = False
+    ) -> None:
         self.given[slot].clear()
-        self.coordinator.handle(slot[0], Died(slot[1], cause, building))
+        self.coordinator.handle(slot[0], Died(slot[1], cause, building, lost))
         self.coordinator.step()
 
     def keys(self, slot: tuple[int, int]) -> list[list[str]]:
@@ -237,3 +239,11 @@ def test_batches_are_divided_only_where_there_are_few_for_so_many_slots(tmp_path
     assert sorted(len(runs[0].batch) for runs in few.given.values()) == [2, 2, 2, 2]
     many = Played(tmp_path / "many", trials(80, per_batch=4), places(1, 1), split_batch=halves)
     assert [len(runs[0].batch) for runs in many.given.values()] == [4, 4]
+
+
+def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(2), places(2))
+    played.die((0, 0), lost=True)
+    assert played.coordinator.n_slots == 1
+    played.answer((0, 1))
+    assert played.keys((0, 1)) and not played.keys((0, 0))

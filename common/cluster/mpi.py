@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from typing import Any, NoReturn
@@ -12,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from common.cluster.heartbeat import Heartbeat
-from common.cluster.transport import Lost, Parting, Transport
+from common.cluster.heartbeat import Heartbeat, Pulse
+from common.cluster.transport import GivenUp, Lost, Parting, Transport
 from common.errors import Exit
 
 MESSAGE, BEAT = 0, 1  # tags
@@ -23,12 +24,18 @@ CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
 class MpiTransport(Transport):
     """Messages over MPI_COMM_WORLD.
 
-    A rank polls for them: the sleep in between costs about 2 % of a core, and no thread, no MPI
-    thread level and no spinning are needed.
+    A rank polls for them: the sleep in between costs about 2 % of a core, and nothing spins. No call waits for another
+    rank, so the lock around every call is free again at once.
+
+    That lock is shared with the thread of the heartbeat, which is all that runs beside the main thread (heartbeat.py
+    says why). It needs MPI_THREAD_SERIALIZED. Open MPI 4.1 and 5, MPICH and Intel MPI give more than that; where a
+    library gives less, a timer's signal makes the beats. The beats change only what belongs to them: requests of beats,
+    counts of silence, one flag. The main thread reads these when it looks for messages, and draws the conclusions.
 
     On rank 0 the last message of a rank that died is `Lost`. It comes where `mpirun --with-ft ulfm` lets a job survive
-    that (ULFM: W. Bland et al., 2013), and where a rank was silent for too long: a timer interrupts whatever this
-    process does, be it a figure or a download, to say that it lives and to look who else does.
+    that (ULFM: W. Bland et al., 2013), and where a rank was silent for too long. A rank that was only asleep then hears
+    from rank 0 that it was given up; it stops its work and waits at the end for the others, because launchers end the
+    whole job with the first process that goes. A rank that does not hear rank 0 ends itself and nobody else.
 
     One serves all studies of a process, one after the other: `watch` begins one, `settle` ends it.
     """
@@ -38,26 +45,40 @@ class MpiTransport(Transport):
     def __init__(self) -> None:
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
-        self._own: deque[Any] = deque()
-        self._sending: deque[MPI.Request] = deque()
+        self._inbox: deque[tuple[int, Any]] = deque()
+        self._arriving: dict[int, deque[MPI.Request]] = {}  # by sender, in the order sent
+        self._sending: dict[int, deque[MPI.Request]] = {}  # by receiver
+        self._dropped: list[MPI.Request] = []  # of lost ranks: never done, perhaps, but their buffers must live on
         self._lost: set[int] = set()
-        self._fallen: list[int] = []  # lost, and not yet said
-        self._untested: list[MPI.Request] = []
-        self._beats: list[MPI.Request] = []
-        self._heartbeat = Heartbeat(self.rank, self.size, 0.0)
+        self._parted: set[int] = set()  # on rank 0: those that have come to the end of the study
+        self._lock = threading.Lock()  # held during each call of MPI
+        self._in_thread = MPI.Query_thread() >= MPI.THREAD_SERIALIZED
+        self._pulse: Pulse | None = None
+        self._study = 0
+        # What the beats change:
+        peers = range(1, self.size) if self.rank == 0 else [0]
+        self._beats: dict[int, list[MPI.Request]] = {rank: [] for rank in peers}  # on their way
+        self._heartbeat = Heartbeat(self.size, 0.0)
+        self._given_up = False
 
     def watch(self, silence: float) -> None:
-        self._heartbeat = Heartbeat(self.rank, self.size, silence)
-        while (matched := self._comm.improbe(tag=BEAT)) is not None:
-            matched.recv()  # of the study before, whose ranks may be silent now
-        if silence:
-            signal.signal(signal.SIGALRM, lambda number, frame: self._beat())
-            signal.siginterrupt(signal.SIGALRM, False)  # libraries that do not expect it need not know
-            signal.setitimer(signal.ITIMER_REAL, self._heartbeat.interval, self._heartbeat.interval)
+        self._rest()
+        self._study += 1
+        self._given_up = False
+        self._silence, self._heartbeat = silence, Heartbeat(self.size, silence)
+        if silence and self._beats:
+            self._pulse = Pulse(self._beat, self._heartbeat.interval, self._in_thread)
+
+    def _rest(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._pulse = None
+
+    # -- messages
 
     def send(self, to: int, message: Any) -> None:
         if to == self.rank:
-            self._own.append(message)
+            self._inbox.append((to, message))
         else:
             self._post(to, message)
 
@@ -65,41 +86,142 @@ class MpiTransport(Transport):
         if to in self._lost:
             return
         try:
-            self._sending.append(self._comm.isend(message, dest=to, tag=MESSAGE))
+            with self._lock:
+                request = self._comm.isend(message, dest=to, tag=MESSAGE)
         except MPI.Exception as error:
             self._acknowledge(error)
+        else:
+            self._sending.setdefault(to, deque()).append(request)
 
     def receive(self) -> list[tuple[int, Any]]:
-        arrived = [(self.rank, message) for message in self._own]
-        self._own.clear()
-        while (found := self._next())[0] >= 0:
-            arrived.append(found)
-        while self._fallen:
-            arrived.append((self._fallen.pop(), Lost()))
+        self._collect()
+        arrived = list(self._inbox)
+        self._inbox.clear()
         return arrived
 
-    def _beat(self) -> None:
-        """Say that this rank lives, hear who else does, and lose those that have been silent for too long."""
-        try:
-            self._beats = [request for request in self._beats if not request.Test()]
-            for rank in self._heartbeat.others:
-                self._beats.append(self._comm.isend(None, dest=rank, tag=BEAT))
-            status = MPI.Status()
-            while (matched := self._comm.improbe(tag=BEAT, status=status)) is not None:
-                matched.recv()
-                self._heartbeat.heard(status.source)
-        except MPI.Exception as error:
-            self._acknowledge(error)
+    @property
+    def pending(self) -> bool:
+        return bool(self._inbox)
+
+    def _collect(self) -> None:
+        """Move what has arrived to the inbox, forget what has been sent, and lose those who died."""
         for rank in self._heartbeat.silent():
             self._lose(rank)
+        if self._given_up:
+            self._given_up = False
+            self._inbox.append((0, GivenUp()))
+        try:
+            with self._lock:
+                self._take_in()
+                for receiver, requests in list(self._sending.items()):
+                    while requests and requests[0].Test():
+                        requests.popleft()
+                    if not requests:
+                        del self._sending[receiver]
+        except MPI.Exception as error:
+            self._acknowledge(error)
+
+    def _take_in(self) -> None:
+        """A long message arrives while others do: to wait for it would be to wait for its sender, who may die."""
+        status = MPI.Status()
+        while (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
+            self._arriving.setdefault(status.source, deque()).append(matched.irecv())
+        for sender, requests in list(self._arriving.items()):
+            while requests:
+                done, message = requests[0].test()
+                if not done:
+                    break
+                requests.popleft()
+                if self.rank == 0 and isinstance(message, Parting):
+                    self._parted.add(sender)
+                elif sender not in self._lost:
+                    self._inbox.append((sender, message))
+            if not requests:
+                del self._arriving[sender]
+
+    def gather(self, thing: Any) -> list[Any]:
+        self.send(0, thing)
+        return [self._next_from(rank) for rank in range(self.size)] if self.rank == 0 else []
+
+    def broadcast(self, thing: Any) -> Any:
+        if self.rank != 0:
+            return self._next_from(0)
+        for rank in range(1, self.size):
+            self.send(rank, thing)
+        return thing
+
+    def _next_from(self, rank: int) -> Any:
+        """The next message of a rank, and no further one, which may belong to what follows."""
+        while True:
+            for place, (sender, message) in enumerate(self._inbox):
+                if sender == rank and not isinstance(message, GivenUp):
+                    del self._inbox[place]
+                    return message
+            self._wait_at_start()
+
+    def broadcast_array(self, array: np.ndarray) -> None:
+        content = array.reshape(-1).view(np.uint8)
+        for start in range(0, content.size, CHUNK):
+            with self._lock:
+                request = self._comm.Ibcast(content[start : start + CHUNK], root=0)
+            while not self._done(request):
+                self._wait_at_start()
+        self.gather(None)  # one that died may have been the way to others: then rank 0 must not go on
+
+    def _done(self, request: MPI.Request) -> bool:
+        with self._lock:
+            return bool(request.Test())
+
+    def _wait_at_start(self) -> None:
+        """MPI's own waits spin on a core; a download may take minutes. A start without one of the ranks fails."""
+        time.sleep(self.poll_seconds)
+        self._collect()
+        if self._lost:
+            print(f"rank {min(self._lost)} died while the job started", file=sys.stderr)
+            self.abort(Exit.ERROR)
+
+    # -- the death of others
+
+    def _beat(self) -> None:
+        """Say that this rank lives, and hear who else does. Runs beside the loop."""
+        if not self._lock.acquire(blocking=self._in_thread):
+            return  # the timer has interrupted the very thread that holds it: the next beat will do
+        try:
+            for rank, sent in self._beats.items():
+                try:
+                    self._exchange_beats(rank, sent)
+                except MPI.Exception:
+                    continue  # it has died, and the main thread is told so too
+            self._heartbeat.beat()
+        finally:
+            self._lock.release()
+        if self.rank != 0 and self._heartbeat.silent():
+            self._orphaned(f"has heard nothing of rank 0 for {self._silence:g} s")
+
+    def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
+        """A beat says of which study it is, and whether its receiver was given up: that is told when it speaks again."""
+        heard = False
+        while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:
+            study, given_up = matched.recv()
+            if study == self._study:
+                heard = True
+                self._given_up |= given_up
+        if heard:
+            self._heartbeat.heard(rank)
+        lost = rank in self._lost
+        if heard or not lost:
+            sent[:] = [request for request in sent if not request.Test()]
+            sent.append(self._comm.isend((self._study, lost), dest=rank, tag=BEAT))
 
     def _acknowledge(self, error: MPI.Exception) -> None:
         """Lose the ranks that MPI says have died, so that later calls work with the others. Raises any other error."""
         if error.Get_error_class() not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
             raise error
-        failed = self._comm.Get_failed()
-        self._comm.Ack_failed(failed.size)
-        for rank in MPI.Group.Translate_ranks(failed, list(range(failed.size)), self._comm.Get_group()):
+        with self._lock:
+            failed = self._comm.Get_failed()
+            self._comm.Ack_failed(failed.size)
+            ranks = MPI.Group.Translate_ranks(failed, list(range(failed.size)), self._comm.Get_group())
+        for rank in ranks:
             self._lose(rank)
 
     def _lose(self, rank: int) -> None:
@@ -107,53 +229,26 @@ class MpiTransport(Transport):
         if rank in self._lost:
             return
         if rank == 0:
-            print(f"rank {self.rank}: rank 0 is silent or dead, and the journal with it: ending", file=sys.stderr)
-            self.abort(Exit.ERROR)
+            self._orphaned("has lost rank 0")
         self._lost.add(rank)
-        self._fallen.append(rank)
-        self._heartbeat.lost(rank)
-        # One of these may be for it, and would raise or never be done; the buffers of all must live on.
-        self._untested += [*self._sending, *self._beats]
-        self._sending.clear()
-        self._beats.clear()
+        with self._lock:
+            self._heartbeat.forget(rank)
+        self._inbox.append((rank, Lost()))
+        self._dropped += [*self._sending.pop(rank, ()), *self._arriving.pop(rank, ())]
 
-    @property
-    def pending(self) -> bool:
-        return bool(self._own)
+    def _orphaned(self, why: str) -> NoReturn:
+        """End this rank alone, and its workers with it: rank 0 may live, out of its reach."""
+        print(f"rank {self.rank} on {os.uname().nodename} {why}, and ends", file=sys.stderr, flush=True)
+        os._exit(Exit.ERROR)
 
-    def gather(self, thing: Any) -> list[Any]:
-        self.send(0, thing)
-        if self.rank != 0:
-            return []
-        things: dict[int, Any] = {}
-        while len(things) < self.size:
-            things.update(self.receive() or self._sleep())
-            if self._lost:
-                print(f"rank {min(self._lost)} died while the job started", file=sys.stderr)
-                self.abort(Exit.ERROR)
-        return [things[rank] for rank in range(self.size)]
-
-    def broadcast(self, thing: Any) -> Any:
-        if self.rank == 0:
-            for rank in range(1, self.size):
-                self.send(rank, thing)
-            return thing
-        # One message only: the next one may already be the first of the study.
-        while (matched := self._comm.improbe(source=0, tag=MESSAGE)) is None:
-            self._sleep()
-        return matched.recv()
-
-    def broadcast_array(self, array: np.ndarray) -> None:
-        content = array.reshape(-1).view(np.uint8)
-        for start in range(0, content.size, CHUNK):
-            self._wait(self._comm.Ibcast(content[start : start + CHUNK], root=0))
+    # -- the end
 
     def settle(self) -> bool:
         try:
             whole = self._part()
         except MPI.Exception:  # rank 0 has gone already, having ended the study
             whole = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._rest()
         return whole
 
     def close(self, status: int = 0) -> None:
@@ -171,41 +266,36 @@ class MpiTransport(Transport):
 
         Messages between two ranks arrive in order, so nothing that follows a Parting is dropped.
         """
-        self._own.clear()
+        self._inbox.clear()
         if self.rank != 0:
             self._post(0, Parting())
-            while not isinstance(message := self._next()[1], Parting):
-                self._sleep()
-            return message.whole
-        there = {0}
-        while len(there | self._lost) < self.size:
-            sender, message = self._next()
-            if isinstance(message, Parting):
-                there.add(sender)
-            elif message is None:
-                self._sleep()
+            while True:
+                self._collect()
+                while self._inbox:
+                    _, message = self._inbox.popleft()
+                    if isinstance(message, Parting):
+                        return message.whole
+                time.sleep(self.poll_seconds)
+        while any(rank not in self._parted and self._comes(rank) for rank in range(1, self.size)):
+            self._drop_messages()
+        self._lost -= self._parted  # given up, but only asleep
+        self._parted.clear()
         whole = not self._lost
         for rank in range(1, self.size):
             self._post(rank, Parting(whole))
         while whole and self._sending:
-            self._forget_sent()
-            self._sleep()
+            self._drop_messages()
+            whole = not self._lost
         return whole
 
-    def _next(self) -> tuple[int, Any]:
-        """The sender of one message that has arrived, and the message; (-1, None) if there is none."""
-        status = MPI.Status()
-        try:
-            self._forget_sent()
-            if (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
-                return status.source, matched.recv()
-        except MPI.Exception as error:
-            self._acknowledge(error)
-        return -1, None
+    def _comes(self, rank: int) -> bool:
+        """Whether a rank is going to say that it is done; one that was given up does if it has woken."""
+        return rank not in self._lost or self._heartbeat.lives(rank)
 
-    def _forget_sent(self) -> None:
-        while self._sending and self._sending[0].Test():
-            self._sending.popleft()
+    def _drop_messages(self) -> None:
+        time.sleep(self.poll_seconds)
+        self._collect()
+        self._inbox.clear()
 
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()
@@ -213,17 +303,9 @@ class MpiTransport(Transport):
         time.sleep(0.1)  # mpirun drops what it has not read of a rank when it ends the job
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 2.0)  # where MPI's own end hangs, this is ours
+        self._lock.acquire(timeout=1.0)
         self._comm.Abort(status)
         os._exit(status)
-
-    def _wait(self, request: MPI.Request) -> None:
-        """MPI's own wait spins on a core; a start or an end may take minutes elsewhere."""
-        while not request.Test():
-            self._sleep()
-
-    def _sleep(self) -> tuple[()]:
-        time.sleep(self.poll_seconds)
-        return ()
 
 
 def library() -> str:

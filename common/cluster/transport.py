@@ -13,7 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Said on rank 0 in the name of a rank that has died."""
+    """Said on rank 0 in the name of a rank that has died, or was silent for so long that it counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Said on a rank that counts as dead on rank 0, but was only asleep. Its work has gone to others."""
 
 
 @dataclass(frozen=True, slots=True)

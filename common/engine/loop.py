@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import NamedTuple
 
-from common.cluster.transport import Transport
+from common.cluster.transport import GivenUp, Transport
 from common.engine.agent import Agent
 from common.engine.coordinator import Coordinator
 from common.engine.here import AgentHere
@@ -16,6 +17,8 @@ from common.engine.messages import Drain, Interrupted, Run, Stop
 from common.engine.progress import Progress
 from common.engine.study import Study
 from common.errors import Exit
+
+log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -53,6 +56,9 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
                 match message:
                     case Run() | Drain() | Stop():
                         agent.handle(message)
+                    case GivenUp():
+                        log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")
+                        agent.handle(Stop())
                     case _ if leader is not None:
                         leader.coordinator.handle(sender, message)
             if agent.stopped:

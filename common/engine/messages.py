@@ -12,6 +12,7 @@
                             Interrupted(signal)          this rank was asked to end; the job should
 
     transport -> coordinator  Lost()                     the rank it comes from has died, and the others may go on
+    transport -> loop         GivenUp()                  rank 0 has given this rank up: end all workers, then yourself
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on: when `Died`
 arrives, every result the worker managed to send has arrived before it, so the coordinator knows

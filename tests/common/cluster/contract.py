@@ -1,0 +1,159 @@
+"""What a transport promises, case by case, for one class as for the other.
+
+    mpirun -n 3 python -m tests.common.cluster.contract messages starts
+
+Every rank plays its part and asserts what it sees; the job's status is 0 when all did, and all came to a proper end.
+Faults are what happens to the last rank, which is on this machine like all others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from common.cluster.launch import connect, launched
+from common.cluster.transport import GivenUp, Lost, Transport
+
+SILENCE = 1.0  # seconds
+LARGE = 1 << 20  # numbers in a large message: far more than any library sends before it is asked for
+
+
+def collect(transport: Transport, n: int) -> list[tuple[int, Any]]:
+    """Messages until there are n; they come while the transport is asked again and again, as the loop does."""
+    messages: list[tuple[int, Any]] = []
+    deadline = time.monotonic() + 60
+    while len(messages) < n:
+        assert time.monotonic() < deadline, messages
+        messages += transport.receive()
+        time.sleep(0 if transport.pending else min(transport.poll_seconds, 0.01))
+    assert len(messages) == n
+    return messages
+
+
+def messages(transport: Transport) -> None:
+    """Everybody sends to rank 0, rank 0 to everybody, itself included: all arrives once, of each sender in order."""
+    n = 300
+    for number in range(n):
+        transport.send(0, (transport.rank, number))
+    if transport.rank == 0:
+        arrived = collect(transport, n * transport.size)
+        for rank in range(transport.size):
+            assert [message for sender, message in arrived if sender == rank] == [(rank, i) for i in range(n)]
+        for rank in range(transport.size):
+            for number in range(n):
+                transport.send(rank, number)
+    assert collect(transport, n) == [(0, number) for number in range(n)]
+    assert transport.receive() == [] and not transport.pending
+
+
+def large_messages(transport: Transport) -> None:
+    """A small message does not overtake a large one, and sending one to a rank that does not look returns at once."""
+    for number in range(3):
+        transport.send(0, np.full(LARGE, transport.rank + number))
+        transport.send(0, number)
+    if transport.rank == 0:
+        arrived = collect(transport, 6 * transport.size)
+        for rank in range(transport.size):
+            of_rank = [message for sender, message in arrived if sender == rank]
+            assert of_rank[1::2] == [0, 1, 2]
+            for number, array in enumerate(of_rank[::2]):
+                assert array.shape == (LARGE,) and (array == rank + number).all()
+        for rank in range(transport.size):
+            transport.send(rank, "all is here")
+    assert collect(transport, 1) == [(0, "all is here")]
+
+
+def starts(transport: Transport) -> None:
+    """What a start needs, each step taking what belongs to it and nothing of the next."""
+    for attempt in range(3):
+        things = transport.gather((transport.rank, attempt))
+        expected = [(rank, attempt) for rank in range(transport.size)] if transport.rank == 0 else []
+        assert things == expected
+    for attempt in range(3):
+        assert transport.broadcast(("said", attempt) if transport.rank == 0 else None) == ("said", attempt)
+    array = np.arange(1_000_003, dtype=np.float64).reshape(-1, 1) * (transport.rank == 0)
+    transport.broadcast_array(array)
+    assert (array[:, 0] == np.arange(1_000_003)).all()
+    transport.broadcast_array(np.zeros(0))
+    if transport.rank == 0:
+        for rank in range(transport.size):
+            transport.send(rank, "first of the study")
+    assert collect(transport, 1) == [(0, "first of the study")]
+
+
+def suspended(transport: Transport) -> None:
+    """The last rank sleeps with messages under way to it and from it. It is lost, hears so, and comes to the end."""
+    last = transport.size - 1
+    pids = transport.broadcast(transport.gather(os.getpid()))
+    time.sleep(2 * SILENCE)  # all have heard of each other
+    assert transport.receive() == []
+    if transport.rank == last:
+        transport.send(0, "before")
+        while transport.receive() != [(0, "sleep")]:
+            time.sleep(0.001)
+        transport.send(0, np.zeros(LARGE))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        assert {type(message) for _, message in collect(transport, 2)} == {np.ndarray, GivenUp}
+    elif transport.rank == 0:
+        assert collect(transport, 1) == [(last, "before")]
+        transport.send(last, "sleep")
+        time.sleep(0.1)
+        transport.send(last, np.zeros(LARGE))
+        arrived = collect(transport, 1)
+        if not isinstance(arrived[0][1], Lost):  # it was quick enough to send all of it
+            arrived = collect(transport, 1)
+        assert arrived == [(last, Lost())]
+        transport.send(last, "to nobody")
+        os.kill(pids[last], signal.SIGCONT)
+        time.sleep(SILENCE)
+        assert transport.receive() == []  # what it sends now is not heard: its work has gone to others
+
+
+def waits_for_the_system(transport: Transport) -> None:
+    """Each rank's main thread is inside a call that does not return for long: nobody counts as dead."""
+    pids = transport.broadcast(transport.gather(os.getpid()))
+    time.sleep(2 * SILENCE)
+    for rank in range(transport.size):
+        if transport.rank == rank:
+            blocked(3 * SILENCE, pids[rank])
+        else:
+            until = time.monotonic() + 3 * SILENCE
+            while time.monotonic() < until:
+                assert transport.receive() == []
+                time.sleep(0.01)
+    assert transport.receive() == []
+
+
+def blocked(seconds: float, pid: int) -> None:
+    """A call of the C library that only returns after that time: Python runs no handler of a signal meanwhile."""
+    path = f"/tmp/contract-{pid}"
+    hold = f"import fcntl, time; f = open({path!r}, 'w'); fcntl.flock(f, 2); print(flush=True); time.sleep({seconds})"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with open(path) as file:
+            os.unlink(path)
+            assert ctypes.CDLL(None).flock(file.fileno(), fcntl.LOCK_EX) == 0
+
+
+CASES = {case.__name__: case for case in (messages, large_messages, starts, suspended, waits_for_the_system)}
+
+if __name__ == "__main__":
+    transport = connect(launched(), silence=SILENCE)
+    try:
+        for name in sys.argv[1:]:
+            CASES[name](transport)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        transport.abort(1)
+    time.sleep(0.3 * transport.rank)  # nobody leaves before the last has come
+    transport.close()
+    print(f"rank {transport.rank} ended", flush=True)

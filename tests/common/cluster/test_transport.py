@@ -1,0 +1,41 @@
+"""One contract for both transports. Ranks are real processes of a real mpirun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from common.cluster.transport import LocalTransport
+
+from . import contract
+
+Program = Callable[..., Any]
+
+
+@pytest.mark.parametrize("case", ["messages", "large_messages", "starts"])
+def test_one_process_keeps_the_contract(case: str) -> None:
+    transport = LocalTransport()
+    contract.CASES[case](transport)
+    transport.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
+    done = program("-m", "tests.common.cluster.contract", "messages", "large_messages", "starts", ranks=ranks)
+    assert done.stdout.count(" ended") == ranks
+
+
+@pytest.mark.parametrize("level", ["multiple", "funneled"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks: int, level: str) -> None:
+    """Below MPI_THREAD_SERIALIZED the beats come from a timer."""
+    environ = {"MPI4PY_RC_THREAD_LEVEL": level}
+    done = program("-m", "tests.common.cluster.contract", "suspended", ranks=ranks, env=environ)
+    assert done.stdout.count(" ended") == ranks
+
+
+def test_a_rank_that_waits_for_the_system_is_not_lost(program: Program) -> None:
+    done = program("-m", "tests.common.cluster.contract", "waits_for_the_system", ranks=2)
+    assert done.stdout.count(" ended") == 2

@@ -199,7 +199,7 @@ class MpiTransport(Transport):
             self._orphaned(f"has heard nothing of rank 0 for {self._silence:g} s")
 
     def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
-        """A beat says of which study it is, and whether its receiver was given up: that is told when it speaks again."""
+        """A beat names its study, and tells a receiver that was given up so, once that speaks again."""
         heard = False
         while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:
             study, given_up = matched.recv()
@@ -277,25 +277,23 @@ class MpiTransport(Transport):
                         return message.whole
                 time.sleep(self.poll_seconds)
         while any(rank not in self._parted and self._comes(rank) for rank in range(1, self.size)):
-            self._drop_messages()
+            time.sleep(self.poll_seconds)
+            self._collect()
+            self._inbox.clear()
         self._lost -= self._parted  # given up, but only asleep
         self._parted.clear()
         whole = not self._lost
         for rank in range(1, self.size):
             self._post(rank, Parting(whole))
         while whole and self._sending:
-            self._drop_messages()
+            time.sleep(self.poll_seconds)
+            self._collect()  # of the next study, perhaps
             whole = not self._lost
         return whole
 
     def _comes(self, rank: int) -> bool:
         """Whether a rank is going to say that it is done; one that was given up does if it has woken."""
         return rank not in self._lost or self._heartbeat.lives(rank)
-
-    def _drop_messages(self) -> None:
-        time.sleep(self.poll_seconds)
-        self._collect()
-        self._inbox.clear()
 
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()

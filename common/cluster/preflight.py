@@ -12,7 +12,7 @@ import os
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.cluster.devices import CPU, free_memory, usable_cores
@@ -44,9 +44,10 @@ class Node:
     cores_there: int  # that the machine has
     pinned: bool  # bound to a single core, by a launcher rather than by a container's quota
     memory: int  # available
+    versions: Mapping[str, str] = field(default_factory=dict)  # of what results depend on
 
 
-def survey(places: Sequence[Place], threads: int) -> Node:
+def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -> Node:
     """What this rank, which has slots at these places, finds on its host. Takes about a millisecond."""
     cores_there = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores_there
@@ -58,6 +59,7 @@ def survey(places: Sequence[Place], threads: int) -> Node:
         cores_there=cores_there,
         pinned=affinity == 1 < cores_there,
         memory=free_memory(),
+        versions=versions,
     )
 
 
@@ -66,13 +68,18 @@ def problems(
     gpu: str | None,
     workers: int | None,
     allow_shared_host: bool,
+    allow_mixed_versions: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Problem]:
-    """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core.
+    """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core; and with
+    versions.
 
-    nodes: of all ranks, in their order.  gpu, workers, allow_shared_host: as given to the run.
+    nodes: of all ranks, in their order.  gpu, workers, allow_...: as given to the run.
     """
     found = []
+    if mixed := _mixed_versions(nodes):
+        text = f"hosts have different versions: {mixed}: install the same on all, or give --allow-mixed-versions"
+        found.append(Problem(text, fatal=not allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
@@ -101,9 +108,11 @@ def problems(
     return found
 
 
-def check(nodes: Sequence[Node], gpu: str | None, workers: int | None, allow_shared_host: bool) -> None:
+def check(
+    nodes: Sequence[Node], gpu: str | None, workers: int | None, allow_shared_host: bool, allow_mixed_versions: bool
+) -> None:
     """Log the problems of a run that begins. Raises UsageError for the first that is fatal."""
-    for problem in problems(nodes, gpu, workers, allow_shared_host):
+    for problem in problems(nodes, gpu, workers, allow_shared_host, allow_mixed_versions):
         if problem.fatal:
             raise UsageError(problem.text)
         log.warning(problem.text)
@@ -118,6 +127,19 @@ def hosts_of(nodes: Sequence[Node]) -> str:
     """The hosts by name, a few of them."""
     names = list(dict.fromkeys(node.host for node in nodes))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _mixed_versions(nodes: Sequence[Node]) -> str:
+    """What differs, and who has which, such as "torch 2.9.1 on a, b, 2.10.0 on c; ..."; empty where nothing does."""
+    different = []
+    for name in dict.fromkeys(name for node in nodes for name in node.versions):
+        who: dict[str, list[Node]] = defaultdict(list)
+        for node in nodes:
+            who[node.versions.get(name, "missing")].append(node)
+        if len(who) > 1:
+            described = ", ".join(f"{version} on {hosts_of(having)}" for version, having in who.items())
+            different.append(f"{name} {described}")
+    return "; ".join(different)
 
 
 def _hosts_given(environ: Mapping[str, str]) -> tuple[int, str]:

@@ -33,7 +33,7 @@ from common.doctor.checks import (
     check_ranks,
     check_results,
 )
-from common.engine.node import RunOptions
+from common.engine.node import RunOptions, versions_of
 from common.errors import Exit, UsageError
 from common.images import Source
 from common.settings import Parser, add_settings, from_namespace
@@ -49,9 +49,11 @@ def examine(rank: int, options: RunOptions) -> Examined:
     try:
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
-        return Examined(preflight.survey((), options.threads), problems=[Problem(f"{host}: {error}", fatal=True)])
+        return Examined(
+            preflight.survey((), options.threads, versions_of()), problems=[Problem(f"{host}: {error}", fatal=True)]
+        )
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
-    examined = Examined(preflight.survey(places, options.threads))
+    examined = Examined(preflight.survey(places, options.threads, versions_of()))
     running = []
     for number, device in enumerate(dict.fromkeys(devices)):
         kind = "cpu" if device == CPU else "gpu"
@@ -121,7 +123,9 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     data, n_bytes, found = check_data(source)
     problems += found
     nodes = [one.node for one in examined]
-    problems += preflight.problems(nodes, options.gpu, options.workers, options.allow_shared_host)
+    problems += preflight.problems(
+        nodes, options.gpu, options.workers, options.allow_shared_host, options.allow_mixed_versions
+    )
     problems += check_ranks(examined, n_bytes)
     problems += check_clocks([node.host for node in nodes], clocks, *between)
     print(table(examined))

@@ -34,8 +34,9 @@ from common.errors import Exit, UsageError
 from common.experiment import Data, Experiment
 from common.settings import result_settings, setting
 from common.storage.journal import Journal
-from common.storage.provenance import commit, digest, versions
+from common.storage.provenance import commit, digest, fingerprint, versions
 from common.storage.table import last_line
+from common.storage.waiting import waiting
 from common.trial import Outcome, Place
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ class RunOptions:
     )  # fmt: skip
     expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
     allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
+    allow_mixed_versions: bool = setting(
+        False, "run although nodes have different versions of this package or of libraries"
+    )
     verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
@@ -123,17 +127,20 @@ def run(
         if note and transport.rank == 0:
             log.info(note)
         places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-        nodes = transport.gather(survey(places, options.threads))
+        nodes = transport.gather(survey(places, options.threads, versions_of(type(experiment).__module__)))
 
         data: Data = {}
         journal = None
         if transport.rank == 0:
             try:
-                check(nodes, options.gpu, options.workers, options.allow_shared_host)
-                data = experiment.data()
+                allowed = options.allow_shared_host, options.allow_mixed_versions
+                check(nodes, options.gpu, options.workers, *allowed)
+                with waiting("rank 0 has been waiting for the data"):
+                    data = experiment.data()
                 header = _header(experiment, name, data)
                 folder = options.results or Path("results") / name
-                journal = stack.enter_context(closing(Journal(folder, header, options.restart)))
+                with waiting(f"results folder {folder} has not answered"):
+                    journal = stack.enter_context(closing(Journal(folder, header, options.restart)))
             except UsageError as error:
                 problem = str(error)
         specs = transport.broadcast(specs_of(data))
@@ -278,6 +285,11 @@ def _agree(transport: Transport, host: str, problem: str | None) -> None:
     first = next((f"{where}: {what}" if transport.size > 1 else what for where, what in problems if what), None)
     if (first := transport.broadcast(first)) is not None:
         raise UsageError(first)
+
+
+def versions_of(*modules: str) -> dict[str, str]:
+    """Versions of all that results depend on: the code of this package and of these modules', Python and libraries."""
+    return {"code": fingerprint(__name__, *modules), **versions()}
 
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:

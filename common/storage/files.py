@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from common.storage.waiting import waiting
+
 
 @contextmanager
 def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
@@ -16,15 +18,20 @@ def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
     It is written under a neighbouring name, fsynced and renamed; on an exception it is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    slow = f"folder {path.parent} has not answered"
     try:
         text = "b" not in mode
-        with open(part, mode, newline="" if text else None, encoding="utf-8" if text else None) as file:
+        with waiting(slow):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(part, mode, newline="" if text else None, encoding="utf-8" if text else None)  # noqa: SIM115
+        with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+            with waiting(slow):
+                file.flush()
+                os.fsync(file.fileno())
+        with waiting(slow):
+            os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
@@ -40,6 +47,7 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable, as fsync of a file does for its content."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with waiting(f"folder {folder} has not answered"):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -42,6 +42,7 @@ from common.storage.history import (
     require_same_study,
     with_checksum,
 )
+from common.storage.waiting import waiting
 from common.trial import Result, Trial
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
@@ -109,7 +110,8 @@ class Journal:
     @contextmanager
     def _or_storage_error(self) -> Iterator[None]:
         try:
-            yield
+            with waiting(f"results folder {self.folder} has not answered"):
+                yield
         except OSError as error:
             raise StorageError(
                 f"results folder {self.folder} cannot be written ({error.strerror}): mend that, then run the same "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,7 @@ def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
 
 def commit() -> str | None:
     """The git commit of this package's checkout, with "+" when files were changed; None without one."""
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
     try:
@@ -40,6 +41,22 @@ def commit() -> str | None:
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
+
+
+def fingerprint(*modules: str) -> str:
+    """Eight hexadecimal digits that differ where the source code does.
+
+    Args:
+        modules: Names of imported modules. Each stands for its whole package, or for its file where it has none.
+    """
+    total = hashlib.sha256()
+    for module in modules:
+        top = sys.modules[module.partition(".")[0]]
+        file = Path(getattr(top, "__file__", None) or ".")
+        for path in sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]:
+            if path.is_file():
+                total.update(f"{path.relative_to(file.parent)}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:8]
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

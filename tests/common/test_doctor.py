@@ -29,7 +29,12 @@ def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda
 
 
 def said(nodes: list[Node], gpu: str | None = None, **options: Any) -> str:
-    defaults: dict[str, Any] = {"workers": None, "allow_shared_host": False, "environ": {}}
+    defaults: dict[str, Any] = {
+        "workers": None,
+        "allow_shared_host": False,
+        "allow_mixed_versions": False,
+        "environ": {},
+    }
     return "\n".join(map(str, problems(nodes, gpu, **{**defaults, **options})))
 
 
@@ -44,6 +49,15 @@ def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
     assert said(nodes).startswith("error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs")
     assert said(nodes, gpu="0").startswith("error:")
     assert said(nodes, gpu="none") == said(nodes, allow_shared_host=True) == ""
+
+
+def test_hosts_with_other_versions_are_named() -> None:
+    old, new = {"python": "3.11.7", "torch": "2.9.1", "numpy": "2.4.6"}, {"python": "3.11.7", "torch": "2.10.0"}
+    nodes = [node("a", versions=old), node("b", 1, versions=old), node("c", 2, versions=new)]
+    assert said(nodes[:2]) == ""
+    text = "hosts have different versions: torch 2.9.1 on a, b, 2.10.0 on c; numpy 2.4.6 on a, b, missing on c: install"
+    assert said(nodes).startswith(f"error: {text}")
+    assert said(nodes, allow_mixed_versions=True).startswith(f"warning: {text}")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +120,7 @@ def test_clocks_are_compared_no_better_than_they_were_read() -> None:
 
 
 def test_this_machine_is_surveyed() -> None:
-    found = survey([Place("here", 0, 0, "cpu")], 1)
+    found = survey([Place("here", 0, 0, "cpu")], 1, {"python": "3.11"})
     assert found.cores == usable_cores() and found.cores <= found.cores_there
     assert found.memory > 0
 

@@ -17,7 +17,6 @@ that yields the name of each thing that it tried, and "" or what is wrong with i
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import importlib
 import json
@@ -28,8 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +36,7 @@ from typing import IO, Any
 from common.cluster.process import die_with
 from common.errors import printable
 from common.storage.files import written_whole
+from jit.private import locked, private_folder
 
 LIMIT_S = 180.0  # libraries on a slow network file system take a minute to import
 BURY_S = 10.0  # a process whose GPU hangs may not even die
@@ -95,8 +95,8 @@ def check(
     name = "check-" + hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     verdict = None
     with suppress(OSError):  # no folder that can be written
-        folder = folder or _private_folder()
-        with _locked(folder / f"{name}.lock"):
+        folder = folder or private_folder()
+        with locked(folder / f"{name}.lock"):
             verdict = None if anew else _read(folder / f"{name}.json", key)
             if verdict is None:
                 verdict = run(module, *arguments, limit_s=limit_s)
@@ -148,28 +148,6 @@ def gpu_key() -> dict[str, str]:
     module = Path("/sys/module/nvidia/version")
     exact = module.read_text().strip() if module.exists() else ""
     return {"gpu": name.value.decode(errors="replace"), "driver": f"{exact} CUDA {version.value}"}
-
-
-def _private_folder() -> Path:
-    """A folder of this user alone. Raises OSError where there is none."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(base) / "mpi-hybrid-search"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.lstat(folder)
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")
-    return folder
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """The kernel gives the lock back when its owner dies. The empty file stays, for those who wait at it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
 
 
 def _read(path: Path, key: Mapping[str, str]) -> Verdict | None:

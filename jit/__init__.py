@@ -1,4 +1,4 @@
-"""What numba needs to compile the project's inner loops: machine code kept on disk, and vectors of fixed width.
+"""Machine code: compiled by numba with vectors of fixed width, and kept on disk where no other user can change it.
 
 It knows nothing of the other packages, and this file imports nothing.
 """

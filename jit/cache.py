@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jit.private import library_folder
+
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """`numba.njit(nogil=True, **options)`, kept on disk where a folder for it can be written.
+    """`numba.njit(nogil=True, **options)`, kept on disk in a folder of this user alone.
 
     What is kept contains whatever the function calls, but numba looks for changes in the function's own file only. So
     it is kept under a name that depends on all files of its folder and of this one: after an update nothing old is run.
@@ -19,9 +21,15 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
     function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
     try:
+        numba.config.CACHE_DIR = str(_folder())
         return numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:  # neither __pycache__ nor the user's folder can be written
+    except (OSError, RuntimeError):  # no folder can be written
         return numba.njit(nogil=True, **options)(function)
+
+
+@functools.cache
+def _folder() -> Path:
+    return library_folder("NUMBA_CACHE_DIR")
 
 
 @functools.cache

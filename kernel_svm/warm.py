@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
+from jit.private import locked, private_folder
 from kernel_svm.grid import solve_gamma
 from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
 from kernel_svm.plan import Plan
@@ -20,8 +16,7 @@ def warm_up() -> None:
     The first process compiles and fills numba's cache, the others read it. Where no cache folder can be
     written, each process compiles for itself.
     """
-    with (Path(tempfile.gettempdir()) / f"mnist-svm-warm-up-{os.getuid()}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(private_folder(local=True) / "warm-up.lock"):
         x = np.random.default_rng(0).normal(size=(60, 4))
         samples = prepare(x, np.arange(60) % 3)
         distances = squared_distances(samples)

@@ -19,6 +19,7 @@ from common.cluster.devices import visible_gpus
 from common.cluster.process import die_with
 from common.errors import Exit, UsageError
 from common.settings import Parser, add_settings, from_namespace
+from jit.private import set_cache_variables
 from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
 from mnist_nn.parallel.settings import PROG, Settings
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = from_namespace(Settings, parser.parse_args(arguments))
         from mnist_nn.parallel.process import check_machine, run
 
+        set_cache_variables()
         problem = ""
         try:
             check_machine(settings)

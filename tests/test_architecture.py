@@ -16,8 +16,8 @@ ROOMS = {
     "jit": set(),
     "kernel_svm": {"jit"},
     "kernel_svm.cuda": {"jit", "kernel_svm"},
-    "common": {"common.cluster", "common.engine", "common.storage"},
-    "common.cluster": {"common.errors", "common.trial"},
+    "common": {"jit", "common.cluster", "common.engine", "common.storage"},
+    "common.cluster": {"jit", "common.errors", "common.trial"},
     "common.storage": {"common.errors", "common.trial"},
     "common.engine": {
         "common.cluster", "common.errors", "common.experiment", "common.settings", "common.storage", "common.trial",
@@ -27,7 +27,7 @@ ROOMS = {
     "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
     "mnist_nn": {
-        "common", "common.cluster", "common.storage", "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
+        "jit", "common", "common.cluster", "common.storage", "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
     },
     "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
     "mnist_nn.steps": {"jit", "mnist_nn"},

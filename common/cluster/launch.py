@@ -12,6 +12,7 @@ from functools import cache
 from common.cluster.process import die_with
 from common.cluster.transport import LocalTransport, Transport
 from common.errors import UsageError
+from jit.private import set_cache_variables
 
 # (launcher, variable of the number of ranks, variable of this rank, another that is set), the surest sign first. In a
 # Slurm job mpirun starts its daemons by srun, so ranks on other nodes see the variables of a step that counts daemons.
@@ -56,6 +57,7 @@ def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.
     Raises UsageError where mpirun or srun started several processes that cannot see each other (each
     would run the whole study), and where the number of ranks is not `expect_nodes`.
     """
+    set_cache_variables()
     if launch.launcher:
         # MPI ends a rank whose daemon died only while the rank talks to it, which it may never do again.
         die_with(os.getppid())

@@ -17,12 +17,13 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
+
+from jit.private import open_lock, private_folder
 
 TURN, BEGUN = 0, 1
 POLL_S = 0.2  # How often to look whether there is room.
@@ -48,13 +49,12 @@ class Turns:
 
     Args:
         name: of the device, the same for all its workers; letters, digits, "-" and "_".
-        folder: where the file with the locks is; default: the system's for temporary files.
+        folder: where the file with the locks is; default: one of this user alone on this machine.
     """
 
     def __init__(self, memory: Memory, name: str, folder: Path | None = None) -> None:
         self._memory = memory
-        path = (folder or Path(tempfile.gettempdir())) / f"search-memory-{os.getuid()}-{name}.lock"
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._file = open_lock((folder or private_folder(local=True)) / f"memory-{name}.lock")
 
     @contextmanager
     def admitted(self, n_bytes: int) -> Iterator[int | None]:

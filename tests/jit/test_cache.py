@@ -31,7 +31,7 @@ PROGRAM = "from outer import outer; print(outer(), sum(outer.stats.cache_hits.va
 
 def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path) -> None:
     def run() -> str:
-        environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path)}
         command = [sys.executable, "-c", PROGRAM]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -1,0 +1,154 @@
+"""Folders that are this user's alone, for what programs keep on disk: machine code, verdicts, locks.
+
+numba, Triton and CuPy run what they find in their caches. So a cache lies where no other user of the machine can have
+put anything: in a folder that this user owns with mode 0700, below folders that nobody else can change.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NAME = "mpi-hybrid-search"
+LIBRARIES = {  # variable that says where a library keeps things: our folder for it
+    "NUMBA_CACHE_DIR": "numba",
+    "MPLCONFIGDIR": "matplotlib",
+    "TRITON_CACHE_DIR": "triton",
+    "CUPY_CACHE_DIR": "cupy",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+}
+CHOSEN, CHOSEN_LOCAL = "SEARCH_CACHE", "SEARCH_LOCAL"  # what a process has chosen, for those that it starts
+
+log = logging.getLogger(__name__)
+
+
+def private_folder(local: bool = False) -> Path:
+    """A folder of this user alone, the same for all processes that this one starts.
+
+    It is in XDG_CACHE_HOME, else in the home, else in the folder for temporary files, else a fresh one that goes with
+    this process. What exists there and is not this user's alone is refused, with a line on the log.
+
+    Args:
+        local: whether it has to be on this machine, as locks do: then it is in the folder for temporary files.
+
+    Raises:
+        OSError: if not even a fresh one can be made.
+    """
+    variable = CHOSEN_LOCAL if local else CHOSEN
+    inherited = os.environ.get(variable, "")
+    if inherited and not _flaw(Path(inherited), 0o077):
+        return Path(inherited)
+    temporary = Path(tempfile.gettempdir())
+    candidates = [temporary / f"{NAME}-{os.getuid()}"]
+    if not local:
+        homes = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")]
+        candidates[:0] = [Path(home) / NAME for home in homes if os.path.isabs(home)]
+    for chosen in candidates:
+        if not (flaw := _flaw(chosen, 0o077)):
+            break
+        log.warning("%s is not used to keep compiled code or locks: %s", chosen, flaw)
+    else:
+        chosen = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+        atexit.register(shutil.rmtree, chosen, ignore_errors=True)
+    os.environ[variable] = str(chosen)
+    return chosen
+
+
+def set_cache_variables() -> None:
+    """Have libraries keep their things in private folders; where a variable names another folder, only if it is safe.
+
+    To be called before they are imported. Processes that this one starts inherit it.
+    """
+    for variable in LIBRARIES:
+        try:
+            os.environ[variable] = str(library_folder(variable))
+        except OSError:  # no folder can be made: libraries keep nothing, or in a place of their own
+            os.environ.pop(variable, None)
+
+
+def library_folder(variable: str) -> Path:
+    """Where a library may keep what it runs: the folder that its variable names if that is safe, else a private one.
+
+    Raises:
+        OSError: if there is none.
+    """
+    named = os.environ.get(variable, "")
+    if named:
+        links, folder = Path(os.path.abspath(named)), Path(os.path.realpath(named))
+        flaw = next(_unsafe(links), "") or _flaw(folder, 0o022)
+        if not flaw:
+            return folder
+        log.warning("%s=%s is not used: %s", variable, named, flaw)
+    folder = private_folder() / LIBRARIES[variable]
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made if need be and never written, for the time of the context.
+
+    The kernel gives it back when its owner dies. The file stays, for those who wait at it. A link is not followed.
+
+    Raises:
+        OSError: if it cannot be opened or locked.
+    """
+    file = open_lock(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of a lock file: new with mode 0600, nothing truncated, no link followed. Raises OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _flaw(folder: Path, others: int) -> str:
+    """Why this is no folder of this user that others cannot change, made now if it was not there; "" if it is.
+
+    others: bits that its mode may not have.
+    """
+    for flaw in _unsafe(folder.parent):
+        return flaw
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        return f"{error.strerror}"
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
+    if found.st_uid != os.getuid():
+        return f"it belongs to user {found.st_uid}, who could put code of his own there"
+    if found.st_mode & others:
+        return f"its mode is {stat.S_IMODE(found.st_mode):o}, so others could put code of their own there (chmod 700)"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written"
+
+
+def _unsafe(folder: Path) -> Iterator[str]:
+    """Which folders or links on the way to this one another user could exchange; those not there yet are left out."""
+    for path in (folder, Path(os.path.realpath(folder))):
+        for part in [path, *path.parents]:
+            try:
+                found = os.lstat(part)
+            except OSError:
+                continue
+            if found.st_uid not in (0, os.getuid()):
+                yield f"{part} belongs to user {found.st_uid}, who could exchange what is in it"
+            elif stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+                continue  # nobody but the owner exchanges what is in a sticky folder
+            elif found.st_mode & 0o002 or (found.st_uid and found.st_mode & 0o020):
+                yield f"the mode of {part} is {stat.S_IMODE(found.st_mode):o}, so others could exchange what is in it"

@@ -1,4 +1,7 @@
-"""Ranks, nodes, links and launchers die; the same command on another layout finishes, and nothing is done twice."""
+"""Ranks, nodes, links and launchers die; the same command on another layout finishes, and nothing is done twice.
+
+Where nobody died and something only slept or hung, the job goes on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,20 @@ import pytest
 from common.errors import Exit
 from tests.helpers import TOYS, journal_lines, table_without_run
 
-from .hosts import Host, Hosts
+from . import disk as disks
+from .conftest import need
+from .disk import Disk
+from .hosts import Host, Hosts, missing
 from .mpirun import mpirun
 
-STUDY = ("60", "--rounds", "2", "--array-size", "9", "--seconds", "0.1")
+STUDY = ("60", "--rounds", "2", "--array-size", "9")
 N_TRIALS = 120
 END_SECONDS = 30.0
 
 
-def command(folder: Path, *options: Any) -> tuple[str, ...]:
-    return (sys.executable, *TOYS, *STUDY, "--gpu", "none", "--workers", "2", "--results", str(folder), *options)
+def command(folder: Path, *options: Any, seconds: float = 0.1) -> tuple[str, ...]:
+    layout = ("--gpu", "none", "--workers", "2", "--results", str(folder))
+    return (sys.executable, *TOYS, *STUDY, "--seconds", str(seconds), *layout, *options)
 
 
 def ranks(host: Host) -> list[int]:
@@ -33,16 +40,30 @@ def ranks(host: Host) -> list[int]:
 
 
 def start(
-    hosts: Hosts, folder: Path, options: tuple[str, ...] = (), arguments: tuple[str, ...] = ()
+    hosts: Hosts,
+    folder: Path,
+    options: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    log_to: Path | None = None,
+    seconds: float = 0.1,
 ) -> subprocess.Popen[str]:
     """The study on all hosts, left alone until every rank has returned something."""
-    log = open(folder.parent / "log", "w")  # noqa: SIM115 - the job's for its life
-    job = hosts[0].popen(*mpirun(hosts, *command(folder, *arguments), options=options), stdout=log, stderr=log)
+    words = log_to or folder.parent / "log"
+    log = open(words, "w")  # noqa: SIM115 - the job's for its life
+    program = command(folder, *arguments, seconds=seconds)
+    job = hosts[0].popen(*mpirun(hosts, *program, options=options), stdout=log, stderr=log)
     deadline = time.monotonic() + 60
     while not (folder / "journal.jsonl").exists() or {line["place"][1] for line in journal_lines(folder)} != {0, 1, 2}:
-        assert time.monotonic() < deadline and job.poll() is None, (folder.parent / "log").read_text()
+        assert time.monotonic() < deadline and job.poll() is None, words.read_text()
         time.sleep(0.05)
     return job
+
+
+def require_whole(folder: Path, clean: str) -> None:
+    """Every trial is there once, and the table is that of a run that nobody disturbed."""
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) == N_TRIALS
+    assert table_without_run(folder / "trials.csv") == clean
 
 
 def kill_rank(hosts: Hosts, number: int) -> None:
@@ -89,9 +110,7 @@ def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path
     living = hosts[:1] if fault == "link cut" else [hosts[0], hosts[1]]
     hosts[0].run(*mpirun(living, *command(folder)))
     assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
-    keys = [line["key"] for line in journal_lines(folder)]
-    assert len(keys) == len(set(keys)) == N_TRIALS
-    assert table_without_run(folder / "trials.csv") == clean
+    require_whole(folder, clean)
 
 
 @pytest.mark.parametrize("n_killed", [1, 2])
@@ -107,9 +126,7 @@ def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
     text = (tmp_path / "log").read_text()
     assert text.count("is lost") == n_killed, text
     assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
-    keys = [line["key"] for line in journal_lines(folder)]
-    assert len(keys) == len(set(keys)) == N_TRIALS
-    assert table_without_run(folder / "trials.csv") == clean
+    require_whole(folder, clean)
     deadline = time.monotonic() + END_SECONDS
     while left := hosts.processes():
         assert time.monotonic() < deadline, left
@@ -128,9 +145,58 @@ def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_
     assert "rank 2 is lost" in (tmp_path / "log").read_text()
     os.kill(stopped, signal.SIGCONT)
     job.wait(END_SECONDS)
-    keys = [line["key"] for line in journal_lines(folder)]
-    assert len(keys) == len(set(keys)) == N_TRIALS
-    assert table_without_run(folder / "trials.csv") == clean
+    require_whole(folder, clean)
+
+
+def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_path: Path, clean: str) -> None:
+    """Suspended for longer than --silence, it is given up; it wakes while the others still work."""
+    folder = tmp_path / "r"
+    job = start(hosts, folder, arguments=("--silence", "2"), seconds=0.5)
+    (sleeper,) = ranks(hosts[2])
+    os.kill(sleeper, signal.SIGSTOP)
+    deadline = time.monotonic() + END_SECONDS
+    while "rank 2 is lost" not in (tmp_path / "log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    n_done = len(journal_lines(folder))
+    os.kill(sleeper, signal.SIGCONT)
+    assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert n_done < N_TRIALS  # it woke in time for this test to mean anything
+    require_whole(folder, clean)
+
+
+def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path, clean: str) -> None:
+    """As by `scontrol suspend`: all ranks sleep for much longer than --silence, and wake one after the other."""
+    folder = tmp_path / "r"
+    job = start(hosts, folder, arguments=("--silence", "2"))
+    sleepers = [pid for host in hosts for pid in ranks(host)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in sleepers:
+            os.kill(pid, number)
+            time.sleep(0.2)
+        time.sleep(6 if number == signal.SIGSTOP else 0)
+    assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert "lost" not in (tmp_path / "log").read_text()
+    require_whole(folder, clean)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    need(missing(), disks.missing())
+    with Disk(tmp_path) as mounted:
+        yield mounted
+
+
+def test_a_results_folder_that_hangs_costs_time_only(disk: Disk, tmp_path: Path, clean: str) -> None:
+    """Rank 0 waits in the kernel, where nothing of Python runs and no signal arrives, for several times --silence."""
+    folder, log = disk.point / "r", tmp_path / "log"
+    with Hosts(3, shared=disk.point) as hosts:
+        job = start(hosts, folder, arguments=("--silence", "3"), log_to=log)
+        disk.freeze(13.0)
+        assert job.wait(60) == Exit.DONE, log.read_text()
+    assert "has not answered for 10 s" in log.read_text()
+    assert "lost" not in log.read_text()
+    require_whole(folder, clean)
 
 
 def test_an_objective_that_cannot_be_built_on_one_host_leaves_the_work_to_the_others(

@@ -1,0 +1,151 @@
+"""How sure a measured error is: intervals, paired tests, and the quality of probabilities.
+
+All functions take plain arrays. SciPy is imported when a quantile is first asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Interval(NamedTuple):
+    """An interval that holds the true value with the stated confidence."""
+
+    low: float
+    high: float
+
+
+def cross_validated(errors: np.ndarray, level: float = 0.95) -> Interval:
+    """The interval of a mean error over the folds of one cross-validation.
+
+    Folds share training samples, so their errors are not independent, and the usual interval is too narrow. The
+    variance of the mean is taken as (1 / k + n_test / n_train) times the variance over folds, here
+    (1 / k + 1 / (k - 1)) for k folds of equal size (C. Nadeau, Y. Bengio, "Inference for the generalization error",
+    Machine Learning 52, 2003), with Student's quantile of k - 1 degrees of freedom.
+
+    Args:
+        errors: float (k,), the error of each fold, k >= 2.
+        level: confidence, between 0 and 1.
+
+    Raises:
+        ValueError: there are fewer than two folds, or an error is not finite.
+    """
+    from scipy.stats import t
+
+    k = len(errors)
+    if k < 2 or not np.isfinite(errors).all():
+        raise ValueError(f"an interval needs the finite errors of at least two folds, not {errors}")
+    deviation = math.sqrt((1 / k + 1 / (k - 1)) * float(np.var(errors, ddof=1)))
+    half = float(t.ppf((1 + level) / 2, k - 1)) * deviation
+    mean = float(np.mean(errors))
+    return Interval(mean - half, mean + half)
+
+
+def standard_error(errors: np.ndarray) -> np.ndarray:
+    """Standard error of the mean over folds, with the correction of `cross_validated`.
+
+    Args:
+        errors: float (k, ...), the folds along the first axis.
+
+    Returns:
+        float (...).
+    """
+    k = len(errors)
+    return np.sqrt((1 / k + 1 / (k - 1)) * np.var(errors, axis=0, ddof=1))
+
+
+def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
+    """The interval of an error rate measured on independent samples.
+
+    E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the American
+    Statistical Association 22, 1927. It is never below 0 or above 1, also where no sample is wrong.
+
+    Args:
+        n_wrong: samples that are wrong, 0 to n.
+        n: samples, at least 1.
+        level: confidence, between 0 and 1.
+
+    Raises:
+        ValueError: n_wrong is not between 0 and n, or n is 0.
+    """
+    from scipy.stats import norm
+
+    if not 0 <= n_wrong <= n or n == 0:
+        raise ValueError(f"{n_wrong} of {n} is no proportion")
+    z = float(norm.ppf((1 + level) / 2))
+    p = n_wrong / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def paired_difference(wrong: np.ndarray, other_wrong: np.ndarray) -> float:
+    """The p-value of two classifiers being equally good, from the same samples.
+
+    Only samples that one of them gets wrong and the other right count. The test is the exact binomial form of
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
+    Psychometrika 12, 1947.
+
+    Args:
+        wrong, other_wrong: bool (n,), whether each sample is classified wrongly.
+
+    Returns:
+        Between 0 and 1; 1 where they differ on no sample.
+    """
+    from scipy.stats import binomtest
+
+    only_one, only_other = int(np.sum(wrong & ~other_wrong)), int(np.sum(~wrong & other_wrong))
+    if only_one + only_other == 0:
+        return 1.0
+    return float(binomtest(only_one, only_one + only_other, 0.5).pvalue)
+
+
+class Calibration(NamedTuple):
+    """How well probabilities say how often the answer is right.
+
+    confidence, accuracy: float (n_bins,), mean probability of the answer and share of right answers in each bin of
+        equal width; NaN where the bin is empty.
+    counts: int (n_bins,), answers in each bin.
+    expected_error: mean distance of the two, weighted by counts (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
+    brier: mean squared distance of probabilities and truth, summed over classes (G. Brier, 1950).
+    log_loss: mean of -log of the probability of the right class, in nats.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    counts: np.ndarray
+    expected_error: float
+    brier: float
+    log_loss: float
+
+
+def calibration(probabilities: np.ndarray, labels: np.ndarray, n_bins: int = 10) -> Calibration:
+    """Reliability of predicted probabilities.
+
+    Args:
+        probabilities: float (n, n_classes), rows that sum to 1.
+        labels: int (n,), the right class of each row.
+        n_bins: bins of the answer's probability between 0 and 1.
+    """
+    n = len(labels)
+    answer, sure = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
+    right = answer == labels
+    bins = np.minimum((sure * n_bins).astype(int), n_bins - 1)
+    count = np.bincount(bins, minlength=n_bins)
+    with np.errstate(invalid="ignore"):
+        confidence = np.bincount(bins, sure, n_bins) / count
+        accuracy = np.bincount(bins, right, n_bins) / count
+    truth = np.zeros_like(probabilities, dtype=np.float64)
+    truth[np.arange(n), labels] = 1
+    of_truth = np.clip(probabilities[np.arange(n), labels].astype(np.float64), np.finfo(np.float64).tiny, 1)
+    return Calibration(
+        confidence,
+        accuracy,
+        count,
+        float(np.nansum(count * np.abs(confidence - accuracy)) / n),
+        float(((probabilities - truth) ** 2).sum(axis=1).mean()),
+        float(-np.log(of_truth).mean()),
+    )

@@ -1,0 +1,78 @@
+"""Intervals that hold what they promise, on data whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.statistics import (
+    calibration,
+    cross_validated,
+    paired_difference,
+    proportion,
+    standard_error,
+)
+
+
+def test_the_interval_of_a_cross_validation_by_hand() -> None:
+    """k = 5: variance of the folds 2.5e-4, factor 1/5 + 1/4, quantile of 4 degrees of freedom 2.7764."""
+    errors = np.array([0.01, 0.02, 0.03, 0.04, 0.05])
+    half = 2.7764451052 * np.sqrt(0.45 * 2.5e-4)
+    assert cross_validated(errors) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-6)
+    assert standard_error(errors) == pytest.approx(np.sqrt(0.45 * 2.5e-4))
+    grid = np.stack([errors, 2 * errors], axis=1)
+    np.testing.assert_allclose(standard_error(grid), np.sqrt(0.45 * 2.5e-4) * np.array([1, 2]))
+
+
+@pytest.mark.parametrize("errors", [[0.1], [0.1, np.nan], []])
+def test_an_interval_of_too_little_is_refused(errors: list[float]) -> None:
+    with pytest.raises(ValueError, match="two folds"):
+        cross_validated(np.array(errors))
+
+
+def test_the_interval_of_a_proportion_by_hand() -> None:
+    """10 of 100 wrong: Wilson's 95 % interval is 5.52 % to 17.44 %."""
+    assert proportion(10, 100) == pytest.approx((0.05522914, 0.17436566), abs=1e-7)
+    assert proportion(0, 10).low == 0 and proportion(0, 10).high == pytest.approx(0.27753, abs=1e-5)
+
+
+@given(st.integers(1, 10**6), st.data())
+def test_a_proportion_lies_in_its_interval_and_that_between_0_and_1(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, n))
+    low, high = proportion(k, n)
+    assert 0 <= low <= k / n + 1e-12 and k / n - 1e-12 <= high <= 1
+    assert proportion(n - k, n).low == pytest.approx(1 - high, abs=1e-9)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    random = np.random.default_rng(0)
+    intervals = [proportion(int(k), 300) for k in random.binomial(300, 0.07, 2000)]
+    assert np.mean([low <= 0.07 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.02)
+
+
+def test_classifiers_are_compared_where_they_differ() -> None:
+    wrong, other = np.zeros(1000, bool), np.zeros(1000, bool)
+    assert paired_difference(wrong, other) == 1
+    wrong[:10], other[:10] = True, True
+    assert paired_difference(wrong, other) == 1, "what both get wrong says nothing"
+    other[10:15] = True
+    assert paired_difference(wrong, other) == pytest.approx(2 / 2**5)
+    assert paired_difference(other, wrong) == pytest.approx(2 / 2**5)
+
+
+def test_probabilities_that_are_true_are_calibrated() -> None:
+    random = np.random.default_rng(1)
+    probabilities = random.dirichlet(np.ones(4), 40_000)
+    labels = np.array([random.choice(4, p=row) for row in probabilities])
+    found = calibration(probabilities, labels)
+    assert found.counts.sum() == 40_000 and found.counts[0] == 0 and np.isnan(found.accuracy[0])
+    assert found.expected_error < 0.01
+    assert calibration(probabilities**8 / (probabilities**8).sum(axis=1, keepdims=True), labels).expected_error > 0.1
+
+
+def test_scores_of_probabilities_by_hand() -> None:
+    found = calibration(np.array([[0.8, 0.2], [0.4, 0.6]]), np.array([0, 0]))
+    assert found.brier == pytest.approx((0.04 + 0.04 + 0.36 + 0.36) / 2)
+    assert found.log_loss == pytest.approx(-(np.log(0.8) + np.log(0.4)) / 2)
+    assert found.expected_error == pytest.approx((0.2 + 0.6) / 2)
+    assert np.isfinite(calibration(np.array([[1.0, 0.0]]), np.array([1])).log_loss)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,18 +162,34 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
 
 def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
     """Ranks that wait for one long trial use under 3 % of a core each."""
-    job = start(tmp_path, "1", "--seconds", "6", ranks=2)
-    time.sleep(2.5)  # imports and start-up are over
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in family(job.pid)}
-    ranks = [pid for pid, words in commands.items() if b"python" in words[0] and b"tests.toys" in words]
-    assert len(ranks) == 2, commands
+    job = start(tmp_path, "1", "--seconds", "600", ranks=2)
+
+    def ranks() -> list[int]:
+        found = []
+        for pid in family(job.pid):
+            with suppress(FileNotFoundError):  # it has just ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found += [pid] if b"python" in words[0] and b"tests.toys" in words else []
+        return found
 
     def used() -> list[int]:
-        return [sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in ranks]
+        """CPU ticks of each rank."""
+        return [
+            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in ranks()
+        ]
 
-    before, start_time = used(), time.monotonic()
-    time.sleep(2.5)
-    ticks = (time.monotonic() - start_time) * os.sysconf("SC_CLK_TCK")
-    shares = [(after - earlier) / ticks for after, earlier in zip(used(), before, strict=True)]
-    job.communicate(timeout=60)
-    assert max(shares) < 0.03 + 2 / ticks, shares  # two ticks: the clock's resolution
+    def shares(seconds: float) -> list[float]:
+        before, start_time = used(), time.monotonic()
+        time.sleep(seconds)
+        ticks = (time.monotonic() - start_time) * os.sysconf("SC_CLK_TCK")
+        return [(after - earlier) / ticks for after, earlier in zip(used(), before, strict=True)]
+
+    try:
+        deadline = time.monotonic() + 60
+        while len(ranks()) < 2 or max(shares(1.0)) > 0.1:  # imports and the start
+            assert time.monotonic() < deadline, "the ranks never came to rest"
+        measured = min(max(shares(1.0)) for _ in range(6))  # other load only adds
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate(timeout=60)
+    assert measured < 0.03 + 2 / os.sysconf("SC_CLK_TCK"), measured  # two ticks: the clock's resolution

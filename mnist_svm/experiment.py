@@ -142,11 +142,13 @@ class SvmGrid(ImageSettings):
     def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
         from mnist_svm.objective import SvmObjective
         from mnist_svm.problem import Problem
-        from mnist_svm.solvers import make_solver
+        from mnist_svm.solvers import make_solver, name_here
 
         memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
-        solver = make_solver(self.solver, device, self.multiclass, int(memory), scratch, workers_here())
-        return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver)
+        name = name_here(self.solver, device)
+        solver = make_solver(name, device, self.multiclass, int(memory), scratch, workers_here())
+        on_gpu = device == "cuda" and name not in ("shared-on-cpu", "sklearn")
+        return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver, on_gpu)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, which keep so many slots busy, or 120 when divided (5 folds).
@@ -232,6 +234,7 @@ class SvmGrid(ImageSettings):
         refit = results.get(REFIT)
         if refit is not None and not refit.failed:
             summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
+        summary["fits_on_gpus"] = sum("on_gpu" in result.values for result in results.values())
         summary["failed_fits"] = int(np.isnan(errors).sum())
         summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
         return summary
@@ -273,6 +276,10 @@ def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
     print(f"cross-validation error:   {error:.4%} (standard deviation of the folds {deviation:.4%})")
     print(f"test error:               {test_error}")
+    if 0 < summary["fits_on_gpus"] < n_fits - summary["failed_fits"]:
+        print(
+            f"fits on GPUs:             {summary['fits_on_gpus']} of {n_fits}, the others on CPUs, within the tolerance"
+        )
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
     if summary["unconverged_fits"]:

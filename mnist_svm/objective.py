@@ -15,14 +15,16 @@ class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
     A trial has parameters C, gamma and, unless it is the refit on all training images, fold. Its
-    values are `error` (or `test_error`), a fraction, `n_support`, and `converged`, 1 or 0, unless the solver does not
-    tell (cuML); a refit also has the array `predictions`, uint8 (n_test,). With the shared solver the points of one
-    fold start from each other, so they may depend, within the solver's tolerance, on which C a batch holds.
+    values are `error` (or `test_error`), a fraction, `n_support`, `converged`, 1 or 0, unless the solver does not tell
+    (cuML), and `on_gpu`, 1, where a GPU solved it; a refit also has the array `predictions`, uint8 (n_test,). With the
+    shared solver the points of one fold start from each other, so they may depend, within the solver's tolerance, on
+    which C a batch holds.
     """
 
-    def __init__(self, problem: Problem, solver: Solver) -> None:
+    def __init__(self, problem: Problem, solver: Solver, on_gpu: bool = False) -> None:
         self.problem = problem
         self.solver = solver
+        self.on_gpu = on_gpu
 
     def __call__(self, batch: Batch) -> Iterator[Result]:
         problem = self.problem
@@ -32,6 +34,8 @@ class SvmObjective:
             counts = {"n_support": float(fit.n_support)}
             if fit.converged is not None:
                 counts["converged"] = float(fit.converged)
+            if self.on_gpu:
+                counts["on_gpu"] = 1.0
             if point.fold is None:
                 error = float(np.mean(fit.predictions != problem.test_labels))
                 arrays = {"predictions": fit.predictions.astype(np.uint8)}

@@ -9,19 +9,25 @@ from common.cluster.shared_arrays import NOTHING, SharedArrays
 from mnist_svm.problem import Fit, Point, Problem, Solver
 
 
+def name_here(name: str, device: str) -> str:
+    """What `make_solver` is to be asked for where a user asked for that name, "auto" perhaps, on "cpu" or "cuda"."""
+    if device == "cuda":
+        from mnist_svm.solvers.trust import name_for_gpu
+
+        return name_for_gpu(name)
+    return "shared" if name == "auto" else name
+
+
 def make_solver(
     name: str, device: str, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1
 ) -> Solver:
-    """The solver called "shared", "sklearn", "cuml", "cuml-precomputed" or "auto".
+    """The solver called "shared", "shared-on-cpu", "sklearn", "cuml", or "cuml-precomputed".
 
-    "auto" is cuML on a GPU, else the shared-kernel solver, which there is on both.
     device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
     memory: bytes that this worker may use, which the shared-kernel solver keeps to. scratch: matrices that it can
     share with others, `sharers` processes in all.
     `SvmGrid.check` says whether the solver can work there.
     """
-    if name == "auto":
-        name = "cuml" if device == "cuda" else "shared"
     if name == "cuml-precomputed":
         from mnist_svm.solvers.cuml import PrecomputedSolver
 
@@ -30,7 +36,7 @@ def make_solver(
         from mnist_svm.solvers.cuda import CudaSolver
 
         return CudaSolver(multiclass)
-    if name == "shared":
+    if name in ("shared", "shared-on-cpu"):
         from mnist_svm.solvers.cpu import SharedSolver
 
         return SharedSolver(multiclass, memory, scratch, sharers)

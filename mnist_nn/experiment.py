@@ -20,6 +20,7 @@ from mnist_nn.halving import leading, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key
 from mnist_nn.shapes import Params, is_small, weights_of
+from mnist_nn.trust import mixed_ways
 
 STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
@@ -194,6 +195,8 @@ class Bagging(ImageSettings):
         with written_whole(folder / "predictions.npz") as file:
             np.savez(file, probabilities=probabilities, labels=labels, extra_probabilities=extra)
         _print_networks(rows)
+        if mixed := mixed_ways(outcomes):
+            print(mixed)
         if there:
             _print_ensemble(probabilities[there], labels)
             self._draw_figures(probabilities[there], extra[there], data, folder / "figures")

@@ -22,6 +22,7 @@ from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.memory.reservation import admission
 from mnist_nn.shapes import is_small
 from mnist_nn.steps.choose import step_for
+from mnist_nn.trust import WAY, WAYS, warn_untrusted
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class BaggingObjective:
     Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
     `probabilities` float32 (n_test, n_classes) and `extra_probabilities` float32 (n_extra, n_classes),
     and the weights when they are to be saved. A network that diverged has no arrays.
+    On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
     A network that there is no memory for is not begun: its result is an error with the numbers.
 
     Folds of a small network are trained together where the step for it is "grouped"; there is a place for every
@@ -58,6 +60,8 @@ class BaggingObjective:
     def __init__(self, options: TrainingOptions, device: str, data: Data) -> None:
         self.options = options
         self.device = torch.device(device)
+        if self.device.type == "cuda":  # before this process has a context on it, which a GPU may refuse to two
+            warn_untrusted(options.step, options.batch_size)
         self.data = {name: self._on_device(array) for name, array in data.items()}
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = admission(self.device)
@@ -88,7 +92,8 @@ class BaggingObjective:
             held_out, loss = folds[int(trial.params["fold"])], math.inf
             if not trained.diverged:
                 loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out], white=self._white)
-            yield Result(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
+            values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
+            yield Result(trial.key, {**values, **self._way(trained)})
 
     def _refit(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> Result:
         trained = self._train(trial, images, labels)
@@ -96,6 +101,7 @@ class BaggingObjective:
             self._probabilities(trained, each) for each in (self.data["test_images"], self.data["extra_images"], images)
         )
         values = {"train_error": math.inf, "test_error": math.inf, "epochs": float(trained.epochs)}
+        values.update(self._way(trained))
         if trained.diverged or not all(bool(each.isfinite().all()) for each in (test, extra, train)):
             return Result(trial.key, values)
         values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.data["test_labels"])
@@ -103,6 +109,10 @@ class BaggingObjective:
         if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Result(trial.key, values, arrays)
+
+    def _way(self, trained: training.Trained) -> dict[str, float]:
+        """On a GPU, where nodes may trust different ways, the one that was taken."""
+        return {WAY: float(WAYS.index(trained.step))} if self.device.type == "cuda" else {}
 
     def _is_grouped(self, trial: Trial) -> bool:
         """Whether the folds of the trial's network are trained together, which depends on the network alone."""

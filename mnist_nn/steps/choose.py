@@ -6,7 +6,8 @@ moment: the choice decides the last bits of a result, and so must not depend on 
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.deferred import BLOCK, DeferredHidden, steps_to_settle
 from mnist_nn.steps.hidden import DenseHidden, Hidden, KernelHidden, KernelProducts, Products
 from mnist_nn.steps.manual import ManualStep
+from mnist_nn.trust import trusted_ways
 
 STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
 _log = logging.getLogger(__name__)
@@ -69,7 +71,7 @@ CUDA = Machine(
     square=40e12,
     overhead=30e-6,
     one_pass=True,
-    steps=("grouped", "deferred"),
+    steps=("grouped",),
     launching=225e-6,
     replaying=45e-6,
 )
@@ -111,11 +113,21 @@ def faster_step(n_features: int, n_units: int, *, batch_size: int, momentum: flo
 
 
 def machine_of(device: torch.device, batch_size: int) -> Machine:
-    """What computes the hidden layer: kernels for a small batch and few threads, else PyTorch's products."""
+    """What computes the hidden layer: kernels for a small batch and few threads, else PyTorch's products.
+
+    On a GPU the only step to choose from is the fastest that has proved itself there.
+    """
     if device.type != "cpu":
-        return CUDA
+        return replace(CUDA, steps=steps_on_a_gpu(trusted_ways(batch_size)))
     few_threads = torch.get_num_threads() < KERNELS.thin / PRODUCTS.thin  # The kernels use only one.
     return KERNELS if few_threads and batch_size <= kernels.LARGEST_BATCH else PRODUCTS
+
+
+def steps_on_a_gpu(trusted: Collection[str]) -> tuple[str, ...]:
+    """What "auto" chooses from where these ways are trusted: never "deferred", which nobody has timed on one."""
+    if "grouped" in trusted:
+        return ("grouped",)
+    return ("manual",) if "manual" in trusted else ("autograd",)
 
 
 def chosen_step(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mnist_nn import net
-from mnist_nn.steps.grouped_hidden import make_hidden, padded_units
+from mnist_nn.steps.grouped_hidden import FusedHidden, GroupedHidden, make_hidden, padded_units
 from mnist_nn.steps.manual import mask, shapes_side_by_side, views
 
 _log = logging.getLogger(__name__)
@@ -39,9 +39,8 @@ class GroupedStep:
         labels: int64 (n,).
         n_batches: the most of an epoch.
         white: the largest value a pixel can have.
+        layer: makes the hidden layers; default: the one that the device is trusted with.
     """
-
-    name = "grouped"
 
     def __init__(
         self,
@@ -55,6 +54,7 @@ class GroupedStep:
         learning_rate: float,
         momentum: float,
         white: float,
+        layer: Callable[[Tensor, int], GroupedHidden] | None = None,
     ) -> None:
         self.learning_rate, self.momentum = learning_rate, momentum
         self._images, self._labels, self._white, self._batch_size = images, labels, white, batch_size
@@ -75,7 +75,8 @@ class GroupedStep:
             weights.clear()
         if hidden is None:
             raise ValueError("there is no network to train")
-        self._hidden = make_hidden(hidden, batch_size)
+        self._hidden = (layer or make_hidden)(hidden, batch_size)
+        self.name = "fused" if isinstance(self._hidden, FusedHidden) else "grouped"
 
         # What an epoch sets: which image comes when, and its part in the mean of its batch, 0 where it is filling.
         self._order = torch.zeros(n_networks, n_batches * batch_size, dtype=torch.int64, device=hidden.device)

@@ -1,14 +1,12 @@
 """The hidden layers of several networks, with a leading axis for these; compare `mnist_nn.steps.hidden`."""
 
-import logging
-from functools import cache
-
 import torch
 from torch import Tensor
 
+from mnist_nn.trust import trusted_ways
+
 ALIGNED = 16  # Units are filled up to a multiple of this, so that every row begins at a whole sector of 32 bytes.
 LARGEST_BATCH = 32  # Of the fused kernel: a larger batch has arithmetic enough for PyTorch's products.
-_log = logging.getLogger(__name__)
 
 
 def padded_units(n_units: int) -> int:
@@ -62,22 +60,9 @@ class FusedHidden(GroupedHidden):
 
 
 def make_hidden(weights: Tensor, batch_size: int) -> GroupedHidden:
-    """The fused layer on a GPU where Triton works."""
-    fused = weights.device.type == "cuda" and batch_size <= LARGEST_BATCH and kernels_work(weights.device)
+    """The fused layer on a GPU whose kernels have proved themselves there."""
+    fused = weights.device.type == "cuda" and batch_size <= LARGEST_BATCH and "fused" in trusted_ways(batch_size)
     return (FusedHidden if fused else GroupedHidden)(weights, batch_size)
-
-
-@cache
-def kernels_work(device: torch.device) -> bool:
-    """Whether Triton can compile and run on this device: it needs a C compiler, which a slim container may lack."""
-    try:
-        layer = FusedHidden(torch.zeros(1, 32, ALIGNED, device=device), batch_size=1)
-        features, rate = torch.zeros_like(layer.derivatives), torch.ones(1, device=device)
-        layer.learn(features, layer.forward(features), rate, rate)
-    except Exception as error:  # Whatever a broken installation raises; steps are right without the kernels.
-        _log.warning("the Triton kernels cannot be used, so steps take longer: %s", " ".join(str(error).split())[:300])
-        return False
-    return True
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -261,16 +261,6 @@ def test_the_window_makes_much_momentum_and_narrow_layers_dear():
     assert seconds("deferred", 30, 0.1) > seconds("manual", 30, 0.1)
 
 
-def test_a_graph_is_chosen_where_starting_the_operations_takes_longest():
-    """Small networks on a GPU, whatever their momentum; large ones with little of it are left to the deferred step."""
-
-    def chosen(n_features, n_units, momentum):
-        return choose.faster_step(n_features, n_units, batch_size=10, momentum=momentum, machine=choose.CUDA)
-
-    assert {chosen(n, 100, momentum) for n in (25, 3000, 30_000) for momentum in (0.01, 0.1, 0.9)} == {"grouped"}
-    assert chosen(288_000, 1000, 0.1) == "deferred" and chosen(288_000, 1000, 0.95) == "grouped"
-
-
 def test_the_grouped_step_is_not_made_for_batches_from_outside():
     weights = net.initial_weights(architecture(0), (12, 12), 10, seed=1, device=CPU)
     with pytest.raises(ValueError, match="takes its batches from the device"):

@@ -54,7 +54,6 @@ def check_steps() -> None:
     from mnist_nn.steps import grouped, grouped_hidden
     from tests.mnist_nn.test_grouped import alone, architecture, pictures, stepped
 
-    assert grouped_hidden.kernels_work(torch.device("cpu"))
     grouped.make_hidden = grouped_hidden.FusedHidden
     params, (x, y) = architecture(3) | {"n_conv_layer": 4, "kernel_size": 9, "n_hidden_layer": 20}, pictures(40)
     orders = [np.arange(40), np.arange(3, 32), np.arange(31)]
@@ -111,19 +110,6 @@ def test_long_sums_are_divided_and_short_ones_not_too_much() -> None:
     for n_features, n_units in ((1, 16), (128, 16), (129, 2000), (36_864, 256), (575_424, 2000)):
         n_parts, chunk = parts_of(n_features, n_units)
         assert (n_parts - 1) * chunk < n_features <= n_parts * chunk and chunk % 32 == 0
-
-
-def test_without_a_working_triton_there_is_one_warning_and_the_layer_without_kernels(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As compiled kernels on a CPU, which Triton refuses."""
-    from mnist_nn.steps import grouped_hidden
-
-    grouped_hidden.kernels_work.cache_clear()
-    assert not any(grouped_hidden.kernels_work(torch.device("cpu")) for _ in range(2))
-    (record,) = caplog.records
-    assert "Triton kernels cannot be used" in record.getMessage()
-    assert type(grouped_hidden.make_hidden(torch.zeros(1, 8, 16), 10)) is grouped_hidden.GroupedHidden
 
 
 @pytest.mark.gpu

@@ -1,0 +1,336 @@
+"""Whether each way to compute a training step does what it should on a device: see `common.selfcheck`.
+
+    autograd    trainings against float64 autograd on the CPU
+    manual      the same
+    grouped     the same; a replayed graph and a second run have its bits; a network without images is left as it is, so
+                are the neighbours of one that is not a number; memory is given back; a second architecture does it too
+    fused       the same, and the products of each kernel by themselves
+
+Images, weights and orders are drawn on the CPU, and the same for all. They are such that no unit comes so close to the
+kink of a ReLU that rounding could take it to the other side. So rounding to float32 makes a difference of 2e-6 of what
+a weight has changed by, and TF32 one of more than 2e-4.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnist_nn import net
+from mnist_nn.compiler import missing_for_triton
+from mnist_nn.steps.autograd import AutogradStep
+from mnist_nn.steps.choose import make_step
+from mnist_nn.steps.grouped import GroupedStep
+from mnist_nn.steps.grouped_hidden import LARGEST_BATCH, FusedHidden, GroupedHidden
+from mnist_nn.training import prepare
+
+ROOM_BYTES = 1 << 30
+LARGE_BYTES = 6 << 30  # free for the check of products whose weights are more than 2^31 / 8
+LARGEST_CHECKED = 40  # images of a batch
+EPOCHS, RATE, MOMENTUM, WHITE, CLASSES = 2, 0.05, 0.9, 255.0, 10
+TOLERANCE = 3e-5  # of a loss, and of the largest change of the weights of a kind
+OF_LIBRARY = 5  # times that for autograd, as cuDNN may compute a convolution by Winograd's way
+MARGIN = 2e-7  # the least distance from a kink, relative to the largest of the layer; rounding makes 3e-8
+TRIES = 20
+LEARNING = dict(learning_rate=RATE, momentum=MOMENTUM)
+# (side of an image, channels, kernel, units), the units no multiple of 16. Small ones for Triton's interpreter.
+ARCHITECTURES = {"cuda": ((28, 6, 5, 70), (28, 3, 4, 40)), "cpu": ((10, 3, 4, 70), (6, 1, 3, 5))}
+IMAGES = {"cuda": 80, "cpu": 20}  # at least two batches of them, the last one not full
+# (networks, features, units, batch): whole tiles, more, fewer; a part of a block of images.
+PRODUCTS = ((1, 32, 128, 10), (3, 33, 144, 10), (2, 300, 16, 1), (1, 5, 272, 20))
+LARGE_PRODUCT = (1, (1 << 18) + 40, 1040, 10)
+
+
+class Wrong(Exception):
+    """What a way does not do as it should."""
+
+
+class Case(NamedTuple):
+    """images: uint8 (n, h, w) on the CPU, the last `batch_size` no network's; orders: of networks, for each epoch."""
+
+    params: dict[str, Any]
+    batch_size: int
+    images: Tensor
+    labels: Tensor
+    orders: list[dict[int, np.ndarray]]
+
+    def initial(self, number: int) -> net.Weights:
+        """The same numbers on any device and in any precision."""
+        return net.initial_weights(self.params, self.shape, CLASSES, seed=number, device=torch.device("cpu"))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.images.shape[1], self.images.shape[2]
+
+
+class Run(NamedTuple):
+    """losses: of each epoch, by network; weights: on the CPU, by network."""
+
+    losses: list[dict[int, float]]
+    weights: dict[int, net.Weights]
+
+    def has_bits_of(self, other: Run) -> bool:
+        return self.losses == other.losses and all(
+            torch.equal(weight, other.weights[number][name])
+            for number in self.weights
+            for name, weight in self.weights[number].items()
+        )
+
+
+N_NETWORKS, ABSENT, IDLE = 4, 3, 2  # a place without a network, a network without images
+
+
+def examine(kind: str, batch_size: str) -> Iterator[tuple[str, str]]:
+    """See `common.selfcheck`. kind: "cuda" or "cpu"; batch_size: of the study. Raises MemoryError."""
+    device = torch.device(kind)
+    prepare(device)
+    if device.type == "cuda" and (free := torch.cuda.mem_get_info(device)[0]) < ROOM_BYTES:
+        raise MemoryError(f"only {free / 1e9:.2g} GB of the GPU's memory are free")
+    sizes = dict.fromkeys((min(int(batch_size), LARGEST_CHECKED), 1)) if device.type == "cuda" else (int(batch_size),)
+    cases = [with_reference(each, size, kind) for each in ARCHITECTURES[kind] for size in sizes]
+
+    def alone(step: str, tolerance: float) -> None:
+        for case, wanted in cases:
+            compare(case, one_by_one(case, step, device), wanted, tolerance)
+
+    def together(layer: type[GroupedHidden]) -> None:
+        for case, wanted in cases:
+            check_group(case, wanted, layer, device)
+
+    def fused() -> None:
+        if device.type == "cuda" and (missing := missing_for_triton()):
+            raise Wrong(f"Triton needs {missing}")
+        if int(batch_size) > LARGEST_BATCH:
+            raise Wrong(f"it takes batches of at most {LARGEST_BATCH} images")
+        for shape in PRODUCTS:
+            check_products(*shape, device=device)
+        if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > LARGE_BYTES:
+            check_products(*LARGE_PRODUCT, device=device, rows=64)
+        together(FusedHidden)
+
+    yield "autograd", _problem(lambda: alone("autograd", OF_LIBRARY * TOLERANCE))
+    yield "manual", _problem(lambda: alone("manual", TOLERANCE))
+    yield "grouped", _problem(lambda: together(GroupedHidden))
+    yield "fused", _problem(fused)
+
+
+def with_reference(architecture: tuple[int, int, int, int], batch_size: int, kind: str) -> tuple[Case, Run]:
+    """A case, and the run of it by autograd in double precision on the CPU."""
+    n_batches = min(8, max(2, IMAGES[kind] // batch_size))
+    found = []
+    for seed in range(TRIES):
+        case, margins = case_of(architecture, batch_size, n_batches, seed), [1.0]
+
+        def make(weights: net.Weights, margins: list[float] = margins) -> Any:
+            step = AutogradStep({name: weight.double() for name, weight in weights.items()}, **LEARNING)
+
+            def learn(pixels: Tensor, labels: Tensor) -> Tensor:
+                margins.append(_margin(step.weights, pixels))
+                return step(pixels, labels)
+
+            return SimpleNamespace(learn=learn, finish=step.finish)
+
+        wanted = _alone(case, torch.device("cpu"), make, torch.float64)
+        found.append((min(margins), case, wanted))
+        if min(margins) > MARGIN:
+            break
+    _, case, wanted = max(found, key=lambda one: one[0])
+    return case, wanted
+
+
+@torch.inference_mode()
+def _margin(weights: net.Weights, pixels: Tensor) -> float:
+    """How close a unit comes to its kink, relative to the largest of its layer."""
+    channels = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"])
+    units = F.linear(channels.relu().flatten(1), weights["hidden.weight"], weights["hidden.bias"])
+    return min(float(layer.abs().min() / layer.abs().max()) for layer in (channels, units))
+
+
+def case_of(architecture: tuple[int, int, int, int], batch_size: int, n_batches: int, seed: int) -> Case:
+    """Whole batches and one that is not full; a network with fewer images, one with none."""
+    random = np.random.default_rng((batch_size, seed))
+    n = n_batches * batch_size - batch_size // 4
+    names = ("n_conv_layer", "kernel_size", "n_hidden_layer")
+    params, side = dict(zip(names, architecture[1:], strict=True)) | LEARNING, architecture[0]
+    images = torch.from_numpy(random.integers(0, 256, (n + batch_size, side, side), np.uint8))
+    labels = torch.from_numpy(random.integers(0, CLASSES, n + batch_size))
+    orders = [{0: random.permutation(n), 1: random.permutation(n)[batch_size // 2 + 1 :]} for _ in range(EPOCHS)]
+    return Case(params, batch_size, images, labels, orders)
+
+
+def one_by_one(case: Case, step: str, device: torch.device) -> Run:
+    """The networks of a case by the step of that name."""
+
+    def make(weights: net.Weights) -> Any:
+        there = {name: _strided(weight, device) for name, weight in weights.items()}
+        step_there = make_step(step, there, case.shape, batch_size=case.batch_size, **LEARNING)
+        return SimpleNamespace(learn=step_there, finish=step_there.finish)
+
+    return _alone(case, device, make, torch.float32)
+
+
+def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any], dtype: torch.dtype) -> Run:
+    pixels = net.normalised(case.images.to(device), WHITE) if dtype == torch.float32 else _exact(case.images)
+    labels, losses, weights = case.labels.to(device), [dict[int, float]() for _ in case.orders], {}
+    for number in case.orders[0]:
+        step = make(case.initial(number))
+        for epoch, orders in enumerate(case.orders):
+            batches = torch.from_numpy(orders[number]).to(device).split(case.batch_size)
+            losses[epoch][number] = float(sum(step.learn(pixels[batch], labels[batch]) for batch in batches))
+        weights[number] = _on_cpu(step.finish())
+    return Run(losses, weights)
+
+
+def grouped(
+    case: Case, layer: type[GroupedHidden], device: torch.device, *, replayed: bool = False, wild: bool = False
+) -> Run:
+    """The networks of a case together. wild: one of them learns from images that are not numbers."""
+    images = case.images.to(device)
+    if wild:
+        images = net.normalised(images, WHITE)
+        images[-case.batch_size :] = torch.nan
+    initial = (
+        {name: _strided(weight, device) for name, weight in case.initial(number).items()} if number != ABSENT else None
+        for number in range(N_NETWORKS)
+    )
+    step = GroupedStep(
+        initial, images, case.labels.to(device), n_networks=N_NETWORKS, batch_size=case.batch_size, white=WHITE,
+        n_batches=-(-len(images) // case.batch_size), layer=layer, **LEARNING,
+    )  # fmt: skip
+    learn = step.replayed() if replayed else step
+    losses = []
+    for orders in case.orders:
+        if wild:
+            orders = {**orders, 1: np.arange(len(images) - case.batch_size, len(images))}
+        step.begin(orders)
+        for _ in range(-(-max(map(len, orders.values())) // case.batch_size)):
+            learn()
+        sums = step.losses()
+        losses.append({number: sums[number] for number in orders})
+    return Run(losses, {number: _on_cpu(step.finish(number)) for number in range(N_NETWORKS) if number != ABSENT})
+
+
+def check_group(case: Case, wanted: Run, layer: type[GroupedHidden], device: torch.device) -> None:
+    """Raises Wrong."""
+    eager = grouped(case, layer, device)
+    compare(case, eager, wanted, TOLERANCE)
+    initial = case.initial(IDLE)
+    if not all(torch.equal(eager.weights[IDLE][name], initial[name]) for name in initial):
+        raise Wrong("a network without images has changed")
+    if not grouped(case, layer, device, replayed=True).has_bits_of(eager):
+        raise Wrong("the replayed graph has other bits than the step")
+    before = allocated(device)
+    if not grouped(case, layer, device, replayed=True).has_bits_of(eager):
+        raise Wrong("a second run has other bits than the first")
+    if (kept := allocated(device) - before) > 0:
+        raise Wrong(f"{kept} bytes of memory are not given back")
+    wild = grouped(case, layer, device, replayed=True, wild=True)
+    for number in (0, IDLE):
+        if not all(torch.equal(wild.weights[number][name], eager.weights[number][name]) for name in initial):
+            raise Wrong("a network that is not a number changes its neighbours")
+
+
+def compare(case: Case, found: Run, wanted: Run, tolerance: float) -> None:
+    """Raises Wrong where a loss or a weight differs by more than the tolerance, or is not a number."""
+    for epoch, losses in enumerate(wanted.losses):
+        for number, loss in losses.items():
+            differ = abs(found.losses[epoch][number] - loss) / abs(loss)
+            if not differ <= tolerance:
+                raise Wrong(f"the loss of epoch {epoch + 1} differs by {differ:.1g}")
+    for number, weights in wanted.weights.items():
+        initial = case.initial(number)
+        for name, weight in weights.items():
+            change = float((weight - initial[name].double()).abs().max())
+            differ = float((found.weights[number][name].double() - weight).abs().max()) / change
+            if not differ <= tolerance:
+                raise Wrong(f"{name} differs by {differ:.1g} of its change")
+
+
+def check_products(
+    n_networks: int, n_features: int, n_units: int, n_batch: int, *, device: torch.device, rows: int | None = None
+) -> None:
+    """Each kernel against its formulas in float64; a network whose rate is 0 stays as it is. Raises Wrong.
+
+    rows: all weights but the last of this many features are 0, and only these are compared.
+    """
+    from mnist_nn.steps.triton_kernel import forward, learn, parts_of
+
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(n_networks, *shape, generator=generator).to(device)
+
+    part = slice(n_features - (rows or n_features), n_features)
+    weights, velocity = (torch.zeros(n_networks, n_features, n_units, device=device) for _ in range(2))
+    features, derivatives = (torch.zeros(n_networks, n_features, n_batch, device=device) for _ in range(2))
+    for each in (weights, velocity, features):
+        each[:, part] = normal(part.stop - part.start, each.shape[2])
+    delta, momentum, minus_rate = normal(n_batch, n_units), normal().abs(), -normal().abs()
+    if n_networks > 1:
+        momentum[1], minus_rate[1], delta[1] = 1, 0, 0
+    w, v, x, d = (each.double() for each in (weights[:, part], velocity[:, part], features[:, part], delta))
+    new_v = momentum.double()[:, None, None] * v + x @ d
+    new_w = w + minus_rate.double()[:, None, None] * new_v
+    n_parts, _ = parts_of(n_features, n_units)
+    sums, out = (delta.new_full((*n, *delta.shape), torch.nan) for n in ((n_parts,), ()))
+    _close("forward", forward(weights, features, sums, out), x.mT @ w)
+    kept = [each[1:2].clone() for each in (weights, velocity)] if n_networks > 1 else []
+    learn(weights, velocity, features, delta, derivatives, momentum, minus_rate)
+    _close("derivatives", derivatives[:, part], w @ d.mT if n_networks == 1 else _but(w @ d.mT, 1))
+    _close("velocity", velocity[:, part], new_v)
+    _close("weights", weights[:, part], new_w)
+    if kept and not (torch.equal(weights[1:2], kept[0]) and torch.equal(velocity[1:2], kept[1])):
+        raise Wrong("the kernel changes a network whose rate is 0")
+
+
+def _but(products: Tensor, number: int) -> Tensor:
+    products[number] = 0
+    return products
+
+
+def _close(name: str, found: Tensor, wanted: Tensor) -> None:
+    differ = float((found.double() - wanted).abs().max() / wanted.abs().max())
+    if not differ <= 1e-5:
+        raise Wrong(f"the kernel's {name} of {tuple(found.shape)} differ by {differ:.1g}")
+
+
+def allocated(device: torch.device) -> int:
+    """Bytes of tensors that are there."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return torch.cuda.memory_allocated(device)
+    tensors = [each for each in gc.get_objects() if type(each) is Tensor]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+def _problem(tried: Callable[[], None]) -> str:
+    """What is wrong with it, "" for nothing."""
+    try:
+        tried()
+    except Wrong as wrong:
+        return str(wrong)
+    except Exception as error:  # of a library that is broken, or of the device
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""
+
+
+def _exact(images: Tensor) -> Tensor:
+    return net.normalised(images, WHITE).double()
+
+
+def _strided(weight: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device, in the same order in memory."""
+    return torch.empty_strided(weight.shape, weight.stride(), device=device).copy_(weight)
+
+
+def _on_cpu(weights: Mapping[str, Tensor]) -> net.Weights:
+    return {name: weight.detach().cpu().clone() for name, weight in weights.items()}

@@ -1,0 +1,146 @@
+"""The self-check of the training steps finds every fault that is put in, and trusts what has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from common.selfcheck import Verdict, run  # noqa: E402
+from common.trial import Outcome, Result, Trial  # noqa: E402
+from mnist_nn import trust  # noqa: E402
+from mnist_nn.compiler import missing_for_triton  # noqa: E402
+from mnist_nn.objective import BaggingObjective  # noqa: E402
+from mnist_nn.steps import choose  # noqa: E402
+from mnist_nn.training import Trained  # noqa: E402
+from mnist_nn.trust import CHECKED, mixed_ways, trusted_ways  # noqa: E402
+
+CUDA = torch.device("cuda", 0)
+NETWORK = dict(n_conv_layer=4, kernel_size=5, n_hidden_layer=30, learning_rate=0.01, momentum=0.5)
+
+
+def verdict_with(
+    fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, until: str, limit_s: float = 120
+) -> Verdict:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return run("tests.mnist_nn.faults", fault, str(folder), until, limit_s=limit_s)
+
+
+@pytest.mark.slow
+def test_what_has_no_fault_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = verdict_with("none", tmp_path, monkeypatch, until="fused")
+    assert verdict.problem == "" and all(map(verdict.trusts, CHECKED))
+
+
+@pytest.mark.parametrize(
+    ("fault", "way", "problem"),
+    [
+        ("tf32 in autograd", "autograd", "differs by"),
+        ("tf32 in products", "grouped", "differs by"),
+        ("race", "grouped", "other bits"),
+        ("stale graph", "grouped", "the replayed graph has other bits"),
+        ("leak", "grouped", "bytes of memory are not given back"),
+        ("neighbours", "grouped", "changes its neighbours"),
+        pytest.param("tf32 in kernels", "fused", "the kernel's forward", marks=pytest.mark.slow),
+        pytest.param("mask of units", "fused", "the kernel's derivatives", marks=pytest.mark.slow),
+        pytest.param("mask of features", "fused", "the kernel's derivatives", marks=pytest.mark.slow),
+        pytest.param("mask of images", "fused", "the kernel's forward", marks=pytest.mark.slow),
+        pytest.param("crash", "fused", "killed by SIGSEGV after 'grouped'", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_is_found(fault: str, way: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = verdict_with(fault, tmp_path, monkeypatch, until=way)
+    assert problem in verdict.problem and not verdict.trusts(way)
+    assert all(verdict.trusts(plainer) for plainer in CHECKED[: CHECKED.index(way)])
+
+
+@pytest.mark.slow
+def test_a_hang_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, the limit is the only thing that ends it."""
+    verdict = verdict_with("hang", tmp_path, monkeypatch, until="fused", limit_s=40)
+    assert "no answer within 40 s" in verdict.problem and not verdict.trusts("fused")
+
+
+# What is made of a verdict
+
+
+@pytest.fixture
+def verdict(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what the check of this machine finds."""
+
+    def found(**findings: str) -> None:
+        trusted_ways.cache_clear()
+        monkeypatch.setattr(trust, "verdict_of", lambda *_: Verdict(findings, "" if findings else "killed by SIGSEGV"))
+
+    yield found
+    trusted_ways.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("findings", "step", "says"),
+    [
+        (dict(autograd="", manual="", grouped="", fused=""), "grouped", ""),
+        (dict(autograd="", manual="", grouped="", fused="no gcc"), "grouped", "the Triton kernels failed their check"),
+        (dict(autograd="", manual="", grouped="other bits"), "manual", "(grouped: other bits): 'manual' is used"),
+        (dict(autograd="", manual="differs"), "autograd", "(manual: differs): 'autograd' is used"),
+        (dict(autograd="differs", manual="differs"), "autograd", "(autograd: differs): 'autograd' is used"),
+        ({}, "autograd", "(killed by SIGSEGV): 'autograd' is used"),
+    ],
+)
+def test_auto_takes_the_fastest_step_that_is_trusted(
+    verdict: Any, caplog: pytest.LogCaptureFixture, findings: dict[str, str], step: str, says: str
+) -> None:
+    verdict(**findings)
+    for _ in range(2):
+        assert choose.step_for("auto", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == step
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(says) and says in "".join(warnings)
+    assert choose.step_for("deferred", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == "deferred"
+
+
+def test_what_is_asked_for_is_obeyed_with_a_warning(verdict: Any, caplog: pytest.LogCaptureFixture) -> None:
+    verdict(autograd="", manual="", grouped="other bits")
+    trust.warn_untrusted("manual", 10)
+    trust.warn_untrusted("auto", 10)
+    assert not any("as asked" in record.getMessage() for record in caplog.records)
+    trust.warn_untrusted("grouped", 10)
+    assert "--step grouped is used as asked" in caplog.records[-1].getMessage()
+    assert choose.step_for("grouped", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == "grouped"
+
+
+def test_a_result_of_a_gpu_says_how_it_was_computed() -> None:
+    trained = Trained({}, (1.0,), False, "fused")
+    for device, found in ((CUDA, {"way": 3.0}), (torch.device("cpu"), {})):
+        objective = BaggingObjective.__new__(BaggingObjective)
+        objective.device = device
+        assert objective._way(trained) == found
+
+
+def test_a_study_that_mixes_ways_says_so() -> None:
+    def outcome(key: str, **values: float) -> Outcome:
+        return Outcome(Trial(key, {}), Result(key, {"loss": 1.0, **values}))
+
+    one, other, cpu = outcome("a", way=3.0), outcome("b", way=0.0), outcome("c")
+    failed = Outcome(Trial("d", {}), Result("d", error="out of memory"))
+    for same in ([], [cpu, cpu], [one, one, failed], [failed]):
+        assert mixed_ways(same) == ""
+    assert mixed_ways([one, one, other]).endswith("2 by fused on a GPU, 1 by autograd on a GPU")
+    assert "1 by a CPU's steps" in mixed_ways([one, one, cpu])
+
+
+def test_what_triton_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no-such-compiler" in missing_for_triton()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "gcc or clang" in missing_for_triton()
+    (tmp_path / "gcc").touch(mode=0o755)
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    assert "python3-dev" in missing_for_triton()
+    (tmp_path / "Python.h").touch()
+    assert missing_for_triton() == ""

@@ -25,7 +25,7 @@ LIBRARIES = {  # variable that says where a library keeps things: our folder for
     "CUPY_CACHE_DIR": "cupy",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
-CHOSEN, CHOSEN_LOCAL = "SEARCH_CACHE", "SEARCH_LOCAL"  # what a process has chosen, for those that it starts
+FRESH, FRESH_LOCAL = "SEARCH_CACHE", "SEARCH_LOCAL"  # a fresh folder, for the processes that its maker starts
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def private_folder(local: bool = False) -> Path:
     Raises:
         OSError: if not even a fresh one can be made.
     """
-    variable = CHOSEN_LOCAL if local else CHOSEN
+    variable = FRESH_LOCAL if local else FRESH
     inherited = os.environ.get(variable, "")
     if inherited and not _flaw(Path(inherited), 0o077):
         return Path(inherited)
@@ -53,13 +53,12 @@ def private_folder(local: bool = False) -> Path:
         candidates[:0] = [Path(home) / NAME for home in homes if os.path.isabs(home)]
     for chosen in candidates:
         if not (flaw := _flaw(chosen, 0o077)):
-            break
+            return chosen
         log.warning("%s is not used to keep compiled code or locks: %s", chosen, flaw)
-    else:
-        chosen = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
-        atexit.register(shutil.rmtree, chosen, ignore_errors=True)
-    os.environ[variable] = str(chosen)
-    return chosen
+    fresh = tempfile.mkdtemp(prefix=f"{NAME}-")
+    atexit.register(shutil.rmtree, fresh, ignore_errors=True)
+    os.environ[variable] = fresh
+    return Path(fresh)
 
 
 def set_cache_variables() -> None:

@@ -16,11 +16,13 @@ from common.engine import node
 from common.engine.progress import start_logging
 from common.errors import Exit, StorageError, UsageError
 from common.experiment import Experiment
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 
 
 def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the experiment that the command line describes, and exit with its status."""
+    outlive_readers()
     status = main(experiment, sys.argv[1:] if arguments is None else arguments)
     sys.stdout.flush()
     sys.exit(int(status))

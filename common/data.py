@@ -3,6 +3,8 @@
 import sys
 
 from common.images import main
+from common.output import outlive_readers
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

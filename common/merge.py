@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import Exit, UsageError
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace, setting
 from common.storage.history import History, read_study, require_same_study
 from common.storage.journal import Journal
@@ -68,4 +69,5 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

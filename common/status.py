@@ -17,6 +17,7 @@ from pathlib import Path
 
 from common.engine.progress import duration
 from common.errors import Exit, UsageError, printable
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace, setting
 from common.storage.history import History, read_study
 from common.storage.journal import is_running, repair
@@ -85,4 +86,5 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from common.cluster.devices import visible_gpus
-from common.cluster.process import die_with
+from common.cluster.process import die_with, require_linux
 from common.errors import Exit, UsageError
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from jit.private import set_cache_variables
 from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = from_namespace(Settings, parser.parse_args(arguments))
         from mnist_nn.parallel.process import check_machine, run
 
+        require_linux()
         set_cache_variables()
         problem = ""
         try:
@@ -88,4 +90,5 @@ def _child(settings: Settings, place: Place, address: Address, name: str, parent
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

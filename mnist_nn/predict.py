@@ -15,6 +15,7 @@ import numpy as np
 
 from common.errors import Exit, UsageError
 from common.images import N_CLASSES
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace, setting
 from common.storage.files import written_whole
 from mnist_nn.images import Frame, read_image
@@ -125,4 +126,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from common.cluster.process import die_with
+from common.cluster.process import die_with, require_linux
 from common.cluster.transport import LocalTransport, Transport
 from common.errors import UsageError
 from jit.private import set_cache_variables
@@ -55,8 +55,9 @@ def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.
     silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
 
     Raises UsageError where mpirun or srun started several processes that cannot see each other (each
-    would run the whole study), and where the number of ranks is not `expect_nodes`.
+    would run the whole study), where the number of ranks is not `expect_nodes`, and elsewhere than on Linux.
     """
+    require_linux()
     set_cache_variables()
     if launch.launcher:
         # MPI ends a rank whose daemon died only while the rank talks to it, which it may never do again.

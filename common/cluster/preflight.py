@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.cluster.devices import CPU, free_memory, usable_cores
+from common.cluster.transport import Transport
 from common.errors import UsageError
 from common.trial import Place
 
@@ -60,6 +61,30 @@ def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -
         pinned=affinity == 1 < cores_there,
         memory=free_memory(),
         versions=versions,
+    )
+
+
+def widen_binding(transport: Transport, launcher: str) -> str:
+    """Use all cores of the launcher's daemon where it bound this rank more narrowly than itself, and is alone here.
+
+    Open MPI binds each rank to one core, for programs that have as many ranks as cores. Its daemon runs on the job's
+    share of the host, so no other job's cores are taken. A binding by srun is left: its daemon may use the whole host.
+
+    Returns what was done, "" for nothing. To be called by all ranks, before they look at their cores.
+    """
+    hosts = transport.broadcast(transport.gather(socket.gethostname()))
+    if launcher not in ("mpirun", "prterun", "mpiexec") or hosts.count(hosts[transport.rank]) > 1:
+        return ""
+    try:
+        own, daemon = os.sched_getaffinity(0), os.sched_getaffinity(os.getppid())
+        if not own < daemon:
+            return ""
+        os.sched_setaffinity(0, daemon)
+    except OSError:
+        return ""
+    return (
+        f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used "
+        "(--keep-binding leaves it)"
     )
 
 

@@ -36,6 +36,7 @@ from common.doctor.checks import (
 from common.engine.node import RunOptions, versions_of
 from common.errors import Exit, UsageError
 from common.images import Source
+from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from common.trial import Place
 
@@ -163,6 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
             print(f"{PROG}: {error}", file=sys.stderr)
         return Exit.USAGE if launch.rank == 0 else Exit.DONE
     try:
+        if not options.keep_binding:
+            preflight.widen_binding(transport, launch.launcher)  # as the run will do
         return run(transport, launch, options, source)
     except Exception:
         traceback.print_exc()
@@ -170,4 +173,5 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

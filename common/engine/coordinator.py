@@ -77,6 +77,7 @@ class Coordinator:
     grace: seconds that running trials are left once the job is told to stop.
     end: Unix time by which all work must be done; a batch that would not be, by the running estimate of
         seconds per cost, is not begun.
+    started: when this run did, by the monotonic clock.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class Coordinator:
         split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch],
         grace: float = 30.0,
         end: float | None = None,
+        started: float = 0.0,
     ):
-        self._study, self._journal, self._tell = study, journal, tell
+        self._study, self._journal, self._tell, self._started = study, journal, tell, started
         self._cost, self._split_batch = cost, split_batch
         self._slots = {slot: _SlotState(place) for slot, place in slots.items()}
         self._idle = dict.fromkeys(self._slots)  # ordered, so that those idle longest come first
@@ -225,7 +227,10 @@ class Coordinator:
     def _drain(self, number: int) -> None:
         if self.stopped_by is not None:
             return
-        log.warning("%s: running trials may finish within %g s", signal.Signals(number).name, self._grace)
+        name = signal.Signals(number).name
+        log.warning("%s: running trials may finish within %g s; run the same command to continue", name, self._grace)
+        # Now, as Open MPI's mpirun kills its ranks a quarter of a second after SIGTERM. A later end takes its place.
+        self._journal.note(end={"complete": False, "seconds": round(time.monotonic() - self._started, 3)})
         self.stopped_by = number
         self._stop_at = time.monotonic() + self._grace
         self._queue.clear()

@@ -18,7 +18,8 @@ from pathlib import Path
 import cloudpickle
 
 from common.cluster.devices import CPU, Device, choose
-from common.cluster.preflight import Node, check, survey
+from common.cluster.launch import launched
+from common.cluster.preflight import Node, check, survey, widen_binding
 from common.cluster.shared_arrays import SharedArrays, specs_of
 from common.cluster.slurm import end_of_job
 from common.cluster.transport import Transport
@@ -79,6 +80,7 @@ class RunOptions:
         flag="--heartbeat-timeout/--silence",
     )  # fmt: skip
     expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
+    keep_binding: bool = setting(False, "leave a rank on the cores that mpirun has bound it to")
     allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
     allow_mixed_versions: bool = setting(
         False, "run although nodes have different versions of this package or of libraries"
@@ -115,6 +117,9 @@ def run(
         devices: list[Device] = []
         note, packed = "", b""
         problem = None
+        widened = "" if options.keep_binding else widen_binding(transport, launched().launcher)
+        if widened and transport.rank == 0:
+            log.info(widened)
         try:
             devices, note = (
                 ([CPU], "") if options.workers == 0 else choose(options.gpu, options.workers, options.threads)
@@ -213,7 +218,7 @@ def _lead(
     end = end_of_job()
     end = None if end is None else end - options.walltime_margin
     coordinator = Coordinator(
-        study, journal, transport.send, slots, experiment.cost, experiment.split_batch, options.grace, end
+        study, journal, transport.send, slots, experiment.cost, experiment.split_batch, options.grace, end, started
     )
     journal.note(run={
         "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
@@ -229,11 +234,10 @@ def _lead(
         loop(transport, agent, Leader(coordinator, progress, study))
     finally:
         progress.close()
-    seconds = time.monotonic() - started
     outcomes = study.outcomes()
     failed = [outcome for outcome in outcomes if outcome.result.failed]
     if not study.finished:
-        journal.note(end={"complete": False, "seconds": round(seconds, 3)})
+        journal.note(end={"complete": False, "seconds": round(time.monotonic() - started, 3)})
         if study.n_open == 0:
             print(f"shard {options.shard} is done: {study.n_done} trials in {journal.folder}")
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
@@ -245,10 +249,11 @@ def _lead(
         log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
     if report:
-        print(f"time taken: {duration(seconds)}")
         experiment.report(outcomes, data, journal.folder)
+    seconds = time.monotonic() - started
     journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
     if report:
+        print(f"time taken: {duration(seconds)}")
         print(f"results: {journal.folder}")
     for outcome in failed:
         result = outcome.result

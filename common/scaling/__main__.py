@@ -22,6 +22,7 @@ from statistics import median
 
 from common.engine.progress import duration
 from common.errors import Exit, UsageError
+from common.output import outlive_readers
 from common.scaling.timings import RunTiming, read
 from common.settings import Parser, add_settings, from_namespace, setting
 from common.storage.table import write_table
@@ -117,4 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

@@ -38,6 +38,7 @@ class History:
     results: dict[str, Result] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
+    open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
 
@@ -250,8 +251,12 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         )
     elif "run" in record:
         history.runs.append(dict(record["run"]))
+        history.open = True
     elif "end" in record:
+        if not history.open and history.ends:  # the run was told to stop, and now it has
+            history.ends.pop()
         history.ends.append(dict(record["end"]))
+        history.open = False
         history.complete = bool(record["end"]["complete"])
     elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has neither key nor run nor end")

@@ -148,6 +148,10 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
     job.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert job.poll() is None, "running trials may finish"
+    deadline = time.monotonic() + 20
+    while '"end":{"complete":false' not in (tmp_path / "journal.jsonl").read_text().splitlines()[-1]:
+        assert time.monotonic() < deadline, "the journal is ended at once, as the launcher may not wait"
+        time.sleep(0.02)
     before = len(journal_lines(tmp_path))
     job.send_signal(signal.SIGTERM)
     _, stderr = job.communicate(timeout=20)

@@ -11,6 +11,8 @@ from subprocess import Popen
 
 import pytest
 
+from common.errors import Exit
+from common.storage.history import read_journal
 from tests.helpers import alive, family, start, wait_for_lines
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
@@ -59,3 +61,16 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     while left := alive(members):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.05)
+
+
+def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> None:
+    """The first end is written when the signal comes, as the launcher may not wait; the second is the true one."""
+    for n in (2, 12):
+        job = start(tmp_path, "40", "--seconds", "0.2")
+        wait_for_lines(tmp_path, n)
+        job.send_signal(signal.SIGTERM)
+        _, stderr = job.communicate(timeout=60)
+        assert job.returncode == Exit.STOPPED and stderr.count("run the same command to continue") == 2
+    assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 4
+    history = read_journal(tmp_path)
+    assert history is not None and len(history.ends) == len(history.runs) == 2

@@ -32,6 +32,7 @@ from common.cluster.transport import LocalTransport
 from common.engine.coordinator import LATENCY, Coordinator
 from common.engine.messages import Returned, Run
 from common.engine.node import RunOptions, run
+from common.engine.queue import Costs
 from common.engine.study import Study
 from common.experiment import Experiment, one_round, per_trial
 from common.settings import setting
@@ -141,7 +142,7 @@ def simulate(n_slots: int, per_slot: int) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
-        coordinator = Coordinator(study, journal, tell, places, lambda trial: 1.0)
+        coordinator = Coordinator(study, journal, tell, places, Costs(lambda trial: 1.0))
         spent, messages = 0.0, 0
         coordinator.step()
         while not coordinator.finished:
@@ -151,7 +152,7 @@ def simulate(n_slots: int, per_slot: int) -> str:
                 arrived.append(heapq.heappop(events))
             start = time.perf_counter()
             for _, _, slot, trial, seconds in arrived:
-                result = Result(trial.key, {"y": 0.0}, seconds=seconds, place=places[slot])
+                result = Result(trial.key, {"y": 0.0}, seconds=seconds)
                 coordinator.handle(slot[0], Returned(slot[1], (result,), 1))
             coordinator.step()
             elapsed = time.perf_counter() - start

@@ -39,7 +39,7 @@ def tolerance_of(multiclass: str, C: float) -> float:
 def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str, memory: int) -> Counts:
     folds, counts = splits(len(y)), {}
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, len(PENALTIES), FOLDS, memory)
+    plan = choose_plan(samples, multiclass, len(PENALTIES) * FOLDS, memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
         for tolerance in (1e-3, 1e-7):

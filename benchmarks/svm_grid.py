@@ -60,7 +60,7 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
     begin = time.process_time()
     folds, errors = splits(len(y)), {}
     samples = prepare(x, y)
-    plan = choose_plan(samples, "ovo", len(PENALTIES), FOLDS, memory)
+    plan = choose_plan(samples, "ovo", len(PENALTIES) * FOLDS, memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
         for f, points in enumerate(solve_gamma(samples, gamma, PENALTIES, folds, plan, distances)):

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from common.experiment import Experiment, one_round, per_trial
     from common.settings import setting
     from common.studies import StudyError, evaluate, run_study
-    from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
+    from common.trial import Batch, NoRoom, Outcome, Result, Search, Trial, seed_of
 
 __all__ = [
     "Batch",
     "Experiment",
+    "NoRoom",
     "Outcome",
     "Result",
     "RunOptions",
@@ -62,7 +63,7 @@ _HOME = {
     "common.experiment": ("Experiment", "one_round", "per_trial"),
     "common.settings": ("setting",),
     "common.studies": ("StudyError", "evaluate", "run_study"),
-    "common.trial": ("Batch", "Outcome", "Result", "Search", "Trial", "seed_of"),
+    "common.trial": ("Batch", "NoRoom", "Outcome", "Result", "Search", "Trial", "seed_of"),
 }
 
 

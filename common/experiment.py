@@ -19,15 +19,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.storage.table import write_trials
-from common.trial import Batch, Outcome, Result, Search, Trial
+from common.trial import Batch, NoRoom, Outcome, Result, Search, Trial
 
 Data = Mapping[str, np.ndarray]
-Objective = Callable[[Batch], Iterator[Result]]
+Objective = Callable[[Batch], Iterator[Result | NoRoom]]
 
 
 class Experiment(ABC):
@@ -55,8 +56,9 @@ class Experiment(ABC):
         device: "cpu", or "cuda" for the one GPU that this process can see.
         data: read-only views of what `data()` returned.
 
-        A trial that cannot be evaluated here is a Result with an `error`: it is tried once more, elsewhere if
-        there is another slot, then recorded as failed. An exception does the same, at the price of the worker.
+        A trial that failed is a Result with an `error`: it is tried once more, elsewhere if there is another slot,
+        then recorded as failed. An exception does the same, at the price of the worker. A trial that this slot has no
+        room for is a `NoRoom`: where it fits no other slot either, it is left open.
         """
 
     def scratch(self, device: str, data: Data, workers: int) -> Mapping[str, Spec]:
@@ -80,32 +82,55 @@ class Experiment(ABC):
         return 1.0
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
-        """The parts of a batch, in its order, for when there are fewer batches than slots to keep busy.
+        """The smallest parts of a batch, in its order, for when a slot would be idle otherwise.
 
-        Parts are evaluated apart, so what the batch would share is computed once for each. Its results must
+        Parts are evaluated apart, so what the batch shares (`shared_cost`) is computed once for each. Its results must
         not depend on that.
         """
         return [batch]
+
+    def shared_cost(self, batch: Batch, workers: int) -> float:
+        """What the trials of a batch have in common, in the unit of `cost`; asked where `split_batch` divides it.
+
+        It is computed again for each part. Where it is 0 a batch is divided as soon as there are two slots; where it
+        is not, as late as possible. The default is the cost of the costliest trial.
+
+        Args:
+            batch: trials that are evaluated together.
+            workers: the most that a node of this job has.
+        """
+        return max(map(self.cost, batch))
+
+    def memory_bytes(self, trial: Trial, data: Data) -> int:
+        """About how much memory a CPU worker needs for this trial, in bytes; 0 where that is not known.
+
+        So that a start can say how many workers fit. Called on rank 0; must not import heavy libraries.
+        """
+        return 0
 
     def n_trials(self) -> int | None:
         """How many trials the study will have, for the progress bar; None when it cannot be known."""
         return None
 
-    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         """Tables, figures and printed summary, on rank 0, of a finished study.
 
-        outcomes: every trial, search by search in the order asked; failed ones too.
+        Args:
+            outcomes: every trial, search by search in the order asked; failed ones too.
+            conclusions: what each search returned, in their order.
+            data: what `data()` returned.
+            folder: results folder.
         """
         write_trials(folder / "trials.csv", outcomes)
 
 
-def per_trial(function: Callable[[Trial], Mapping[str, float] | Result]) -> Objective:
-    """An objective from a function of one trial, which returns its values or a whole Result."""
+def per_trial(function: Callable[[Trial], Mapping[str, float] | Result | NoRoom]) -> Objective:
+    """An objective from a function of one trial, which returns its values, or a whole Result, or NoRoom."""
 
-    def objective(batch: Batch) -> Iterator[Result]:
+    def objective(batch: Batch) -> Iterator[Result | NoRoom]:
         for trial in batch:
             returned = function(trial)
-            yield returned if isinstance(returned, Result) else Result(trial.key, dict(returned))
+            yield returned if isinstance(returned, Result | NoRoom) else Result(trial.key, dict(returned))
 
     return objective
 

@@ -25,7 +25,7 @@ from common.engine.study import Study
 from common.engine.worker import evaluated
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective
-from common.trial import Outcome, Result
+from common.trial import NoRoom, Outcome, Result
 
 
 class StudyError(RuntimeError):
@@ -100,6 +100,9 @@ def evaluate(
 
     Returns:
         Every trial with its result, search by search in the order asked.
+
+    Raises:
+        UsageError: for a trial that this process has no room for.
     """
     if objective is None:
         objective = experiment.sharing_objective(device, experiment.data(), NOTHING)
@@ -109,6 +112,8 @@ def evaluate(
     batches = study.start()
     while batches:
         for result in evaluated(objective, batches.pop(0)):
+            if isinstance(result, NoRoom):
+                raise UsageError(f"trial {result.key} has no room here: {result.reason}")
             batches += study.record(result)
     return study.outcomes()
 

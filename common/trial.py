@@ -2,7 +2,7 @@
 
 A *trial* is one point to evaluate. A *result* is what became of it; an *outcome* is both. A *batch* is a tuple of
 trials that one worker evaluates together because they share work. A *search* is a generator that yields
-rounds of batches and is sent the results of each round, in the order it asked.
+rounds of batches and is sent the results of each round, in the order it asked. What it returns is its conclusion.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one trial.
+    """What became of one trial. An objective says values, arrays and error; the engine adds the others.
 
     values: named scalars; infinity is a value (a diverged fit), NaN is a failure.
     arrays: named arrays; once journaled they are read from disk when looked at.
@@ -79,6 +79,18 @@ class Result:
         return float("nan") if self.failed else self.values[name]
 
 
+@dataclass(frozen=True)
+class NoRoom:
+    """What an objective says of a trial that this slot has no room for, though a slot elsewhere may have.
+
+    The trial is tried on slots of other ranks and devices. Where it fits none of them it is left open: the same
+    command runs it once there are slots that can.
+    """
+
+    key: str
+    reason: str
+
+
 class Outcome(NamedTuple):
     """A trial with its result."""
 
@@ -87,7 +99,7 @@ class Outcome(NamedTuple):
 
 
 Batch = tuple[Trial, ...]
-Search = Generator[Sequence[Batch], list[Result], None]
+Search = Generator[Sequence[Batch], list[Result], Any]  # what it returns is its conclusion
 
 
 def seed_of(root: int, key: str) -> np.random.SeedSequence:

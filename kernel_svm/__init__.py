@@ -4,7 +4,7 @@ What the points of a grid have in common is computed once: squared distances for
 C, folds and class pairs; and each C starts from what the smaller ones have found (see `path.py`).
 
     samples = prepare(x, y)
-    plan = choose_plan(samples, "ovo", n_penalties, n_folds, memory)       # log str(plan)
+    plan = choose_plan(samples, "ovo", n_points, memory)                   # log str(plan)
     distances = squared_distances(samples) if plan.distances else None     # may lie in shared memory
     for gamma in gammas:
         points = solve_gamma(samples, gamma, penalties, folds, plan, distances)   # [fold][C]

@@ -203,7 +203,7 @@ def fit(
     Raises ValueError for unusable input, MemoryError if the least that is needed does not fit.
     """
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, 1, 1, memory)
+    plan = choose_plan(samples, multiclass, 1, memory)
     return fit_samples(samples, C, gamma, plan, None, None, tolerance, max_iter)
 
 

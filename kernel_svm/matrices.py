@@ -78,11 +78,12 @@ class NodeMatrices:
 
 
 def keep(
-    samples: Samples, multiclass: str, n_penalties: int, memory: int, buffers: SharedBuffers, sharers: int
+    samples: Samples, multiclass: str, n_points: int, memory: int, buffers: SharedBuffers, sharers: int
 ) -> Matrices:
     """The matrices of the fastest plan for `memory` bytes per process.
 
-    buffers: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as the node had room for.
+    n_points: the most that are solved in one call. buffers: kernel matrices and `DISTANCES`, sized by
+    `layout.buffer_sizes`, as many as the node had room for.
     sharers: processes that share them. All use the memory that the first of them was given, so that all choose the
     same plan. Raises MemoryError as `choose_plan` does.
     """
@@ -92,7 +93,7 @@ def keep(
         memory = Pool(list(there.values())[:1]).agree(memory)
     while there:
         n_kernels = len(there.keys() - {DISTANCES})
-        plan = choose_plan(samples, multiclass, n_penalties, 1, memory, sharers, n_kernels, DISTANCES in there)
+        plan = choose_plan(samples, multiclass, n_points, memory, sharers, n_kernels, DISTANCES in there)
         names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
         lacking = next((name for name in names if not there[name].reserve()), None)
         if names and lacking is None:
@@ -100,6 +101,6 @@ def keep(
             return NodeMatrices(samples, plan, {name: there[name] for name in names})
         names = list(there)
         there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
-    plan = choose_plan(samples, multiclass, n_penalties, 1, memory)
+    plan = choose_plan(samples, multiclass, n_points, memory)
     log.info("%s", plan)
     return PrivateMatrices(samples, plan)

@@ -38,8 +38,7 @@ class Plan:
 def choose_plan(
     samples: Samples,
     multiclass: str,
-    n_penalties: int,
-    n_folds: int,
+    n_points: int,
     memory: int,
     sharers: int = 1,
     kernels: int = 1,
@@ -47,9 +46,9 @@ def choose_plan(
 ) -> Plan:
     """The fastest plan that fits ``memory`` bytes per process.
 
-    n_folds: folds that are solved in one call. sharers: processes of this node that share the squared
-    distances and, for one-vs-rest, kernel matrices, each counted with its part of them. kernels: kernel matrices
-    at most. distances: whether squared distances may be kept.
+    n_points: folds times values of C that are solved in one call at most. sharers: processes of this node that share
+    the squared distances and, for one-vs-rest, kernel matrices, each counted with its part of them. kernels: kernel
+    matrices at most. distances: whether squared distances may be kept.
     Raises MemoryError, which says what is needed, where not even the most frugal plan fits, and ValueError if
     ``multiclass`` is neither "ovo" nor "ovr".
     """
@@ -58,10 +57,10 @@ def choose_plan(
     part = 4 * width * width // sharers  # of a matrix of all samples
     if multiclass == "ovo":
         largest = sum(sorted(int(size) for size in samples.first[1:] - samples.first[:-1])[-2:])
-        solutions = 12 * width * (k - 1) * n_penalties * n_folds
+        solutions = 12 * width * (k - 1) * n_points
         base, kernel, kernels = 4 * largest**2, "pairs", 0
     else:
-        solutions = 12 * width * k * n_penalties * n_folds
+        solutions = 12 * width * k * n_points
         base, kernel = part, "whole"
     gathered = 8 * MAX_ACTIVE * min(MAX_ACTIVE, width)  # a gathered problem twice
     # Besides: solutions, blocks of K and of decision values, the samples.
@@ -83,9 +82,9 @@ def choose_plan(
     if need > memory or (kernel == "rows" and capacity < fewest):
         least = working + (4 * width * fewest if kernel == "rows" else base)
         raise MemoryError(
-            f"{multiclass} over {len(samples.place)} samples of {k} classes, {n_penalties} values of C and {n_folds} "
-            f"folds at once needs {_gb(least)} for each process, {_gb(memory)} are allowed: give more memory, "
-            f"use fewer processes or solve fewer folds at once"
+            f"{multiclass} over {len(samples.place)} samples of {k} classes, {n_points} points at once, needs "
+            f"{_gb(least)} for each process, {_gb(memory)} are allowed: give more memory, use fewer processes or solve "
+            "fewer folds at once"
         )
     text = {
         "pairs": "K of one class pair at a time",

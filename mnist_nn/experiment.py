@@ -78,10 +78,12 @@ class Bagging(ImageSettings):
         return (self._search(bootstrap) for bootstrap in range(self.n_bootstrap))
 
     def _search(self, bootstrap: int) -> Search:
-        """The cross-validation; then the refit of the best set, if one has a loss."""
-        best = best_set((yield from self._cross_validation(bootstrap)))
+        """The cross-validation; then the refit of the best set, if one has a loss. Returns the losses."""
+        losses = yield from self._cross_validation(bootstrap)
+        best = best_set(losses)
         if best is not None:
             yield [(Trial(refit_key(bootstrap, self.save_models), self._draw(bootstrap, best)),)]
+        return losses
 
     def _cross_validation(self, bootstrap: int) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
         """Every fold of every parameter set, with --halving one round for each rung.
@@ -135,7 +137,11 @@ class Bagging(ImageSettings):
         trials = tuple(
             Trial(fold_key(bootstrap, tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
         )
-        return [trials] if is_small(params, self.image_shape, N_CLASSES) and trials else [(trial,) for trial in trials]
+        return [trials] if self._is_small(params) and trials else [(trial,) for trial in trials]
+
+    def _is_small(self, params: Params) -> bool:
+        """Whether the folds of this network may be trained together."""
+        return is_small(params, self.image_shape, N_CLASSES)
 
     def n_weights(self, params: Params) -> int:
         """Of the network of these parameters."""
@@ -164,10 +170,15 @@ class Bagging(ImageSettings):
         images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
+    def memory_bytes(self, trial: Trial, data: Data) -> int:
+        """Weights and what learning keeps of them, float32, of all networks that are trained together."""
+        together = self.folds if "fold" in trial.params and self._is_small(trial.params) else 1
+        return 2 * 4 * together * self.n_weights(trial.params)
+
     def n_trials(self) -> int | None:
         return None if self.halving else self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
-    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.
 
         results.csv: a row per bootstrap sample, NaN for what it does not have; `seconds` is the sum of its
@@ -180,7 +191,7 @@ class Bagging(ImageSettings):
         seconds = [0.0] * self.n_bootstrap
         for trial, result in outcomes:
             seconds[int(trial.params["bootstrap"])] += result.seconds
-        rows = [self._row(bootstrap, results, seconds[bootstrap]) for bootstrap in range(self.n_bootstrap)]
+        rows = [self._row(n, losses, results, seconds[n]) for n, losses in enumerate(conclusions)]
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
         labels, n_extra = data["test_labels"], len(data["extra_images"])
@@ -201,19 +212,11 @@ class Bagging(ImageSettings):
             _print_ensemble(probabilities[there], labels)
             self._draw_figures(probabilities[there], extra[there], data, folder / "figures")
 
-    def _losses(self, bootstrap: int, results: Mapping[str, Result]) -> np.ndarray:
-        """What `_cross_validation` returned."""
-        course = self._cross_validation(bootstrap)
-        try:
-            batches = next(course)
-            while True:
-                batches = course.send([results[trial.key] for batch in batches for trial in batch])
-        except StopIteration as end:
-            return np.asarray(end.value)
+    def _row(self, bootstrap: int, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
+        """What a bootstrap sample chose and what came of it; `error` says why it has no network.
 
-    def _row(self, bootstrap: int, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
-        """What a bootstrap sample chose and what came of it; `error` says why it has no network."""
-        losses = self._losses(bootstrap, results)
+        losses: float64 (n_tuning, folds), what its search returned.
+        """
         best = best_set(losses)
         refit = results.get(refit_key(bootstrap, self.save_models))
         nan = float("nan")

@@ -14,7 +14,7 @@ import torch
 
 from common.experiment import Data
 from common.images import N_CLASSES
-from common.trial import Batch, Result, Trial, seed_of
+from common.trial import Batch, NoRoom, Result, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
@@ -48,7 +48,7 @@ class BaggingObjective:
     `probabilities` float32 (n_test, n_classes) and `extra_probabilities` float32 (n_extra, n_classes),
     and the weights when they are to be saved. A network that diverged has no arrays.
     On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
-    A network that there is no memory for is not begun: its result is an error with the numbers.
+    A network that there is no memory for is not begun: the answer is `NoRoom`, with the numbers.
 
     Folds of a small network are trained together where the step for it is "grouped"; there is a place for every
     fold then, also for one that is not asked for.
@@ -66,7 +66,7 @@ class BaggingObjective:
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = admission(self.device)
 
-    def __call__(self, batch: Batch) -> Iterator[Result]:
+    def __call__(self, batch: Batch) -> Iterator[Result | NoRoom]:
         groups: dict[Any, list[Trial]] = {}
         for trial in batch:
             same = (trial.params["bootstrap"], trial.params["tuning"], self._epochs(trial))
@@ -193,11 +193,11 @@ class BaggingObjective:
         return tensor.to(self.device, torch.int64 if array.ndim == 1 else torch.uint8)
 
 
-def _refused(group: list[Trial], needed: int, there: int) -> Iterator[Result]:
+def _refused(group: list[Trial], needed: int, there: int) -> Iterator[NoRoom]:
     for trial in group:
-        yield Result(
+        yield NoRoom(
             trial.key,
-            error=f"its network takes {needed / 1e9:.3g} GB and this worker has {there / 1e9:.3g} GB: use a device "
+            f"its network takes {needed / 1e9:.3g} GB and this worker has {there / 1e9:.3g} GB: use a device "
             "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
         )
 

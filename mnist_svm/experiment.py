@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.cluster.devices import free_memory, workers_here
+from common.cluster import probe
+from common.cluster.devices import Device, free_memory, workers_here
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.errors import UsageError
 from common.experiment import Data, Objective
@@ -27,6 +29,7 @@ from kernel_svm.layout import buffer_sizes
 
 REFIT = "refit"
 PRECOMPUTED_SINCE = "26.2"  # the release of cuML whose SVC takes kernel="precomputed"
+KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
 
 @dataclass(frozen=True)
@@ -65,26 +68,32 @@ class SvmGrid(ImageSettings):
         metavar="N",
     )
 
-    @property
+    @cached_property
     def penalties(self) -> np.ndarray:
         """C, float64 (n_tuning,), ascending."""
         return 10 ** np.linspace(-3, 6, self.n_tuning)
 
-    @property
+    @cached_property
     def gammas(self) -> np.ndarray:
         """gamma, float64 (n_tuning,), ascending."""
         return 10 ** np.linspace(-6, -2, self.n_tuning)
 
     def check(self, device: str) -> None:
-        """Raises UsageError for a solver that this kind of device or this installation does not have."""
+        """Raises UsageError for a solver that this kind of device or this installation does not have.
+
+        Whether its library can be imported is found out in a process of its own, as a rank holds no GPU library.
+        """
         if device == "cpu":
             if self.solver.startswith("cuml"):
                 raise UsageError(f"--solver {self.solver} needs a GPU: name one with --gpu, or use --solver shared")
             return
         library = {"shared": "cupy", "cuml": "cuml", "cuml-precomputed": "cuml"}.get(self.solver)
-        if library is not None and find_spec(library) is None:
+        if library is None:
+            return
+        found = probe.answer(probe.begin(Device("cuda", os.environ.get("CUDA_VISIBLE_DEVICES", "0")), library))
+        if wrong := found.get("error") or (None if found["installed"] else "it is not installed"):
             raise UsageError(
-                f"--solver {self.solver} needs {library} on a GPU, which is not installed: "
+                f"--solver {self.solver} needs {library} on a GPU, which cannot be imported ({wrong}): "
                 "pip install -r requirements-cu12.txt (or -cu11, -cu13), or give --gpu none"
             )
         if self.solver == "cuml-precomputed" and (old := _cuml_before(PRECOMPUTED_SINCE)):
@@ -111,20 +120,21 @@ class SvmGrid(ImageSettings):
     def _search(self) -> Search:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the best point, if any.
 
-        With one-vs-rest by the shared solver a batch is one fold, gamma by gamma: the workers of a node, which share
-        the kernel matrix of a gamma and may have memory for one only, then work on the same gamma.
+        Returns:
+            What `_errors` says of the grid.
         """
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
         together = self.gammas_per_batch or 1
         groups = [rows[start : start + together] for start in rows[::together]]
-        batches = [tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups]
-        if self.multiclass == "ovr" and self.solver in ("auto", "shared"):
-            batches = [part for batch in batches for part in self.split_batch(batch)]
-        results = yield batches
-        best = best_point(self._errors({result.key: result for result in results}))
+        results = yield [
+            tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups
+        ]
+        errors = self._errors({result.key: result for result in results})
+        best = best_point(errors)
         if best is not None:
             g, c = best
             yield [(Trial(REFIT, {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}),)]
+        return errors
 
     def scratch(self, device: str, data: Data, workers: int) -> dict[str, Spec]:
         """What the shared solver's workers can share: one-vs-rest, a kernel matrix for each; squared distances."""
@@ -146,20 +156,35 @@ class SvmGrid(ImageSettings):
 
         memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
         name = name_here(self.solver, device)
-        solver = make_solver(name, device, self.multiclass, int(memory), scratch, workers_here())
+        # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
+        n_points = self.n_tuning * (1 if self._is_divided(workers_here()) else self.folds)
+        solver = make_solver(name, device, self.multiclass, int(memory), n_points, scratch, workers_here())
         on_gpu = device == "cuda" and name not in ("shared-on-cpu", "sklearn")
         return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver, on_gpu)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
-        """By fold: a 24 x 24 grid is 24 batches, which keep so many slots busy, or 120 when divided (5 folds).
+        """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds).
 
-        Workers of other nodes make the matrices again that the parts have in common. Where `gammas_per_batch` is
-        given, batches stay as they are: a GPU then walks the paths of all folds at once.
+        Where `gammas_per_batch` is given, batches stay as they are: a GPU then walks the paths of all folds at once.
         """
         if self.gammas_per_batch is not None:
             return [batch]
         folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
         return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
+
+    def shared_cost(self, batch: Batch, workers: int) -> float:
+        """The kernel matrix of a gamma, which the folds have in common: KERNEL_PART of the whole grid's work on it.
+
+        Nothing where points are fitted one by one. Nothing with one-vs-rest where workers of a node share the matrix:
+        they may have memory for one only, so all of them shall work on the same gamma.
+        """
+        if self.solver in ("sklearn", "cuml") or self._is_divided(workers):
+            return 0.0
+        return KERNEL_PART * self.cost(batch[0]) * self.n_tuning * self.folds
+
+    def _is_divided(self, workers: int) -> bool:
+        """Whether each batch is one fold, where a node has so many workers."""
+        return self.multiclass == "ovr" and self.solver in ("auto", "shared") and workers > 1
 
     def cost(self, trial: Trial) -> float:
         """More towards both ends of gamma: a large one makes every image a support vector, a small one most of C."""
@@ -168,7 +193,7 @@ class SvmGrid(ImageSettings):
     def n_trials(self) -> int:
         return len(self.gammas) * len(self.penalties) * self.folds + 1
 
-    def report(self, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the best point; write validation_error.npy, results.csv, best.json and the figures.
 
         validation_error.npy: float64 (folds, n_gamma, n_C), fraction of each fold that is wrong, NaN where failed.
@@ -176,7 +201,7 @@ class SvmGrid(ImageSettings):
         from mnist_svm.figures import draw_figures
 
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        errors = self._errors(results)
+        (errors,) = conclusions
         best = best_point(errors)
         with written_whole(folder / "validation_error.npy") as file:
             np.save(file, errors)

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import numpy as np
 
-from common.trial import Batch, Result, Trial
-from mnist_svm.problem import Point, Problem, Solver, solved
+from common.trial import Batch, NoRoom, Result, Trial
+from mnist_svm.problem import Fit, LittleMemory, Point, Problem, Solver, solved
 
 
 class SvmObjective:
@@ -18,7 +18,7 @@ class SvmObjective:
     values are `error` (or `test_error`), a fraction, `n_support`, `converged`, 1 or 0, unless the solver does not tell
     (cuML), and `on_gpu`, 1, where a GPU solved it; a refit also has the array `predictions`, uint8 (n_test,). With the
     shared solver the points of one fold start from each other, so they may depend, within the solver's tolerance, on
-    which C a batch holds.
+    which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
     """
 
     def __init__(self, problem: Problem, solver: Solver, on_gpu: bool = False) -> None:
@@ -26,23 +26,30 @@ class SvmObjective:
         self.solver = solver
         self.on_gpu = on_gpu
 
-    def __call__(self, batch: Batch) -> Iterator[Result]:
-        problem = self.problem
+    def __call__(self, batch: Batch) -> Iterator[Result | NoRoom]:
         rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        points = [point for _, row in rows for point in row]
-        for trial, point, fit in zip(batch, points, solved(self.solver, problem, rows), strict=True):
-            counts = {"n_support": float(fit.n_support)}
-            if fit.converged is not None:
-                counts["converged"] = float(fit.converged)
-            if self.on_gpu:
-                counts["on_gpu"] = 1.0
-            if point.fold is None:
-                error = float(np.mean(fit.predictions != problem.test_labels))
-                arrays = {"predictions": fit.predictions.astype(np.uint8)}
-                yield Result(trial.key, {"test_error": error, **counts}, arrays)
-            else:
-                error = float(np.mean(fit.predictions != problem.labels[problem.folds[point.fold]]))
-                yield Result(trial.key, {"error": error, **counts})
+        fits = solved(self.solver, self.problem, rows)
+        for number, trial in enumerate(batch):
+            try:
+                fit = next(fits)
+            except LittleMemory as error:
+                yield from (NoRoom(left.key, str(error)) for left in batch[number:])
+                return
+            yield self._result(trial, fit)
+
+    def _result(self, trial: Trial, fit: Fit) -> Result:
+        problem, fold = self.problem, _point(trial).fold
+        counts = {"n_support": float(fit.n_support)}
+        if fit.converged is not None:
+            counts["converged"] = float(fit.converged)
+        if self.on_gpu:
+            counts["on_gpu"] = 1.0
+        if fold is None:
+            error = float(np.mean(fit.predictions != problem.test_labels))
+            arrays = {"predictions": fit.predictions.astype(np.uint8)}
+            return Result(trial.key, {"test_error": error, **counts}, arrays)
+        error = float(np.mean(fit.predictions != problem.labels[problem.folds[fold]]))
+        return Result(trial.key, {"error": error, **counts})
 
 
 def _gamma(trial: Trial) -> float:

@@ -73,6 +73,10 @@ class Point(NamedTuple):
     fold: int | None
 
 
+class LittleMemory(MemoryError):
+    """A solver cannot work with the memory that it may use here; its text says what it needs."""
+
+
 # (problem, gamma, points) -> one Fit per point, in their order, each as soon as it is known.
 Solver = Callable[[Problem, float, Sequence[Point]], Iterator[Fit]]
 

@@ -9,14 +9,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common.engine.study import Study
+from common.experiment import Data, Experiment
 from common.storage.history import with_checksum
-from common.trial import Place, Result, Trial
+from common.trial import Outcome, Place, Result, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
 TOYS = ("-m", "tests.toys")
@@ -111,3 +114,11 @@ def journal_of(records: list[Any]) -> bytes:
     """A journal of these records, each with a right checksum, whatever they say."""
     plain = ({name: value for name, value in record.items() if name != "crc"} for record in records)
     return b"".join(with_checksum(json.dumps(record).encode()) + b"\n" for record in plain)
+
+
+def reported(experiment: Experiment, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:
+    """The experiment's report of these outcomes, with what its searches conclude from them."""
+    trials = {trial.key: trial for trial, _ in outcomes}
+    study = Study(experiment.searches(), trials, {result.key: result for _, result in outcomes})
+    study.start()
+    experiment.report(outcomes, study.conclusions(), data, folder)

@@ -10,6 +10,7 @@ Trial t<i> of every course has the value i * i, and the drawn value depends on i
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
 import os
 import resource
@@ -25,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from common.cli import run
+from common.cluster.devices import workers_here
 from common.experiment import Experiment
 from common.settings import setting
-from common.trial import Batch, Result, Search, Trial, seed_of
+from common.trial import Batch, NoRoom, Result, Search, Trial, seed_of
 
 
 def sigkill() -> None:
@@ -73,7 +75,17 @@ FAULTS = {
     for function in (sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words)
 }
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
-OTHER_FAULTS = ("nan", "unpicklable_result", "wrong_key", "no_result", "flood", "dies_idle", "dies_sending")
+OTHER_FAULTS = (
+    "warns",
+    "no_room",
+    "nan",
+    "unpicklable_result",
+    "wrong_key",
+    "no_result",
+    "flood",
+    "dies_idle",
+    "dies_sending",
+)
 BUILD_FAULTS = ("none", "cannot_build", "cannot_build_here")
 
 
@@ -121,7 +133,7 @@ class Toy(Experiment):
             raise ImportError("no module named warp_drive")
         total = float(data["numbers"].sum()) if self.data_size else 0.0
 
-        def objective(batch: Batch) -> Iterator[Result]:
+        def objective(batch: Batch) -> Iterator[Result | NoRoom]:
             for trial in batch:
                 time.sleep(self.seconds)
                 result = self._result(trial, total)
@@ -130,7 +142,7 @@ class Toy(Experiment):
 
         return objective
 
-    def _result(self, trial: Trial, total: float) -> Result | None:
+    def _result(self, trial: Trial, total: float) -> Result | NoRoom | None:
         x = float(trial.params["x"])
         values = {"square": x * x + float(trial.params["offset"]) + total}
         rng = np.random.default_rng(seed_of(self.seed, trial.key))
@@ -141,6 +153,10 @@ class Toy(Experiment):
         if fault is not None and self._strikes(trial.key):
             if fault in FAULTS:
                 FAULTS[fault]()
+            elif fault == "warns":
+                logging.getLogger("toys").warning("the ice is thin")
+            elif fault == "no_room" and workers_here() > 1:
+                return NoRoom(key, "a bear needs a node of its own")
             elif fault == "nan":
                 values["square"] = float("nan")
             elif fault == "unpicklable_result":

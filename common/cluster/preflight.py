@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +90,6 @@ def widen_binding(transport: Transport, launcher: str) -> str:
 
 def problems(
     nodes: Sequence[Node],
-    gpu: str | None,
     workers: int | None,
     allow_shared_host: bool,
     allow_mixed_versions: bool,
@@ -99,7 +98,7 @@ def problems(
     """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core; and with
     versions.
 
-    nodes: of all ranks, in their order.  gpu, workers, allow_...: as given to the run.
+    nodes: of all ranks, in their order.  workers, allow_...: as given to the run.
     """
     found = []
     if mixed := _mixed_versions(nodes):
@@ -109,7 +108,8 @@ def problems(
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
     for host, ranks in together.items():
-        if len(ranks) > 1 and gpu != "none" and not allow_shared_host:
+        on_gpus = any(place.device != CPU.name for rank in ranks for place in nodes[rank].places)
+        if len(ranks) > 1 and on_gpus and not allow_shared_host:
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
             found.append(Problem(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
@@ -133,11 +133,29 @@ def problems(
     return found
 
 
-def check(
-    nodes: Sequence[Node], gpu: str | None, workers: int | None, allow_shared_host: bool, allow_mixed_versions: bool
-) -> None:
+def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Problem]:
+    """Hosts whose CPU workers have too little memory each, and how many workers would fit.
+
+    Args:
+        nodes: of all ranks.
+        needed: bytes that each trial needs of its worker; 0 where that is not known.
+    """
+    most = max(needed, default=0)
+    small = [node for node in nodes if 0 < len(node.places) * most > node.memory and node.places[0].device == CPU.name]
+    if not small:
+        return []
+    node = min(small, key=lambda node: node.memory // len(node.places))
+    fit = max(1, node.memory // most)
+    share = node.memory / len(node.places)
+    return [Problem(
+        f"{hosts_of(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
+        f"needs {most / 1e9:.3g} GB: {fit} would fit (--workers {fit}); what fits no worker is left open"
+    )]  # fmt: skip
+
+
+def check(nodes: Sequence[Node], workers: int | None, allow_shared_host: bool, allow_mixed_versions: bool) -> None:
     """Log the problems of a run that begins. Raises UsageError for the first that is fatal."""
-    for problem in problems(nodes, gpu, workers, allow_shared_host, allow_mixed_versions):
+    for problem in problems(nodes, workers, allow_shared_host, allow_mixed_versions):
         if problem.fatal:
             raise UsageError(problem.text)
         log.warning(problem.text)

@@ -7,9 +7,7 @@ Prints what every rank has, then each problem with its fix. Exit status 2 when t
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
 import traceback
@@ -17,14 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from common.cluster import preflight
-from common.cluster.devices import CPU, Device, choose, environment
+from common.cluster import preflight, probe
+from common.cluster.devices import CPU, choose
 from common.cluster.launch import Launch, connect, launched
 from common.cluster.preflight import Problem
 from common.cluster.transport import Transport
 from common.doctor.checks import (
     GIB,
-    PROBE_S,
     Examined,
     Gpu,
     check_clocks,
@@ -59,9 +56,9 @@ def examine(rank: int, options: RunOptions) -> Examined:
     for number, device in enumerate(dict.fromkeys(devices)):
         kind = "cpu" if device == CPU else "gpu"
         for what in (*(["gpu"] if kind == "gpu" else []), *(LIBRARIES[kind] if number == 0 else [])):
-            running.append((device, what, _probe(device, what, options.threads)))
+            running.append((device, what, probe.begin(device, what, options.threads)))
     for device, what, process in running:
-        answer = _answer(process)
+        answer = probe.answer(process)
         wrong = answer.get("error")
         if what == "gpu" and wrong:
             text = f"no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"
@@ -75,28 +72,6 @@ def examine(rank: int, options: RunOptions) -> Examined:
             text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
             examined.problems.append(Problem(f"{host}: {text}"))
     return examined
-
-
-def _probe(device: Device, what: str, threads: int) -> subprocess.Popen[str]:
-    with environment(device, threads):
-        return subprocess.Popen(
-            [sys.executable, "-m", "common.doctor.probe", what],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-
-def _answer(process: subprocess.Popen[str]) -> dict[str, object]:
-    try:
-        out, _ = process.communicate(timeout=PROBE_S)
-        return dict(json.loads(out.splitlines()[-1]))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return {"error": f"no answer within {PROBE_S:g} s"}
-    except (ValueError, IndexError):
-        return {"error": f"the process ended with status {process.returncode}"}
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -124,9 +99,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     data, n_bytes, found = check_data(source)
     problems += found
     nodes = [one.node for one in examined]
-    problems += preflight.problems(
-        nodes, options.gpu, options.workers, options.allow_shared_host, options.allow_mixed_versions
-    )
+    problems += preflight.problems(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
     problems += check_ranks(examined, n_bytes)
     problems += check_clocks([node.host for node in nodes], clocks, *between)
     print(table(examined))

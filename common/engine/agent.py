@@ -20,7 +20,7 @@ import sys
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -29,7 +29,7 @@ from typing import Any
 from common.cluster.devices import Device, environment
 from common.engine import worker
 from common.engine.messages import Died, Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
-from common.trial import Batch, Place, Result
+from common.trial import Batch, NoRoom, Place, Result
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Slot:
     number: int
     device: Device
     place: Place
-    waiting: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches not yet sent, with their attempt
+    waiting: deque[Batch] = field(default_factory=deque)  # not yet sent
     process: Process | None = None
     draining: bool = False
     life: int = 0  # deaths that the coordinator was told of
@@ -75,7 +75,8 @@ class Agent:
     """Slots of one rank.
 
     tell: delivers a message to the coordinator.
-    setup: what every worker is told; place and device are filled in for each slot.
+    setup: what every worker is told; the device is filled in for each slot.
+    places: of the slots, for the log.
     threads: numerical threads per worker.  deadline: seconds a trial may take.
     recycle: batches after which a worker is replaced by a fresh one; 0 for never.
     """
@@ -84,7 +85,8 @@ class Agent:
         self,
         tell: Callable[[ToCoordinator], None],
         setup: worker.Setup,
-        devices: list[Device],
+        devices: Sequence[Device],
+        places: Sequence[Place],
         *,
         threads: int = 1,
         deadline: float | None = None,
@@ -94,16 +96,16 @@ class Agent:
         self._deadline, self._recycle = deadline, recycle
         self._context = multiprocessing.get_context("spawn")
         self.slots = [
-            Slot(number, device, replace(setup.place, slot=number, device=device.name))
-            for number, device in enumerate(devices)
+            Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
+        self._warned: set[str] = set()
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(number, batch, attempt, life):
+            case Run(number, batch, life):
                 if life == self.slots[number].life:
-                    self.slots[number].waiting.append((batch, attempt))
+                    self.slots[number].waiting.append(batch)
                     self._feed(self.slots[number])
             case Drain():
                 for slot in self.slots:
@@ -165,7 +167,7 @@ class Agent:
             packet = pickle.dumps(slot.waiting[0], protocol=pickle.HIGHEST_PROTOCOL)
             if process.sent and len(packet) + sum(size + 1024 for _, size in process.sent) > PIPE_BYTES:
                 return
-            batch, _ = slot.waiting.popleft()
+            batch = slot.waiting.popleft()
             if not process.sent:
                 process.n_open, process.clock = len(batch), time.monotonic()
             process.sent.append((batch, len(packet)))
@@ -179,7 +181,7 @@ class Agent:
         pipe, worker_pipe = self._context.Pipe()
         output, worker_output = self._context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
-        setup = replace(self._setup, device=slot.device.kind, place=slot.place)
+        setup = replace(self._setup, device=slot.device.kind)
         handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
         with environment(slot.device, self._threads, len(self.slots)), _without_main():
             handle.start()
@@ -192,7 +194,7 @@ class Agent:
 
     def _read_results(self, slot: Slot, process: Process) -> None:
         """All messages that have arrived, and the worker's death after the last of them."""
-        results: list[Result] = []
+        results: list[Result | NoRoom] = []
         batches_done = 0
         dead = not process.handle.is_alive()  # asked first: what it sent before is then in the pipe
         while True:
@@ -203,6 +205,9 @@ class Agent:
             except (EOFError, OSError):
                 dead = True
                 break
+            if isinstance(message, worker.Logged):
+                self._log(slot, process, message)
+                continue
             process.clock = time.monotonic()
             match message:
                 case worker.Built():
@@ -278,6 +283,14 @@ class Agent:
         for line in lines:
             process.words.append(line[:1000])
             log.debug("%s: %s", slot.place, line)
+
+    def _log(self, slot: Slot, process: Process, logged: worker.Logged) -> None:
+        """A warning of a worker is one of the rank, once for all its workers; the rest is shown with --verbose."""
+        process.words.append(logged.text[:1000])
+        shown = logged.level >= logging.WARNING and logged.text not in self._warned
+        if shown:
+            self._warned.add(logged.text)
+        log.log(logged.level if shown else logging.DEBUG, "%s: %s", slot.place, logged.text)
 
     def _late(self, process: Process, now: float) -> bool:
         since = process.clock if process.built else process.started

@@ -9,44 +9,32 @@ The cost of a message is that of a heap operation, however many slots there are.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.cluster.transport import Lost
 from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, ToAgent, ToCoordinator
+from common.engine.queue import Costs, Queue, Waiting
 from common.engine.study import Study
 from common.storage.journal import Journal
 from common.storage.table import last_line
-from common.trial import Batch, Place, Result, Trial
+from common.trial import Batch, NoRoom, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
 LATENCY = 0.02  # seconds from a slot's last result to its next batch when both sleep between messages
 SHORT = 2.0  # batches shorter than this are worth fetching ahead
 MOST_AHEAD = 63
-FEW = 8  # batches per slot, below which they are divided, so that no slot waits for the last ones
 ATTEMPTS = 2
+NO_SLOT_LEFT = "the slots that might have had room for it are gone"
 DEATHS = 3  # in a row, after which a slot is given up
 
 SlotId = tuple[int, int]  # rank, slot
-
-
-@dataclass(order=True)
-class _Waiting:
-    """A batch in the queue; the order of its fields is the order of the queue."""
-
-    priority: float
-    number: int
-    batch: Batch = field(compare=False)
-    attempt: int = field(compare=False)
-    avoid: SlotId | None = field(compare=False, default=None)
 
 
 @dataclass
@@ -54,9 +42,13 @@ class _Given:
     """A batch at a slot, with those of its trials that have not returned."""
 
     open: dict[str, Trial]
-    attempt: int
-    cost: float
+    waited: Waiting
+    begun: float  # when it was given, or the one before it had ended; by the coordinator's clock
     seconds: float = 0.0
+
+    @property
+    def attempt(self) -> int:
+        return self.waited.attempt
 
 
 @dataclass
@@ -72,12 +64,12 @@ class Coordinator:
 
     tell: delivers a message to the agent of a rank.
     slots: places of all slots by (rank, slot).
-    cost: of a trial, in any unit.
-    split_batch: the parts of a batch, asked for where there are few batches for so many slots.
+    costs: of trials and of what batches share.
     grace: seconds that running trials are left once the job is told to stop.
     end: Unix time by which all work must be done; a batch that would not be, by the running estimate of
         seconds per cost, is not begun.
     started: when this run did, by the monotonic clock.
+    clock: seconds, as time.monotonic.
     """
 
     def __init__(
@@ -86,18 +78,17 @@ class Coordinator:
         journal: Journal,
         tell: Callable[[int, ToAgent], None],
         slots: dict[SlotId, Place],
-        cost: Callable[[Trial], float],
-        split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch],
+        costs: Costs,
         grace: float = 30.0,
         end: float | None = None,
         started: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
-        self._cost, self._split_batch = cost, split_batch
+        self._clock = clock
         self._slots = {slot: _SlotState(place) for slot, place in slots.items()}
         self._idle = dict.fromkeys(self._slots)  # ordered, so that those idle longest come first
-        self._queue: list[_Waiting] = []
-        self._numbers = itertools.count()
+        self._queue = Queue(costs)
         self._fresh: list[tuple[Trial, Result]] = []
         # Failures before the first success wait here: should it turn out that nothing works (a missing
         # library, a broken driver), they are forgotten with the run, and no trial is blamed for good.
@@ -107,6 +98,7 @@ class Coordinator:
         self._grace, self._end = grace, end
         self._seconds_per_cost: float | None = None  # moving average
         self.n_too_long = 0  # batches that were not begun, since the job ends too soon
+        self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
@@ -116,7 +108,7 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
-        at_rest = not self._slots or bool(self.n_too_long and not self._queue and self._all_idle)
+        at_rest = not self._slots or (not self._queue and self._all_idle)
         return not self._fresh and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
     @property
@@ -148,6 +140,9 @@ class Coordinator:
     def step(self) -> None:
         """Give idle slots work, then make durable and pass on what has arrived."""
         self._assign()
+        if self._slots and self._all_idle:  # what still waits has no room on any slot that is left
+            for waiting in self._queue.clear():
+                self.left_open.update((trial.key, NO_SLOT_LEFT) for trial in waiting.batch)
         if self._held and (self._succeeded or (not self._queue and self._all_idle)):
             self._fresh, self._held = self._held + self._fresh, []
         while self._fresh:
@@ -159,24 +154,31 @@ class Coordinator:
 
     # -- messages
 
-    def _returned(self, slot: SlotId, results: Sequence[Result], batches_done: int) -> None:
+    def _returned(self, slot: SlotId, results: Sequence[Result | NoRoom], batches_done: int) -> None:
         state = self._slots.get(slot)
         if state is None:
             return
-        for result in results:
-            given = next(given for given in state.given if result.key in given.open)
-            trial = given.open.pop(result.key)
-            given.seconds += result.seconds
+        for returned in results:
+            given = next(given for given in state.given if returned.key in given.open)
+            trial = given.open.pop(returned.key)
             state.deaths = 0
+            if isinstance(returned, NoRoom):
+                self._no_room(slot, trial, given.waited, returned.reason)
+                continue
+            result = replace(returned, place=state.place, attempt=given.attempt)
+            given.seconds += result.seconds
             if result.error is not None:
-                self._failed(slot, trial, result.attempt, result.error, result)
+                self._failed(slot, trial, result, result.error)
             else:
                 self._succeeded = True
                 self._fresh.append((trial, result))
         for _ in range(batches_done):
             done = state.given.popleft()
-            self._batch_seconds = _moved(self._batch_seconds, done.seconds)
-            self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.cost, 1e-300))
+            if state.given:
+                state.given[0].begun = self._clock()
+            if done.seconds:
+                self._batch_seconds = _moved(self._batch_seconds, done.seconds)
+                self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.waited.cost, 1e-300))
         self._top_up(slot, state)
 
     def _died(self, slot: SlotId, cause: str, building: bool, lost: bool) -> None:
@@ -192,10 +194,10 @@ class Coordinator:
         if running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)
-            self._failed(slot, trial, running.attempt, cause, Result(key, place=state.place))
+            self._failed(slot, trial, Result(key, place=state.place, attempt=running.attempt), cause)
         for given in state.given:
             if given.open:
-                self._push(tuple(given.open.values()), given.attempt)
+                self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
         state.given.clear()
         if lost or state.deaths >= DEATHS:
             log.error("%s: given up after %d deaths in a row: %s", state.place, state.deaths, last_line(cause))
@@ -211,18 +213,30 @@ class Coordinator:
         for slot in [slot for slot in self._slots if slot[0] == rank]:
             for given in self._slots.pop(slot).given:
                 if given.open:
-                    self._push(tuple(given.open.values()), given.attempt)
+                    self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
             self._idle.pop(slot, None)
 
-    def _failed(self, slot: SlotId, trial: Trial, attempt: int, cause: str, result: Result) -> None:
+    def _failed(self, slot: SlotId, trial: Trial, result: Result, cause: str) -> None:
         """Try the trial once more, by itself and elsewhere if possible; then record it as failed."""
-        if attempt < ATTEMPTS:
+        if result.attempt < ATTEMPTS:
             log.warning("trial %s failed and is tried once more: %s", trial.key, last_line(cause))
-            self._push((trial,), attempt + 1, avoid=slot)
+            self._queue.push((trial,), result.attempt + 1, avoid=slot)
         else:
             log.error("trial %s failed: %s", trial.key, last_line(cause))
-            failure = Result(trial.key, {}, {}, result.seconds, result.place, attempt, cause)
-            self._held.append((trial, failure))
+            self._held.append((trial, replace(result, values={}, arrays={}, error=cause)))
+
+    def _no_room(self, slot: SlotId, trial: Trial, waited: Waiting, reason: str) -> None:
+        """Try the trial on another kind of slot; where none is left, leave it open for another layout."""
+        refused = waited.no_room | {self._kind(slot)}
+        if all(self._kind(other) in refused for other in self._slots):
+            self.left_open[trial.key] = reason
+            log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
+        else:
+            self._queue.push((trial,), waited.attempt, no_room=refused)
+
+    def _kind(self, slot: SlotId) -> tuple[int, str]:
+        """Rank and device: what slots have in common that have room for the same trials."""
+        return slot[0], self._slots[slot].place.device
 
     def _drain(self, number: int) -> None:
         if self.stopped_by is not None:
@@ -240,15 +254,8 @@ class Coordinator:
     # -- the queue
 
     def _enqueue(self, batches: Sequence[Batch]) -> None:
-        if len(batches) < FEW * len(self._slots):
-            batches = [part for batch in batches for part in self._split_batch(batch)]
         for batch in batches:
-            self._push(batch, attempt=1)
-
-    def _push(self, batch: Batch, attempt: int, avoid: SlotId | None = None) -> None:
-        # What may fail again is done first, so that a broken study shows early.
-        priority = -math.inf if attempt > 1 else -sum(self._cost(trial) for trial in batch)
-        heapq.heappush(self._queue, _Waiting(priority, next(self._numbers), batch, attempt, avoid))
+            self._queue.push(batch)
 
     def _too_long(self, cost: float) -> bool:
         if self._end is None:
@@ -282,25 +289,32 @@ class Coordinator:
 
     def _give(self, slot: SlotId) -> bool:
         """Give the slot the first batch of the queue that it may have; False when there is none."""
-        passed: list[_Waiting] = []
-        given = False
-        while self._queue and not given:
-            waiting = heapq.heappop(self._queue)
-            if waiting.avoid == slot and len(self._slots) > 1:
-                passed.append(waiting)
-                continue
-            cost = sum(self._cost(trial) for trial in waiting.batch)
-            if self._too_long(cost):
+        state = self._slots[slot]
+        while True:
+            waiting = self._queue.pop(slot, self._kind(slot), len(self._slots), lambda: self._free_in(slot))
+            if waiting is None:
+                return False
+            if self._too_long(waiting.cost):
                 self.n_too_long += 1
                 continue
-            given_now = _Given({trial.key: trial for trial in waiting.batch}, waiting.attempt, cost)
-            state = self._slots[slot]
-            state.given.append(given_now)
-            self._tell(slot[0], Run(slot[1], waiting.batch, waiting.attempt, state.life))
-            given = True
-        for waiting in passed:
-            heapq.heappush(self._queue, waiting)
-        return given
+            state.given.append(_Given({trial.key: trial for trial in waiting.batch}, waiting, self._clock()))
+            self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
+            return True
+
+    def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
+        """When this slot and each other one will have done what they were given, in units of cost."""
+        now = self._clock()
+        return self._left(self._slots[slot], now), [
+            self._left(state, now) for other, state in self._slots.items() if other != slot
+        ]
+
+    def _left(self, state: _SlotState, now: float) -> float:
+        """Cost of what the slot has not done of the batches that it was given."""
+        if not state.given:
+            return 0.0
+        first, *others = state.given
+        spent = (now - first.begun) / self._seconds_per_cost if self._seconds_per_cost else 0.0
+        return max(0.0, first.waited.cost - spent) + sum(given.waited.cost for given in others)
 
 
 def _moved(mean: float | None, value: float) -> float:

@@ -6,31 +6,29 @@ An exception in the objective is raised where it happens. Nothing ends a trial t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from common.cluster.shared_arrays import NOTHING
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from common.engine.worker import evaluated
 from common.experiment import Data, Experiment, Objective
-from common.trial import Place
 
 
 class AgentHere:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
-    def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, place: Place):
-        self._tell, self._experiment, self._data, self._place = tell, experiment, data, place
+    def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):
+        self._tell, self._experiment, self._data = tell, experiment, data
         self._objective: Objective | None = None
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(slot, batch, attempt):
+            case Run(slot, batch):
                 if self._objective is None:
                     self._objective = self._experiment.sharing_objective("cpu", self._data, NOTHING)
                 for result in evaluated(self._objective, batch):
-                    self._tell(Returned(slot, (replace(result, place=self._place, attempt=attempt),), 0))
+                    self._tell(Returned(slot, (result,), 0))
                 self._tell(Returned(slot, (), 1))
             case Drain():
                 self._tell(Drained(0))

@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent    Run(slot, batch, attempt, life)   evaluate this after what the slot has already; the agent
+    coordinator -> agent    Run(slot, batch, life)      evaluate this after what the slot has already; the agent
                                                         starts a worker process where the slot has none
                             Drain()                     end each worker after the trial that it is running
                             Stop()                      end all workers now, then yourself
@@ -26,14 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.cluster.transport import Lost
-from common.trial import Batch, Result
+from common.trial import Batch, NoRoom, Result
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     slot: int
     batch: Batch
-    attempt: int
     life: int = 0  # deaths of this slot that the coordinator has heard of
 
 
@@ -50,7 +49,7 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Returned:
     slot: int
-    results: tuple[Result, ...]
+    results: tuple[Result | NoRoom, ...]
     batches_done: int
 
 

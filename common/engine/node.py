@@ -19,7 +19,7 @@ import cloudpickle
 
 from common.cluster.devices import CPU, Device, choose
 from common.cluster.launch import launched
-from common.cluster.preflight import Node, check, survey, widen_binding
+from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
 from common.cluster.shared_arrays import SharedArrays, specs_of
 from common.cluster.slurm import end_of_job
 from common.cluster.transport import Transport
@@ -29,6 +29,7 @@ from common.engine.here import AgentHere
 from common.engine.loop import Leader, loop
 from common.engine.messages import Stop, ToCoordinator
 from common.engine.progress import Progress, duration
+from common.engine.queue import Costs
 from common.engine.study import Shard, Study
 from common.engine.worker import Setup
 from common.errors import Exit, UsageError
@@ -139,7 +140,7 @@ def run(
         if transport.rank == 0:
             try:
                 allowed = options.allow_shared_host, options.allow_mixed_versions
-                check(nodes, options.gpu, options.workers, *allowed)
+                check(nodes, options.workers, *allowed)
                 with waiting("rank 0 has been waiting for the data"):
                     data = experiment.data()
                 header = _header(experiment, name, data)
@@ -174,12 +175,13 @@ def run(
 
         agent: Agent | AgentHere
         if options.workers == 0:
-            agent = AgentHere(tell, experiment, shared.arrays, places[0])
+            agent = AgentHere(tell, experiment, shared.arrays)
         else:
             agent = Agent(
                 tell,
-                Setup(packed, shared.specs, "", Place(host, transport.rank), os.getpid(), scratch.specs),
+                Setup(packed, shared.specs, "", os.getpid(), scratch.specs),
                 devices,
+                places,
                 threads=options.threads,
                 deadline=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
@@ -217,9 +219,9 @@ def _lead(
     slots = slots_of([node.places for node in nodes])
     end = end_of_job()
     end = None if end is None else end - options.walltime_margin
-    coordinator = Coordinator(
-        study, journal, transport.send, slots, experiment.cost, experiment.split_batch, options.grace, end, started
-    )
+    most_workers = max(len(node.places) for node in nodes)
+    costs = Costs(experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers))
+    coordinator = Coordinator(study, journal, transport.send, slots, costs, options.grace, end, started)
     journal.note(run={
         "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
         "threads": options.threads, "slots": [str(place) for place in slots.values()],
@@ -229,6 +231,8 @@ def _lead(
         "%d slots on %d node%s; %d of %s trials known", len(slots), transport.size, "s" * (transport.size > 1),
         study.n_done, experiment.n_trials() or study.n_asked,
     )  # fmt: skip
+    for problem in memory_problems(nodes, (experiment.memory_bytes(trial, data) for trial in study.open_trials())):
+        log.warning(problem.text)
     progress = Progress(experiment.n_trials(), study.n_done, options.quiet)
     try:
         loop(transport, agent, Leader(coordinator, progress, study))
@@ -241,15 +245,18 @@ def _lead(
         if study.n_open == 0:
             print(f"shard {options.shard} is done: {study.n_done} trials in {journal.folder}")
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+        if left_open := coordinator.left_open:
+            key, reason = next(iter(left_open.items()))
+            log.warning("%d trials fit no slot of this job, such as %s: %s", len(left_open), key, reason)
         if coordinator.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.n_too_long)
-        elif coordinator.stopped_by is None:
+        elif coordinator.stopped_by is None and not left_open:
             log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
             return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
         log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
     if report:
-        experiment.report(outcomes, data, journal.folder)
+        experiment.report(outcomes, study.conclusions(), data, journal.folder)
     seconds = time.monotonic() - started
     journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
     if report:

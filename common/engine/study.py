@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from common.errors import UsageError
 from common.trial import Batch, Outcome, Result, Search, Trial
@@ -40,6 +41,7 @@ class _Course:
         self.asked: list[Trial] = []
         self.round: list[Trial] = []
         self.open = 0
+        self.conclusion: Any = None
 
 
 class Study:
@@ -99,6 +101,14 @@ class Study:
             if trial.key in self.results
         ]
 
+    def conclusions(self) -> list[Any]:
+        """What each search has returned, in their order; None for one that is not at its end."""
+        return [course.conclusion for course in self._courses]
+
+    def open_trials(self) -> list[Trial]:
+        """Those asked whose results are not known."""
+        return [trial for course in self._courses for trial in course.round if trial.key not in self.results]
+
     def _advance(self, course: _Course) -> list[Batch]:
         """Send the round's results and take the next round, until one has something to run."""
         while True:
@@ -107,7 +117,8 @@ class Study:
                     batches = course.search.send([self.results[trial.key] for trial in course.round])
                 else:
                     batches = next(course.search)
-            except StopIteration:
+            except StopIteration as end:
+                course.conclusion = end.value
                 self.n_open_searches -= 1
                 return []
             course.round = [trial for batch in batches for trial in batch]

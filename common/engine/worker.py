@@ -1,10 +1,11 @@
 """A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
 
-    agent -> worker    (batch, attempt)   or None: end
-    worker -> agent    Built()            the objective stands
-                       Result             one trial, as soon as it is known
-                       Done()             that was the last of the batch
-                       Error(traceback)   the objective raised; the worker ends, since nothing is known of its state
+    agent -> worker    batch                or None: end
+    worker -> agent    Built()              the objective stands
+                       Result, NoRoom       one trial, as soon as it is known
+                       Done()               that was the last of the batch
+                       Logged(level, text)  a line of its log
+                       Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
 A worker lives no longer than its rank, even if that is killed, and keeps stdout and stderr in a pipe
 to the agent, which knows what to show and what the last words of a crash were.
@@ -21,7 +22,8 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,7 +32,7 @@ import numpy as np
 from common.cluster.process import die_with
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.experiment import Experiment, Objective
-from common.trial import Batch, Place, Result
+from common.trial import Batch, NoRoom, Result
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,6 @@ class Setup:
     experiment: bytes  # pickled by cloudpickle, so that its class may be defined in a script or a notebook
     data: Mapping[str, Spec]
     device: str  # "cpu" or "cuda"
-    place: Place
     parent: int  # process id of the rank
     scratch: Mapping[str, Spec]
 
@@ -56,8 +57,34 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     traceback: str
+
+
+class _Wire(logging.Handler):
+    """The pipe to the agent, which any thread may send to, and which the log goes to as well."""
+
+    def __init__(self, pipe: Connection):
+        super().__init__()
+        self._pipe = pipe
+
+    def send(self, message: Any) -> None:
+        """Send one message. Raises OSError when the agent has gone."""
+        with self.lock or nullcontext():
+            self._pipe.send(message)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by `logging`, with the lock taken (it can be taken again)."""
+        try:
+            self.send(Logged(record.levelno, self.format(record)))
+        except Exception:
+            self.handleError(record)
 
 
 def main(setup: Setup, pipe: Connection, output: Connection) -> None:
@@ -67,29 +94,29 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    wire = _Wire(pipe)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
     try:
         shared = SharedArrays.attach(setup.data)
         scratch = SharedArrays.attach(setup.scratch, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
         objective = experiment.sharing_objective(setup.device, shared.arrays, scratch)
-        pipe.send(Built())
-        while (task := pipe.recv()) is not None:
-            batch, attempt = task
+        wire.send(Built())
+        while (batch := pipe.recv()) is not None:
             for result in evaluated(objective, batch):
-                pipe.send(replace(result, place=setup.place, attempt=attempt))
-            pipe.send(Done())
+                wire.send(result)
+            wire.send(Done())
     except (EOFError, BrokenPipeError):
         pass  # the agent has gone or has no use for this worker any more
     except BaseException:
-        pipe.send(Error(traceback.format_exc()))
+        wire.send(Error(traceback.format_exc()))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # without waiting for threads or destructors of the libraries used
 
 
-def evaluated(objective: Objective, batch: Batch) -> Iterator[Result]:
-    """The objective's results of a batch, checked to be one for each trial, in plain types and timed.
+def evaluated(objective: Objective, batch: Batch) -> Iterator[Result | NoRoom]:
+    """What the objective says of a batch, checked to be one answer for each trial, in plain types and timed.
 
     A value that is NaN makes the result a failed one.
     """
@@ -99,21 +126,22 @@ def evaluated(objective: Objective, batch: Batch) -> Iterator[Result]:
         if result.key not in open_keys:
             raise ValueError(f"the objective returned {result.key!r}, which is not an open trial of its batch")
         open_keys.remove(result.key)
-        now = time.perf_counter()
-        values = {name: float(value) for name, value in result.values.items()}
-        error, nan = result.error, [name for name, value in values.items() if math.isnan(value)]
-        if nan and error is None:
-            error = f"the objective returned NaN as {', '.join(nan)}"
-        yield Result(
-            result.key,
-            {} if error else values,
-            {name: _plain(name, array) for name, array in result.arrays.items()},
-            seconds=now - start,
-            error=error,
-        )
+        if isinstance(result, NoRoom):
+            yield result
+        else:
+            yield _checked(result, time.perf_counter() - start)
         start = time.perf_counter()
     if open_keys:
         raise ValueError(f"the objective returned nothing for {sorted(open_keys)[0]!r}")
+
+
+def _checked(result: Result, seconds: float) -> Result:
+    values = {name: float(value) for name, value in result.values.items()}
+    error, nan = result.error, [name for name, value in values.items() if math.isnan(value)]
+    if nan and error is None:
+        error = f"the objective returned NaN as {', '.join(nan)}"
+    arrays = {name: _plain(name, array) for name, array in result.arrays.items()}
+    return Result(result.key, {} if error else values, arrays, seconds=seconds, error=error)
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

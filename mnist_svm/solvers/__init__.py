@@ -19,12 +19,19 @@ def name_here(name: str, device: str) -> str:
 
 
 def make_solver(
-    name: str, device: str, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1
+    name: str,
+    device: str,
+    multiclass: str,
+    memory: int,
+    n_points: int,
+    scratch: SharedArrays = NOTHING,
+    sharers: int = 1,
 ) -> Solver:
     """The solver called "shared", "shared-on-cpu", "sklearn", "cuml", or "cuml-precomputed".
 
     device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
-    memory: bytes that this worker may use, which the shared-kernel solver keeps to. scratch: matrices that it can
+    memory: bytes that this worker may use, which the shared-kernel solver keeps to. n_points: the most points of one
+    gamma that it will be asked for at once. scratch: matrices that it can
     share with others, `sharers` processes in all.
     `SvmGrid.check` says whether the solver can work there.
     """
@@ -39,7 +46,7 @@ def make_solver(
     if name in ("shared", "shared-on-cpu"):
         from mnist_svm.solvers.cpu import SharedSolver
 
-        return SharedSolver(multiclass, memory, scratch, sharers)
+        return SharedSolver(multiclass, memory, n_points, scratch, sharers)
     importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
     if name == "sklearn":
         from mnist_svm.solvers.peers import fit_sklearn as fit

@@ -10,19 +10,30 @@ import kernel_svm
 from common.cluster.shared_arrays import NOTHING, SharedArrays
 from kernel_svm import Samples
 from kernel_svm.matrices import Matrices, keep
-from mnist_svm.problem import Fit, Point, Problem, grids
+from mnist_svm.problem import Fit, LittleMemory, Point, Problem, grids
 
 
 class SharedSolver:
-    """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows."""
+    """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows.
 
-    def __init__(self, multiclass: str, memory: int, scratch: SharedArrays = NOTHING, sharers: int = 1) -> None:
+    Args:
+        multiclass: "ovo" or "ovr".
+        memory: bytes that this process may use.
+        n_points: the most points (folds times C) of one gamma that it will be asked for at once.
+        scratch: matrices that it can share with others.
+        sharers: how many processes share them.
+    """
+
+    def __init__(
+        self, multiclass: str, memory: int, n_points: int, scratch: SharedArrays = NOTHING, sharers: int = 1
+    ) -> None:
         kernel_svm.warm_up()
-        self.multiclass, self.memory, self.scratch, self.sharers = multiclass, memory, scratch, sharers
+        self.multiclass, self.memory, self.n_points = multiclass, memory, n_points
+        self.scratch, self.sharers = scratch, sharers
         self._kept: tuple[Samples, Matrices] | None = None
 
     def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
-        samples, kept = self._prepared(problem, len(points))
+        samples, kept = self._prepared(problem)
         everything = np.arange(len(problem.labels))
         with kept.kernel(gamma) as kernel:
             if points[0].fold is None:
@@ -35,10 +46,13 @@ class SharedSolver:
                 for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
                     yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 
-    def _prepared(self, problem: Problem, n_points: int) -> tuple[Samples, Matrices]:
-        """Sorted samples and their matrices, made once."""
+    def _prepared(self, problem: Problem) -> tuple[Samples, Matrices]:
+        """Sorted samples and their matrices, made once. Raises LittleMemory."""
         if self._kept is None:
             samples = kernel_svm.prepare(problem.images, problem.labels)
-            kept = keep(samples, self.multiclass, n_points, self.memory, self.scratch, self.sharers)
+            try:
+                kept = keep(samples, self.multiclass, self.n_points, self.memory, self.scratch, self.sharers)
+            except MemoryError as error:
+                raise LittleMemory(str(error)) from error
             self._kept = samples, kept
         return self._kept

@@ -28,14 +28,14 @@ def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda
     return replace(sound, **changes)
 
 
-def said(nodes: list[Node], gpu: str | None = None, **options: Any) -> str:
+def said(nodes: list[Node], **options: Any) -> str:
     defaults: dict[str, Any] = {
         "workers": None,
         "allow_shared_host": False,
         "allow_mixed_versions": False,
         "environ": {},
     }
-    return "\n".join(map(str, problems(nodes, gpu, **{**defaults, **options})))
+    return "\n".join(map(str, problems(nodes, **{**defaults, **options})))
 
 
 def test_a_sound_layout_has_no_problem() -> None:
@@ -47,8 +47,10 @@ def test_a_sound_layout_has_no_problem() -> None:
 def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
     nodes = [node("a"), node("b", 1), node("b", 2), node("b", 3)]
     assert said(nodes).startswith("error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs")
-    assert said(nodes, gpu="0").startswith("error:")
-    assert said(nodes, gpu="none") == said(nodes, allow_shared_host=True) == ""
+    assert said(nodes, allow_shared_host=True) == ""
+    # Where there are none, the ranks run on CPUs.
+    assert said([node("a", 0, device="cpu"), node("a", 1, device="cpu")]) == ""
+    assert said([node("a", 0, device="cpu"), node("a", 1, device="cuda:0")]).startswith("error:")
 
 
 def test_hosts_with_other_versions_are_named() -> None:
@@ -65,8 +67,8 @@ def test_hosts_with_other_versions_are_named() -> None:
     [
         (node(slots=4, pinned=True, cores=1), {}, True),
         (node(threads=4, pinned=True, cores=1), {}, True),
-        (node(device="cpu", pinned=True, cores=1), {"gpu": "none"}, True),  # one worker, since one core was seen
-        (node(device="cpu", pinned=True, cores=1), {"gpu": "none", "workers": 1}, False),
+        (node(device="cpu", pinned=True, cores=1), {}, True),  # one worker, since one core was seen
+        (node(device="cpu", pinned=True, cores=1), {"workers": 1}, False),
         (node(pinned=True, cores=1), {}, False),
         (node(slots=4, cores=1, cores_there=1), {}, False),
     ],

@@ -204,7 +204,7 @@ class TestGrid:
     def test_points_are_those_of_the_cpu(self, multiclass: str) -> None:
         x, y = digits(300)
         folds, samples, device = folds_of(300, 3), shared.prepare(x, y), Emulator()
-        cpu = shared.choose_plan(samples, multiclass, 4, 3, GB)
+        cpu = shared.choose_plan(samples, multiclass, 12, GB)
         found = list(solve_gammas(Loaded(device, samples), GAMMAS, PENALTIES, folds, multiclass))
         assert device.launches == [2 * 3 * {"ovo": 45, "ovr": 10}[multiclass]]
         for gamma, ours in zip(GAMMAS, found, strict=True):

@@ -33,7 +33,7 @@ def digits(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def solve(x, y, gamma, penalties, folds, multiclass="ovo", **options):
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, len(penalties), len(folds), GB)
+    plan = choose_plan(samples, multiclass, len(penalties) * len(folds), GB)
     return solve_gamma(samples, gamma, penalties, folds, plan, **options)
 
 
@@ -109,7 +109,7 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     samples = prepare(x, y)
     folds, penalties, gamma = folds_of(300, 3), [0.1, 3.0, 1000.0], 0.01
     distances = squared_distances(samples)
-    expected = solve_gamma(samples, gamma, penalties, folds, choose_plan(samples, multiclass, 3, 3, GB), distances)
+    expected = solve_gamma(samples, gamma, penalties, folds, choose_plan(samples, multiclass, 9, GB), distances)
     kinds = ["pairs"] if multiclass == "ovo" else ["whole", "rows"]
     for kind in kinds:
         plan = Plan(False, kind, samples.width, 0, "")
@@ -219,7 +219,7 @@ def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
 
 def test_an_unknown_way_to_many_classes_is_refused():
     with pytest.raises(ValueError, match="multiclass is 'all'"):
-        choose_plan(Sized(100, 3), "all", 1, 1, GB)
+        choose_plan(Sized(100, 3), "all", 1, GB)
 
 
 class Sized:
@@ -244,7 +244,7 @@ class Sized:
     ],
 )
 def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kernel, distances):
-    plan = choose_plan(Sized(60_000, 10), multiclass, 24, 5, memory, sharers)
+    plan = choose_plan(Sized(60_000, 10), multiclass, 120, memory, sharers)
     assert (plan.kernel, plan.distances) == (kernel, distances)
     assert plan.need <= memory
     assert str(plan).startswith(multiclass) and "\n" not in str(plan)
@@ -253,7 +253,7 @@ def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kern
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
     with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB .* 0\.10 GB are allowed"):
-        choose_plan(Sized(60_000, 10), multiclass, 24, 5, GB // 10)
+        choose_plan(Sized(60_000, 10), multiclass, 120, GB // 10)
 
 
 @pytest.mark.slow

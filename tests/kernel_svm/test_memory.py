@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
+from common.engine.queue import Costs, Queue
 from common.images import fold_slices
 from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
@@ -141,10 +143,10 @@ def test_plans_of_two_workers_at_full_size(memory: float, kernels: int, distance
     from tests.kernel_svm.test_grid import Sized
 
     samples: Any = Sized(60_000, 10)
-    plan = choose_plan(samples, "ovr", 24, 1, int(memory), 2, 2)
+    plan = choose_plan(samples, "ovr", 24, int(memory), 2, 2)
     assert (plan.kernels, plan.distances) == (kernels, distances) and plan.need <= memory
     assert ("2 processes share them" in str(plan)) == (kernels > 0)
-    assert not choose_plan(samples, "ovr", 24, 1, int(memory), 2, 2, False).distances
+    assert not choose_plan(samples, "ovr", 24, int(memory), 2, 2, False).distances
 
 
 def test_the_first_processs_memory_makes_the_plan(scratch: Scratch) -> None:
@@ -167,10 +169,23 @@ def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
     assert not replace(experiment, solver="sklearn").scratch("cpu", data, 2)
 
 
-def test_neighbours_in_the_queue_of_one_vs_rest_are_of_one_gamma() -> None:
-    (search,) = SvmGrid(3, multiclass="ovr", solver="shared").searches()
-    keys = [(batch[0].key, len(batch)) for batch in next(search)]
-    assert keys == [(f"g{g:02}/c00/f{fold}", 3) for g in range(3) for fold in range(5)]
+def test_workers_that_share_matrices_work_on_one_gamma() -> None:
+    """One-vs-rest: five slots of a node begin with the folds of one gamma; alone, or elsewhere, gammas stay whole."""
+    experiment = SvmGrid(3, multiclass="ovr", solver="shared")
+    (search,) = experiment.searches()
+    batches = next(search)
+
+    def first(n_slots: int, workers: int) -> list[tuple[str, int]]:
+        shared = partial(experiment.shared_cost, workers=workers)
+        queue = Queue(Costs(experiment.cost, experiment.split_batch, shared))
+        for batch in batches:
+            queue.push(batch)
+        found = [queue.pop((0, n), (0, "cpu"), n_slots, lambda: (0.0, [0.0] * (n_slots - 1))) for n in range(n_slots)]
+        return [(waiting.batch[0].key, len(waiting.batch)) for waiting in found if waiting is not None]
+
+    assert first(5, workers=5) == [(f"g00/c00/f{fold}", 3) for fold in range(5)]
+    assert first(1, workers=1) == [("g00/c00/f0", 15)]
+    assert first(2, workers=1)[0] == ("g00/c00/f0", 15)
 
 
 # A machine with too little memory, as its /proc/meminfo says in a mount namespace of its own.

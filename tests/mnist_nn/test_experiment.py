@@ -19,7 +19,7 @@ from common.trial import Batch, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging, best_set
 from mnist_nn.shapes import SMALL, weights_of
-from tests.helpers import journal_lines
+from tests.helpers import journal_lines, reported
 
 INF, NAN = float("inf"), float("nan")
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -173,7 +173,7 @@ def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
 
 def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = TINY.data()
-    replace(TINY, plot=3).report(computed(), data, tmp_path)
+    reported(replace(TINY, plot=3), computed(), data, tmp_path)
     rows = table(tmp_path / "results.csv")
     refits = [result for trial, result in computed() if "fold" not in trial.params]
     assert [float(row["test_error"]) for row in rows] == [result.value("test_error") for result in refits]
@@ -198,7 +198,7 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = evaluate(TINY, objective=scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
     assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == ["b1/refit"]
-    replace(TINY, plot=1).report(outcomes, TINY.data(), tmp_path)
+    reported(replace(TINY, plot=1), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["test_error"] == first["learning_rate"] == "nan" and "no parameter set" in first["error"]
     assert second["test_error"] == "0.9" and second["error"] == ""
@@ -209,7 +209,7 @@ def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pyt
 
 
 def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
-    TINY.report(evaluate(TINY, objective=scored(lambda trial: NAN)), TINY.data(), tmp_path)
+    reported(TINY, evaluate(TINY, objective=scored(lambda trial: NAN)), TINY.data(), tmp_path)
     assert all(row["error"] == "was killed" for row in table(tmp_path / "trials.csv"))
     with np.load(tmp_path / "predictions.npz") as file:
         assert np.isnan(file["probabilities"]).all()
@@ -224,7 +224,7 @@ def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_
     assert fold.values["loss"] == fold.values["train_loss"] == INF
     assert network.values["test_error"] == INF and not network.arrays
     outcomes = [Outcome(t, network if t.key == "b0/refit" else r) for t, r in computed()]
-    replace(TINY, plot=0).report(outcomes, TINY.data(), tmp_path)
+    reported(replace(TINY, plot=0), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["error"] == "its training diverged" and second["error"] == ""
 
@@ -254,7 +254,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     data = experiment.data()
     assert data["extra_images"].shape == (2, 8, 8)
     objective = experiment.objective("cpu", data)
-    experiment.report(evaluate(experiment, objective=objective), data, tmp_path)
+    reported(experiment, evaluate(experiment, objective=objective), data, tmp_path)
     model = load_model(tmp_path / "models" / "bootstrap-00.pt")
     with np.load(tmp_path / "predictions.npz") as file:
         assert np.array_equal(predict(model, data["test_images"].copy()), file["probabilities"][0])
@@ -295,7 +295,7 @@ def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -
     )
     data = experiment.data()
     objective = experiment.objective("cpu", data)
-    experiment.report(evaluate(experiment, objective=objective), data, tmp_path)
+    reported(experiment, evaluate(experiment, objective=objective), data, tmp_path)
     with np.load(tmp_path / "predictions.npz") as file:
         answers = file["probabilities"].mean(axis=0).argmax(axis=1)
         assert np.mean(answers != file["labels"]) < 0.35

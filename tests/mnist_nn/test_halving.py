@@ -13,7 +13,7 @@ from common.trial import Outcome, Result, Trial
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import leading, rungs
 from mnist_nn.keys import EPOCH_LIMIT
-from tests.helpers import table_without_run
+from tests.helpers import reported, table_without_run
 
 FULL = Bagging(
     2, 9, dataset="digits", train_size=150, test_size=40, folds=2, max_conv_layer=4, max_hidden_layer=16, epochs=6
@@ -107,7 +107,7 @@ def test_what_has_ended_by_itself_is_not_trained_again() -> None:
 def test_a_study_in_which_all_fail_on_the_first_rung_is_reported(tmp_path: Path) -> None:
     outcomes = run(HALVED, lambda trial: Result(trial.key, error="it was killed"))
     assert len(outcomes) == 2 * 9 * 2 and all(trial.key.endswith("/e1") for trial, _ in outcomes)
-    HALVED.report(outcomes, HALVED.data(), tmp_path)
+    reported(HALVED, outcomes, HALVED.data(), tmp_path)
     assert (tmp_path / "results.csv").read_text().count("no parameter set") == 2
 
 

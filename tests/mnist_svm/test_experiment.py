@@ -24,7 +24,7 @@ from mnist_svm.experiment import SvmGrid, best_point
 from mnist_svm.problem import Fit, Problem, check_classes
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
-from tests.helpers import table_without_run
+from tests.helpers import reported, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -103,7 +103,7 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
         result = bowl(trial)
         return replace(result, values={**result.values, "converged": float(trial.key != "g00/c02/f3")})
 
-    SMALL.report(study(SMALL, short), {}, tmp_path)
+    reported(SMALL, study(SMALL, short), {}, tmp_path)
     assert "fits short of tolerance:  1 of 45" in capsys.readouterr().out
     said = {(row["gamma"], row["C"]): row["unconverged_folds"] for row in rows(tmp_path / "results.csv")}
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
@@ -305,7 +305,7 @@ def test_too_few_images_are_refused_before_any_worker_starts() -> None:
 
 
 def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SMALL.report(study(SMALL, bowl), {}, tmp_path)
+    reported(SMALL, study(SMALL, bowl), {}, tmp_path)
     out = capsys.readouterr().out
     for line in ("best penalty C:           31.6228", "best kernel parameter:    0.0001"):
         assert line in out
@@ -333,7 +333,7 @@ def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lost = {"g01/c01/f2", "refit"}
-    SMALL.report(study(SMALL, lambda trial: failed(trial) if trial.key in lost else bowl(trial)), {}, tmp_path)
+    reported(SMALL, study(SMALL, lambda trial: failed(trial) if trial.key in lost else bowl(trial)), {}, tmp_path)
     out = capsys.readouterr().out
     assert "test error:               not known: the refit failed" in out
     assert "failed fits:              1 of 45" in out
@@ -346,7 +346,7 @@ def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: py
 
 
 def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SMALL.report(study(SMALL, failed), {}, tmp_path)
+    reported(SMALL, study(SMALL, failed), {}, tmp_path)
     assert "no best point" in capsys.readouterr().out
     assert np.isnan(np.load(tmp_path / "validation_error.npy")).all()
     assert json.loads((tmp_path / "best.json").read_text())["C"] is None

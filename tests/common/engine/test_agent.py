@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -26,7 +27,8 @@ def told() -> list[Any]:
 @pytest.fixture
 def agent(told: list[Any]) -> Iterator[Agent]:
     """One slot whose worker dies in the trial t0."""
-    agent = Agent(told.append, Setup(Toy(2, at=("t0=c_exit",)), {}, "cpu", Place(), os.getpid(), {}), [CPU])
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
+    agent = Agent(told.append, setup, [CPU], [Place()])
     yield agent
     agent.close()
 
@@ -43,20 +45,20 @@ def heard(agent: Agent, told: list[Any], kind: type) -> Any:
 def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agent, told: list[Any]) -> None:
     """The coordinator has it back in its queue: evaluated here as well, it would return twice."""
     batch = (Trial("t1", {"x": 1, "offset": 0}),)
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), 1, life=0))
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     heard(agent, told, Died)
-    agent.handle(Run(0, batch, 1, life=0))
+    agent.handle(Run(0, batch, life=0))
     assert agent.slots[0].process is None and not agent.slots[0].waiting
-    agent.handle(Run(0, batch, 1, life=1))
+    agent.handle(Run(0, batch, life=1))
     assert heard(agent, told, Returned).results[0].key == "t1"
 
 
 def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
     monkeypatch.setattr(module, "BURY_SECONDS", 0.5)
-    setup = Setup(Toy(2, at=("t0=hang",)), {}, "cpu", Place(), os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], deadline=0.5)
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), 1, life=0))
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
+    agent = Agent(told.append, setup, [CPU], [Place()], deadline=0.5)
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
     kill, pid = process.handle.kill, process.handle.pid

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from common.cluster.transport import Lost
 from common.engine.coordinator import Coordinator, slots_of
 from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run
+from common.engine.queue import Costs, Queue, end_of
 from common.engine.study import Study
 from common.storage.history import read_journal
 from common.storage.journal import Journal
-from common.trial import Batch, Place, Result, Search, Trial
+from common.trial import NoRoom, Place, Result, Search, Trial
 
 
 def cost_of(trial: Trial) -> float:
@@ -25,12 +29,23 @@ HEADER = {"settings": {"experiment": "toy"}}
 class Played:
     """A coordinator and the batches it has given to each slot."""
 
-    def __init__(self, folder: Path, search: Search, places: list[list[Place]], **options: Any):
+    def __init__(
+        self, folder: Path, search: Search, places: list[list[Place]], costs: Costs | None = None, **options: Any
+    ):
+        self.now = 0.0  # of the coordinator's clock
         self.study = Study([search], {}, {})
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         journal = Journal(folder, HEADER)
-        self.coordinator = Coordinator(self.study, journal, self._tell, slots_of(places), cost_of, **options)
+        self.coordinator = Coordinator(
+            self.study,
+            journal,
+            self._tell,
+            slots_of(places),
+            costs or Costs(cost_of),
+            clock=lambda: self.now,
+            **options,
+        )
         self.folder = folder
         self.coordinator.step()
 
@@ -43,9 +58,7 @@ class Played:
     def answer(self, slot: tuple[int, int], seconds: float = 9.0, value: float = 1.0, error: str | None = None) -> None:
         """The slot finishes the first batch that it has."""
         run = self.given[slot].pop(0)
-        results = tuple(
-            Result(t.key, {"v": value}, seconds=seconds, attempt=run.attempt, error=error) for t in run.batch
-        )
+        results = tuple(Result(t.key, {"v": value}, seconds=seconds, error=error) for t in run.batch)
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 
@@ -116,7 +129,7 @@ def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(t
     assert played.keys((0, 0)) == [["t0", "t1", "t2", "t3"]]
     played.coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}),), 0))
     played.die((0, 0))
-    assert played.keys((1, 0)) == [["t1"]] and played.given[1, 0][0].attempt == 2
+    assert played.keys((1, 0)) == [["t1"]]
     assert played.keys((0, 0)) == [["t2", "t3"]]
     played.die((1, 0), "Traceback\nValueError: no")
     played.answer((0, 0))
@@ -164,10 +177,10 @@ def test_infinity_is_a_value(tmp_path: Path) -> None:
 
 def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(tmp_path: Path) -> None:
     played = Played(tmp_path, trials(3), places(1))
-    for key, attempt in (("t2", 1), ("t2", 2), ("t1", 1), ("t1", 2)):
+    for key in ("t2", "t2", "t1", "t1"):
         (run,) = played.given.pop((0, 0))
-        assert (run.batch[0].key, run.attempt) == (key, attempt)
-        failed = Result(key, error="it takes 9 GB", seconds=9.0, attempt=attempt)
+        assert run.batch[0].key == key
+        failed = Result(key, error="it takes 9 GB", seconds=9.0)
         played.coordinator.handle(0, Returned(0, (failed,), 1))
         played.coordinator.step()
     played.answer((0, 0))
@@ -231,14 +244,15 @@ def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
     assert played.coordinator.finished and not played.study.finished and played.coordinator.n_too_long == 3
 
 
-def test_batches_are_divided_only_where_there_are_few_for_so_many_slots(tmp_path: Path) -> None:
-    def halves(batch: Batch) -> list[Batch]:
-        return [batch[:2], batch[2:]]
-
-    few = Played(tmp_path / "few", trials(8, per_batch=4), places(2, 2), split_batch=halves)
-    assert sorted(len(runs[0].batch) for runs in few.given.values()) == [2, 2, 2, 2]
-    many = Played(tmp_path / "many", trials(80, per_batch=4), places(1, 1), split_batch=halves)
-    assert [len(runs[0].batch) for runs in many.given.values()] == [4, 4]
+def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(2), places(1, 1))
+    played.die((0, 0))
+    played.answer((1, 0))
+    assert played.keys((1, 0)) == [["t1"]]
+    played.answer((1, 0))
+    assert [(str(result.place), result.attempt) for _, result in played.study.outcomes()] == [
+        ("host1/1/0/cpu", 1), ("host1/1/0/cpu", 2),
+    ]  # fmt: skip
 
 
 def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path) -> None:
@@ -247,3 +261,110 @@ def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path
     assert played.coordinator.n_slots == 1
     played.answer((0, 1))
     assert played.keys((0, 1)) and not played.keys((0, 0))
+
+
+# Division
+
+
+def quarters(shared: float) -> Costs:
+    """A trial costs 1, a batch of four is divided into trials, and shares work of this cost."""
+    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared)
+
+
+def sizes(played: Played) -> list[int]:
+    """Of the batches that slots have now."""
+    return sorted(len(run.batch) for runs in played.given.values() for run in runs)
+
+
+def test_a_single_slot_never_divides(tmp_path: Path) -> None:
+    for shared in (0.0, 1.0):
+        played = Played(tmp_path / str(shared), trials(4, per_batch=4), places(1), quarters(shared))
+        assert sizes(played) == [4]
+
+
+def test_batches_are_divided_as_late_as_possible(tmp_path: Path) -> None:
+    """Five batches on four slots: four are given whole, the last one is divided once they have ended."""
+    played = Played(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5))
+    assert sizes(played) == [4, 4, 4, 4]
+    played.now = 9.0
+    for slot in list(played.given):
+        played.answer(slot, seconds=9.0 / 4)
+    assert sizes(played) == [1, 1, 1, 1]
+
+
+def test_what_sharing_saves_is_weighed(tmp_path: Path) -> None:
+    """Four batches on five slots: to divide them all would end later than four whole ones and an idle slot."""
+    dear = Played(tmp_path / "dear", trials(16, per_batch=4), places(5), quarters(4.0))
+    assert sizes(dear) == [4, 4, 4, 4]
+    cheap = Played(tmp_path / "cheap", trials(16, per_batch=4), places(8), quarters(0.1))
+    assert sizes(cheap) == [2] * 8
+
+
+def test_what_shares_nothing_is_divided_at_once(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(80, per_batch=4), places(1, 1), quarters(0.0))
+    assert sizes(played) == [1, 1]
+
+
+def test_pieces_are_neighbours_in_the_order_of_the_batch(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(4, per_batch=4), places(3), quarters(0.1))
+    assert sorted(keys for slot in played.given for keys in played.keys(slot)) == [["t0", "t1"], ["t2", "t3"]]
+
+
+@given(costs=st.lists(st.floats(0.1, 10), min_size=1, max_size=6), shared=st.floats(0, 5), n_slots=st.integers(1, 12))
+def test_division_is_no_slower_than_none(costs: list[float], shared: float, n_slots: int) -> None:
+    """By its own costs: played to the end, never later than whole batches, the costliest first."""
+    search = {f"b{number}": cost for number, cost in enumerate(costs)}
+    of_trial = Costs(
+        lambda trial: search[trial.key.split("/")[0]], lambda batch: [(trial,) for trial in batch], lambda batch: shared
+    )
+    queue = Queue(of_trial)
+    for name in search:
+        queue.push(tuple(Trial(f"{name}/{part}", {}) for part in range(5)))
+    free = [0.0] * n_slots
+    while True:
+        slot = free.index(min(free))
+        now = free[slot]
+        left = [max(0.0, other - now) for number, other in enumerate(free) if number != slot]
+        waiting = queue.pop((0, slot), (0, "cpu"), n_slots, lambda left=left: (0.0, left))
+        if waiting is None:
+            break
+        free[slot] += waiting.cost
+    assert max(free) <= end_of([0.0] * n_slots, [5 * cost + shared for cost in costs]) * (1 + 1e-6)
+
+
+# Room
+
+
+def refuse(played: Played, slot: tuple[int, int]) -> None:
+    (run,) = played.given.pop(slot)
+    answers = tuple(NoRoom(trial.key, "it takes 9 GB") for trial in run.batch)
+    played.coordinator.handle(slot[0], Returned(slot[1], answers, 1))
+    played.coordinator.step()
+
+
+def test_a_trial_that_fits_no_slot_is_left_open(tmp_path: Path) -> None:
+    """It is tried on one slot of each rank, on no second one, and the others go on."""
+    played = Played(tmp_path, trials(3), places(2, 1))
+    assert played.keys((0, 0)) == [["t2"]] and played.keys((1, 0)) == [["t1"]] and played.keys((0, 1)) == [["t0"]]
+    refuse(played, (0, 0))
+    assert played.given[0, 0] == []
+    played.answer((0, 1))
+    assert played.given[0, 1] == []
+    played.answer((1, 0))
+    assert played.keys((1, 0)) == [["t2"]] and not played.coordinator.finished
+    refuse(played, (1, 0))
+    assert played.coordinator.finished and not played.study.finished and played.study.n_done == 2
+    assert played.coordinator.left_open == {"t2": "it takes 9 GB"}
+    history = read_journal(tmp_path)
+    assert history is not None and history.results.keys() == {"t0", "t1"}
+
+
+def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(3), places(1, 1))
+    refuse(played, (0, 0))
+    assert played.keys((0, 0)) == [["t0"]]
+    played.coordinator.handle(1, Lost())
+    played.coordinator.step()
+    played.answer((0, 0))
+    played.answer((0, 0))
+    assert played.coordinator.finished and list(played.coordinator.left_open) == ["t2"]

@@ -95,6 +95,27 @@ def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any,
         assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
 
 
+def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
+    at = ("--at", *(f"t{i}=warns" for i in range(8)))
+    done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
+    (line,) = [line for line in done.stderr.splitlines() if "the ice is thin" in line]
+    assert "/cpu" in line
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path, ranks: int) -> None:
+    arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
+    done = program(*arguments, "--workers", "2", ranks=ranks, status=Exit.STOPPED)
+    assert "1 trials fit no slot of this job, such as r0/t2: a bear needs a node of its own" in done.stderr
+    assert "run the same command to continue" in done.stderr
+    lines = journal_lines(tmp_path / "r")
+    assert sorted(line["key"] for line in lines) == [f"r0/t{i}" for i in (0, 1, 3, 4, 5)]
+    assert not any(line["error"] for line in lines)
+    program(*arguments, "--workers", "1")
+    program(*TOYS, "6", "--rounds", "2", "--gpu", "none", "--results", tmp_path / "clean")
+    assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
+
+
 def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
     done = program(
         *TOYS, "12", "--gpu", "none", "--workers", "1", "--max-batches-per-worker", "5", "-v", "--results", tmp_path

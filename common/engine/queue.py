@@ -1,0 +1,203 @@
+"""The coordinator's queue: costliest batches first, divided only where a slot would be idle otherwise."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from common.trial import Batch, Trial
+
+Kind = tuple[int, str]  # rank and device: slots that have the same of everything
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What an experiment says of its batches, all in one unit of its own.
+
+    trial: cost of a trial. split_batch: the smallest parts of a batch, in its order. shared: cost of what the trials
+    of a batch have in common, which is computed again for each part; where it is 0, a batch is divided at once.
+    """
+
+    trial: Callable[[Trial], float]
+    split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
+    shared: Callable[[Batch], float] = lambda batch: 0.0
+
+
+@dataclass(order=True)
+class Waiting:
+    """A batch in the queue; the order of its fields is the order of the queue.
+
+    cost: of its trials, and of what they share where the batch can be divided. avoid: a slot where it failed.
+    no_room: kinds of slots that its trial does not fit.
+    """
+
+    priority: float
+    number: int
+    batch: Batch = field(compare=False)
+    costs: Costs = field(compare=False, repr=False)
+    attempt: int = field(compare=False, default=1)
+    avoid: tuple[int, int] | None = field(compare=False, default=None)
+    no_room: frozenset[Kind] = field(compare=False, default=frozenset())
+
+    @cached_property
+    def parts(self) -> Sequence[Batch]:
+        """The smallest parts of the batch, itself where it cannot be divided or is tried once more."""
+        return self.costs.split_batch(self.batch) if len(self.batch) > 1 and self.attempt == 1 else [self.batch]
+
+    @cached_property
+    def shared(self) -> float:
+        """Cost of what the parts have in common."""
+        return self.costs.shared(self.batch) if len(self.parts) > 1 else 0.0
+
+    @cached_property
+    def part_costs(self) -> list[float]:
+        """Cost of each part, without what they share."""
+        return [sum(map(self.costs.trial, part)) for part in self.parts]
+
+    @cached_property
+    def cost(self) -> float:
+        """Of all of it."""
+        return self.shared + sum(self.part_costs)
+
+    def pieces(self, n: int) -> list[Batch]:
+        """The batch in n pieces of neighbouring parts, n at most the number of parts."""
+        return [tuple(t for part in self.parts[a:b] for t in part) for a, b in _cuts(len(self.parts), n)]
+
+    def piece_costs(self, n: int) -> list[float]:
+        """The cost of each of n pieces, what they share included."""
+        return [self.shared + sum(self.part_costs[a:b]) for a, b in _cuts(len(self.parts), n)]
+
+    def costs_within(self, limit: float) -> list[float]:
+        """The costs of the fewest pieces of which none costs more than `limit`; of the smallest parts at worst."""
+        if self.cost <= limit:
+            return [self.cost]
+        n = len(self.parts)
+        return next((c for k in range(2, n) if max(c := self.piece_costs(k)) <= limit), self.piece_costs(n))
+
+
+class Queue:
+    """Batches that wait for a slot, the costliest first; what may fail again comes before all others."""
+
+    def __init__(self, costs: Costs):
+        self._costs = costs
+        self._heap: list[Waiting] = []
+        self._numbers = itertools.count()
+        self._cost = 0.0  # of all that waits
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(
+        self,
+        batch: Batch,
+        attempt: int = 1,
+        avoid: tuple[int, int] | None = None,
+        no_room: frozenset[Kind] = frozenset(),
+    ) -> None:
+        """Add a batch. The arguments are the fields of `Waiting`."""
+        waiting = Waiting(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room)
+        # What may fail again is done first, so that a broken study shows early.
+        waiting.priority = -math.inf if attempt > 1 else -waiting.cost
+        self._put(waiting)
+
+    def pop(
+        self, slot: tuple[int, int], kind: Kind, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
+    ) -> Waiting | None:
+        """Take the first batch that this slot may have, or a piece of it; None where there is none.
+
+        Args:
+            slot: rank and number of the slot.
+            kind: of the slot.
+            n_slots: all slots there are.
+            free_in: when this slot and each other one will have done what it has, in units of cost. Asked only where
+                that matters.
+        """
+        passed: list[Waiting] = []
+        found: Waiting | None = None
+        while self._heap and found is None:
+            waiting = self._take()
+            if (waiting.avoid == slot and n_slots > 1) or kind in waiting.no_room:
+                passed.append(waiting)
+                continue
+            n = self._pieces_of(waiting, n_slots, free_in)
+            if n == 1:
+                found = waiting
+                break
+            for piece in waiting.pieces(n):
+                self.push(piece, no_room=waiting.no_room)
+        for waiting in passed:
+            self._put(waiting)
+        return found
+
+    def clear(self) -> list[Waiting]:
+        """Take out all batches."""
+        waiting, self._heap, self._cost = self._heap, [], 0.0
+        return waiting
+
+    def _put(self, waiting: Waiting) -> None:
+        heapq.heappush(self._heap, waiting)
+        self._cost += waiting.cost
+
+    def _take(self) -> Waiting:
+        waiting = heapq.heappop(self._heap)
+        self._cost = self._cost - waiting.cost if self._heap else 0.0
+        return waiting
+
+    def _pieces_of(self, waiting: Waiting, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
+        """Into how many pieces to divide a batch, which has just been taken out, before a slot begins it."""
+        if n_slots == 1 or len(waiting.parts) == 1:
+            return 1
+        if waiting.shared == 0:
+            return len(waiting.parts)
+        # Enough work is left for every other slot until this batch has ended: it may be divided later, if at all.
+        if self._cost >= n_slots * waiting.cost:
+            return 1
+        mine, others = free_in()
+        return best_division(waiting, self._heap, mine, others)
+
+
+def best_division(first: Waiting, rest: Sequence[Waiting], mine: float, others: Sequence[float]) -> int:
+    """Into how many pieces to divide `first` so that all work ends soonest; the fewest of equally good answers.
+
+    Each answer is tried with the rest undivided, and in pieces as small as those of `first` could be, since the rest
+    can still be divided later: so a batch stays whole as long as dividing later ends as soon. The pieces are placed
+    by list scheduling, the costliest first (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969).
+
+    Args:
+        first: the batch to begin now.
+        rest: what else waits.
+        mine: when the slot that `first` is for is free, in units of cost from now.
+        others: the same of all other slots.
+    """
+    numbers = range(1, len(first.parts) + 1)
+    pieces = {n: first.piece_costs(n) for n in numbers}
+    rests = {n: [cost for waiting in rest for cost in waiting.costs_within(max(pieces[n]))] for n in numbers}
+    after = [mine + first.cost, *others]
+    ends = {1: min(end_of(after, rests[n]) for n in numbers)}
+    slots = [mine, *others]
+    for n in numbers[1:]:
+        ends[n] = end_of(slots, [*pieces[n], *rests[n]])
+    soonest = min(ends.values())
+    return next(n for n in numbers if ends[n] <= soonest * (1 + 1e-9))
+
+
+def end_of(free: Iterable[float], costs: Iterable[float]) -> float:
+    """When the last of these pieces of work ends, if each slot takes the costliest that is left when it is free."""
+    heap = list(free)
+    heapq.heapify(heap)
+    end = max(heap)
+    for cost in sorted(costs, reverse=True):
+        done = heap[0] + cost
+        heapq.heapreplace(heap, done)
+        end = max(end, done)
+    return end
+
+
+def _cuts(n_parts: int, n: int) -> list[tuple[int, int]]:
+    """Where each of n pieces of n_parts begins and ends; their sizes differ by one at most."""
+    bounds = [n_parts * i // n for i in range(n + 1)]
+    return list(itertools.pairwise(bounds))

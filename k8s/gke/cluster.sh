@@ -1,0 +1,155 @@
+# shellcheck shell=bash
+# Making the cluster, cheap parts first, and deleting all of it.
+
+THIS_CLUSTER="name=$CLUSTER AND location=$ZONE"
+THIS_NETWORK="name=$CLUSTER"
+ITS_DISKS="labels.goog-k8s-cluster-name=$CLUSTER" # of volumes; they carry it by --enable-cost-allocation
+DISK_NAMES=$RESULTS/.disks-of-$CLUSTER            # those of the volumes, for the time after the cluster
+
+names() { # KIND FILTER: of what exists
+    # shellcheck disable=SC2086  # a kind is two words
+    asked "${GCLOUD[@]}" $1 list --filter "$2" --format 'value(name)'
+}
+
+up() {
+    local spot=() config=() there
+    [[ ${MEMORY:-} ]] || measure
+    ((!SPOT)) || spot=(--spot)
+    [[ -z $NODE_CONFIG ]] || config=(--system-config-from-file "$NODE_CONFIG")
+    there=$(names "container clusters" "$THIS_CLUSTER" && names "compute networks" "$THIS_NETWORK")
+    [[ -z $there ]] || refuse "$CLUSTER exists already: submit to it, take it down, or set another CLUSTER"
+    owed=1
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU"
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters create "$CLUSTER" --zone "$ZONE" \
+        --network "$CLUSTER" --enable-ip-alias --enable-gvnic --enable-cost-allocation \
+        --num-nodes "$MAIN_NODES" --machine-type "$MAIN_MACHINE"
+    asked "${GCLOUD[@]}" container clusters get-credentials "$CLUSTER" --zone "$ZONE"
+    store
+    command_is_taken
+    operator
+    # Full at once, so that missing GPUs show now; idle nodes go after ten minutes, down to none.
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container node-pools create gpu --cluster "$CLUSTER" --zone "$ZONE" \
+        --machine-type "$MACHINE" --accelerator "type=$GPU,count=$GPUS_PER_NODE,gpu-driver-version=$DRIVER" \
+        --enable-gvnic --threads-per-core "$THREADS_PER_CORE" "${spot[@]}" "${config[@]}" \
+        --max-run-duration "$(pool_seconds)s" \
+        --num-nodes "$MOST_NODES" --enable-autoscaling --min-nodes 0 --max-nodes "$MOST_NODES"
+    until_true "$READY_TIMEOUT" "$((MOST_NODES * GPUS_PER_NODE)) GPUs" gpus_are_allocatable
+    owed=0
+}
+
+gpus_are_allocatable() {
+    local counts
+    # shellcheck disable=SC1083  # the braces are kubectl's
+    counts=$(asked "${KUBECTL[@]}" get nodes -l "cloud.google.com/gke-accelerator=$GPU" \
+        -o 'jsonpath={.items[*].status.allocatable.nvidia\.com/gpu}') || return
+    local sum=0 count
+    for count in $counts; do sum=$((sum + count)); done
+    ((dry)) || say "$sum of $((MOST_NODES * GPUS_PER_NODE)) GPUs can be allocated"
+    ((dry || sum >= MOST_NODES * GPUS_PER_NODE))
+}
+
+operator() {
+    if [[ $SEARCH == ddp ]]; then
+        asked "${KUBECTL[@]}" apply --server-side -k "$DDP_OPERATOR"
+        rolled_out --namespace kubeflow rollout status deployment/training-operator
+        # Its webhook judges every PyTorchJob, and answers a while after it says that it is ready.
+        until_true "$READY_TIMEOUT" "the training operator's webhook" webhook_answers
+    else
+        asked "${KUBECTL[@]}" apply --server-side -f "$OPERATOR"
+        rolled_out --namespace mpi-operator rollout status deployment/mpi-operator
+    fi
+}
+
+webhook_answers() {
+    local NODES=$MOST_NODES
+    pytorchjob apply --dry-run=server
+}
+
+rolled_out() { # a waiting kubectl command, whose requests have no limit of their own
+    limited "$((READY_TIMEOUT + 30))" kubectl --context "gke_${PROJECT}_${ZONE}_${CLUSTER}" "$@" \
+        --timeout "${READY_TIMEOUT}s"
+}
+
+store() {
+    local address disk="  - target: {kind: PersistentVolumeClaim, name: nfs-disk}
+    patch: |
+      - {op: replace, path: /spec/resources/requests/storage, value: $DISK_SIZE}
+      - {op: add, path: /spec/storageClassName, value: $DISK_CLASS}"
+    overlay nfs-server "$disk" apply
+    address=$(asked "${KUBECTL[@]}" get service nfs -o 'jsonpath={.spec.clusterIP}')
+    ((!dry)) || address=ADDRESS
+    # Nodes, not pods, mount the volumes, and they do not ask the cluster's name server.
+    overlay nfs "$disk
+  - target: {kind: PersistentVolume}
+    patch: |
+      - {op: replace, path: /spec/nfs/server, value: $address}" apply
+    until_true "$READY_TIMEOUT" "the pod files, in image $IMAGE" files_is_ready
+    remember_disks
+    rolled_out wait --for condition=Complete job/load-data
+}
+
+files_is_ready() { # fails at once, and for good, where the image cannot be pulled or does not start
+    local state
+    state=$(asked "${KUBECTL[@]}" get pod files -o \
+        'jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].state.waiting.reason}') || return
+    case $state in
+        *ErrImagePull* | *ImagePullBackOff* | *InvalidImageName*)
+            say "gke.sh: the nodes cannot pull $IMAGE: does it exist, and may their service account read it?"
+            say "gke.sh: (gcloud artifacts repositories add-iam-policy-binding, see k8s/README.md)"
+            exit 1
+            ;;
+        *CrashLoopBackOff*)
+            say "gke.sh: a container of $IMAGE does not start: kubectl logs files"
+            exit 1
+            ;;
+    esac
+    ((dry)) || [[ $state == true* ]]
+}
+
+remember_disks() {
+    local handles
+    handles=$(asked "${KUBECTL[@]}" get persistentvolumes -o 'jsonpath={.items[*].spec.csi.volumeHandle}') || return
+    ((!dry)) || return 0
+    mkdir -p "$RESULTS"
+    printf '%s\n' $handles | sed 's#.*/##' >"$DISK_NAMES"
+}
+
+none_left() { # KIND FILTER OPTIONS...: delete what exists; succeeds once nothing does
+    local kind=$1 found name
+    found=$(names "$1" "$2") || return
+    shift 2
+    ((!dry)) || found=NAME
+    for name in $found; do
+        # It may fail now and succeed later: a cluster that is still being made cannot be deleted.
+        # shellcheck disable=SC2086
+        limited "$DELETE_TIMEOUT" "${GCLOUD[@]}" $kind delete "$name" "$@" ||
+            say "gke.sh: $kind $name was not deleted (status $?): tried again until $DELETE_TIMEOUT s have passed"
+    done
+    ((dry)) || [[ -z $found ]]
+}
+
+down() {
+    local disks=$ITS_DISKS
+    owed=0
+    # While the cluster is there it can delete its disks by itself. Their names first, if they can still be had.
+    [[ -e $DISK_NAMES ]] || remember_disks || say "gke.sh: the cluster does not tell its disks: looked for by label alone"
+    rolled_out delete mpijob,pytorchjob,pod,job,deployment,pvc --all --ignore-not-found ||
+        say "gke.sh: the cluster's volumes were not deleted by itself: their disks are deleted below"
+    [[ ! -s $DISK_NAMES ]] || disks="$ITS_DISKS OR name=($(paste -sd ' ' "$DISK_NAMES"))"
+    if until_true "$DELETE_TIMEOUT" "deleting the cluster" none_left "container clusters" "$THIS_CLUSTER" --zone "$ZONE" &&
+        until_true "$DELETE_TIMEOUT" "deleting its disks" none_left "compute disks" "$disks" --zone "$ZONE" &&
+        until_true "$DELETE_TIMEOUT" "deleting its network" none_left "compute networks" "$THIS_NETWORK"; then
+        ((dry)) || rm -f "$DISK_NAMES"
+        say "nothing is left of $CLUSTER"
+    else
+        warn
+        return 1
+    fi
+}
+
+warn() {
+    say ""
+    say "!! Cluster $CLUSTER in $ZONE of project $PROJECT MAY STILL EXIST AND COST MONEY."
+    say "!! Look:   ${GCLOUD[*]} container clusters list"
+    say "!! Delete: PROJECT=$PROJECT ZONE=$ZONE CLUSTER=$CLUSTER k8s/gke.sh down"
+}

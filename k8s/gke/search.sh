@@ -1,0 +1,160 @@
+# shellcheck shell=bash
+# A search on a cluster that is up: submitted, followed, fetched, and submitted again while that brings it on.
+
+search_command() {
+    case ${COMMAND:+given}$SEARCH in
+        given*) echo "$COMMAND" ;;
+        svm) echo "mnist_svm 24" ;;
+        nn) echo "mnist_nn 10 20" ;;
+    esac
+}
+
+folder() { # of the results
+    if [[ $SEARCH == ddp ]]; then echo "ddp-$NODES"; else echo "$SEARCH"; fi
+}
+
+ddp_options() {
+    if [[ $OPTIONS == "--gpu all" ]]; then echo "--batch-size 128 --epochs 20 --backend nccl"; else echo "$OPTIONS"; fi
+}
+
+measure() { # sets CPUS and MEMORY (MiB): what a pod may ask of a node of MACHINE, all of whose GPUs it takes
+    local cpus memory described
+    described=$(asked "${GCLOUD[@]}" compute machine-types describe "$MACHINE" --zone "$ZONE" \
+        --format 'csv[no-heading](guestCpus,memoryMb)') || refuse "there is no machine $MACHINE in $ZONE"
+    ((!dry)) || described=8,32768
+    IFS=, read -r cpus memory <<<"$described"
+    ((THREADS_PER_CORE != 1)) || cpus=$((cpus / 2))
+    # Of memory GKE keeps 25, 20, 10, 6 and 2 % of ever larger parts and 100 MiB; 1 GiB and half a CPU are for its pods.
+    read -r CPUS MEMORY <<<"$(awk -v cpus=$cpus -v memory="$memory" '
+        function part(low, high) {return memory <= low ? 0 : (memory < high ? memory : high) - low}
+        BEGIN {
+            kept = part(0, 4096) / 4 + part(4096, 8192) / 5 + part(8192, 16384) / 10 + part(16384, 131072) * 0.06
+            kept += part(131072, memory) * 0.02 + 100 + 1024
+            printf "%dm %d\n", (cpus * 0.97 - 0.5) * 1000, memory - kept
+        }')"
+}
+
+pod_patches() { # PATH: patches for a pod's spec of that path, which takes a whole node
+    cat <<EOF
+      - {op: replace, path: $1/nodeSelector/cloud.google.com~1gke-accelerator, value: $GPU}
+      - op: replace
+        path: $1/containers/0/resources
+        value:
+          requests: {cpu: $CPUS, memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
+          limits: {memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
+      - {op: test, path: $1/volumes/2/name, value: shm}
+      - {op: replace, path: $1/volumes/2/emptyDir/sizeLimit, value: $((MEMORY / 2))Mi}
+EOF
+}
+
+mpijob() { # KUBECTL COMMAND...
+    local launcher=/spec/mpiReplicaSpecs/Launcher/template/spec worker=/spec/mpiReplicaSpecs/Worker
+    overlay gke "  - target: {kind: MPIJob}
+    patch: |
+      - {op: replace, path: /spec/runPolicy/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
+      - {op: replace, path: $launcher/containers/0/env/0/value, value: \"$(search_command)\"}
+      - {op: replace, path: $launcher/containers/0/env/2/value, value: \"$OPTIONS\"}
+      - {op: replace, path: $worker/replicas, value: $NODES}
+$(pod_patches $worker/template/spec)" "$@" -l "search=$SEARCH"
+}
+
+pytorchjob() { # KUBECTL COMMAND...
+    local replicas=/spec/pytorchReplicaSpecs role words patches=""
+    words=$(printf '"%s", ' -m mnist_nn.ddp $(ddp_options))
+    for role in Master Worker; do
+        patches+="
+      - {op: replace, path: $replicas/$role/template/spec/containers/0/args, value: [${words}--data, /data, --results, /results/$(folder), --resume]}
+$(pod_patches $replicas/$role/template/spec)"
+    done
+    if ((NODES == 1)); then
+        patches+="
+      - {op: remove, path: $replicas/Worker}"
+    else
+        patches+="
+      - {op: replace, path: $replicas/Worker/replicas, value: $((NODES - 1))}"
+    fi
+    overlay gke-ddp "  - target: {kind: PyTorchJob}
+    patch: |
+      - {op: replace, path: /spec/runPolicy/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
+      - {op: replace, path: /spec/nprocPerNode, value: \"$GPUS_PER_NODE\"}$patches" "$@"
+}
+
+submit() {
+    local kind=mpijob
+    [[ $SEARCH != ddp ]] || kind=pytorchjob
+    [[ ${MEMORY:-} ]] || measure
+    put
+    # To apply a job that has ended changes nothing: it is deleted and made anew, and goes on where its results are.
+    rolled_out delete $kind "$SEARCH" --ignore-not-found
+    $kind apply
+}
+
+put() {
+    if [[ -e $RESULTS/$(folder)/journal.jsonl || -e $RESULTS/$(folder)/ddp.csv ]]; then
+        limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "$RESULTS/$(folder)" files:/results
+    fi
+}
+
+follow() {
+    local before now
+    before=$(n_finished)
+    until follow_once; do
+        now=$(n_finished)
+        [[ $ended != *DeadlineExceeded* && $now -gt $before && $SECONDS -lt $follow_end ]] || {
+            say "gke.sh: the search has failed: $ended"
+            return 1
+        }
+        say "gke.sh: the search has failed ($ended), but finished $((now - before)) trials: it is submitted again"
+        before=$now
+        submit
+    done
+}
+
+follow_once() { # until the job has ended
+    : "${follow_end:=$((SECONDS + SEARCH_TIMEOUT))}"
+    local left
+    while ! has_ended; do
+        left=$((follow_end - SECONDS))
+        ((left > 0)) || {
+            ended="no end within $SEARCH_TIMEOUT s"
+            return 1
+        }
+        # The log for a while, then the results so far, and again.
+        limited "$((left < FETCH_EVERY ? left : FETCH_EVERY))" kubectl --context "gke_${PROJECT}_${ZONE}_${CLUSTER}" \
+            logs --follow --since "${FETCH_EVERY}s" "$(log_of)" || ((dry)) || sleep "$POLL"
+        fetch || say "gke.sh: no results could be copied now: tried again later"
+    done
+    [[ $ended == Complete* ]]
+}
+
+log_of() { if [[ $SEARCH == ddp ]]; then echo pod/ddp-master-0; else echo "job/$SEARCH-launcher"; fi; }
+
+# An MPIJob with an evicted worker says Failed although its launcher goes on; so the launcher's Job is asked.
+has_ended() {
+    local what=job/$SEARCH-launcher
+    [[ $SEARCH != ddp ]] || what=pytorchjob/ddp
+    ended=$(asked "${KUBECTL[@]}" get "$what" -o \
+        'jsonpath={range .status.conditions[?(@.status=="True")]}{.type} {.reason} {end}' 2>/dev/null) || ended=
+    ((!dry)) || ended=Complete
+    case " $ended" in
+        *" Complete "* | *" Succeeded "*) ended=Complete ;;
+        *" Failed "*) ;;
+        *) ((dry)) ;;
+    esac
+}
+
+n_finished() { # trials in the journal of the cluster; 0 where it does not answer
+    ((!dry)) || { echo 0 && return; }
+    { asked "${KUBECTL[@]}" exec files -- python -m common.status "/results/$(folder)" 2>/dev/null || true; } |
+        awk '$1 == "trials" {n = $2} END {print n + 0}'
+}
+
+fetch() { # a whole copy takes the place of the one before
+    local into
+    into=$RESULTS/$(folder)
+    run mkdir -p "$RESULTS"
+    run rm -rf "$into.new"
+    limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "files:/results/$(folder)" "$into.new" || return
+    run rm -rf "$into"
+    run mv "$into.new" "$into"
+}

@@ -1,0 +1,66 @@
+# shellcheck shell=bash disable=SC2034
+# What all parts of gke.sh use: commands that are printed, bounded in time, and not run by --dry-run.
+
+GCLOUD=(gcloud --quiet --project "$PROJECT")
+# Named in every command, so that no other cluster is ever touched.
+KUBECTL=(kubectl --context "gke_${PROJECT}_${ZONE}_${CLUSTER}" --request-timeout "${CALL_TIMEOUT}s")
+PARTS=$NODES
+MOST_NODES=$(printf '%s\n' $NODES | sort -n | tail -n 1) # of the GPU pool
+dry=0
+owed=0     # whether a failure from here on must delete the cluster
+generated= # a folder to remove at the end
+
+say() { printf '%s\n' "$*" >&2; }
+
+refuse() {
+    say "gke.sh: $*"
+    exit 2
+}
+
+run() {
+    printf '+ %s\n' "$*" >&2
+    ((dry)) || "$@"
+}
+
+limited() { # SECONDS COMMAND...
+    local seconds=$1
+    shift
+    run timeout --foreground --kill-after 30 "$seconds" "$@"
+}
+
+asked() { # COMMAND...: a question, which has CALL_TIMEOUT to be answered
+    limited "$CALL_TIMEOUT" "$@"
+}
+
+until_true() { # SECONDS WHAT COMMAND...: wait until the command succeeds
+    local seconds=$1 what=$2 end=$((SECONDS + $1))
+    shift 2
+    until "$@"; do
+        if ((SECONDS >= end)); then
+            say "gke.sh: $what: not within $seconds s"
+            return 1
+        fi
+        sleep "$POLL"
+    done
+}
+
+overlay() { # FOLDER PATCHES COMMAND...: run kubectl COMMAND on an overlay with this cluster's image and patches
+    local folder=$1 patches=$2
+    shift 2
+    generated=$(mktemp -d "$HERE/overlays/.gke.$$.XXXXXX")
+    cat >"$generated/kustomization.yaml" <<EOF
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [../$folder]
+images:
+  - {name: search, newName: "${IMAGE%:*}", newTag: "${IMAGE##*:}"}
+patches:
+$patches
+EOF
+    ((!dry)) || cat "$generated/kustomization.yaml" >&2
+    local status=0
+    asked "${KUBECTL[@]}" "$1" -k "$generated" "${@:2}" || status=$?
+    rm -r "$generated"
+    generated=
+    return $status
+}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from common.errors import Exit, UsageError
 from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from jit.private import set_cache_variables
+from mnist_nn.parallel.gpus import gpu_names
 from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
 from mnist_nn.parallel.settings import PROG, Settings
 
@@ -31,20 +33,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parser.parse_args(arguments))
-        from mnist_nn.parallel.process import check_machine, run
+        from mnist_nn.parallel.process import check_machine, run, what_torch_sees
 
         require_linux()
         set_cache_variables()
-        problem = ""
+        problem, gpus, exclusive = "", list[str](), False
         try:
-            check_machine(settings)
+            backend, kind = check_machine(settings)
+            gpus, exclusive = gpu_names() if kind == "cuda" else [], backend == "nccl"
+            if kind == "cpu" and not settings.no_cuda and (n := len(visible_gpus())):
+                host = socket.gethostname()
+                print(f"{PROG}: {host} has {n} GPUs, but {what_torch_sees()}: training on its CPU", file=sys.stderr)
         except UsageError as error:
             if started().rank == 0:
                 raise
             problem = str(error)  # only this node may have it, so the others must hear of it
         meeting = meet()
-        n_gpus = 0 if settings.no_cuda else len(visible_gpus())
-        places = places_here(meeting, settings.nproc_per_node, n_gpus, problem)
+        places = places_here(meeting, settings.nproc_per_node, gpus, problem, exclusive=exclusive)
     except UsageError as error:
         if started().rank:
             return Exit.DONE

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from common.cluster.devices import usable_cores
 from common.errors import Exit, StorageError, UsageError
+from mnist_nn.compiler import missing_for_triton
 from mnist_nn.parallel.rank0 import Job, Keeper
-from mnist_nn.parallel.rendezvous import Address, Place, open_store
+from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, Place, open_store
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import Training
 from mnist_nn.parallel.watchdog import SILENCE_S, Watch
@@ -27,17 +28,23 @@ def check_machine(settings: Settings) -> tuple[str, str]:
     cuda = not settings.no_cuda and torch.cuda.is_available()
     kinds = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     built = ", ".join(name for name, there in kinds.items() if there)
-    here = f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU and was built with {built}"
+    here = f"{what_torch_sees()} and was built with {built}"
     backend = settings.backend or ("nccl" if cuda and kinds["nccl"] else "gloo")
     if not kinds[backend]:
         raise UsageError(f"--backend {backend}: {here}: give --backend gloo")
     if backend == "nccl" and not cuda:
         without = "--no-cuda leaves none" if settings.no_cuda else here
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
+    if settings.compile and cuda and (missing := missing_for_triton()):
+        raise UsageError(f"--compile needs {missing}")
     compiler = os.environ.get("CXX", "g++")  # as torch.compile looks for it
     if settings.compile and not cuda and shutil.which(compiler) is None:
         raise UsageError(f"--compile needs a C++ compiler and finds no {compiler}: install it, or name another in CXX")
     return backend, "cuda" if cuda else "cpu"
+
+
+def what_torch_sees() -> str:
+    return f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU"
 
 
 def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
@@ -47,19 +54,20 @@ def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
     """
     backend, kind = check_machine(settings)
     device = torch.device(kind, place.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
-    if kind == "cuda":
-        torch.cuda.set_device(device)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_size))
     watched = open_store(address)
     watched.set_timeout(timedelta(seconds=SILENCE_S))
     watch = Watch(dist.PrefixStore(f"{name}/watch", watched), place.rank, place.size)
     try:
+        watch.wait_for_all(JOIN_SECONDS)
+        watch.start()  # what follows is where a GPU or a network that does not work shows, while others wait in it
+        if kind == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group(
             backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=place.rank,
             world_size=place.size, device_id=device if backend == "nccl" else None,
         )  # fmt: skip
-        watch.start()
         status = _train(settings, place, device, backend)
         dist.barrier()
         dist.destroy_process_group()

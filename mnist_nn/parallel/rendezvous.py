@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -175,17 +175,35 @@ def open_store(address: Address, is_master: bool = False) -> Any:
         raise UsageError(f"rank 0 at {address.host}:{address.port} {what} ({why}): set MASTER_PORT") from error
 
 
-def places_here(meeting: Meeting, processes: int | None, n_gpus: int, problem: str) -> list[Place]:
+def _refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], counts: Sequence[int]) -> None:
+    """Of each launched process the host, the GPUs that it sees, and how many processes it becomes."""
+    for host in dict.fromkeys(hosts):
+        taken: list[str] = []
+        for other, names, count in zip(hosts, gpus, counts, strict=True):
+            if other == host and names:
+                taken += [names[local % len(names)] for local in range(len(taken), len(taken) + count)]
+        if len(set(taken)) < len(taken):
+            raise UsageError(
+                f"on {host}: {len(taken)} processes would share {len(set(taken))} GPU, which NCCL does not allow: "
+                "start fewer, or give --backend gloo"
+            )
+
+
+def places_here(
+    meeting: Meeting, processes: int | None, gpus: Sequence[str], problem: str, *, exclusive: bool = False
+) -> list[Place]:
     """The processes of the training that this launched one stands for, after a call of the roll.
 
-    processes: how many each node shall have; None for one per GPU (n_gpus, 0 where none is used) where the launcher
-        started a single process on the host, and else for those that it started.
+    processes: how many each node shall have; None for one per GPU where the launcher started a single process on the
+        host, and else for those that it started.
+    gpus: names of those that are used; [] for none.
     problem: why this process cannot take part; "" when it can.
-    Raises UsageError where a process has a problem, and where `processes` are asked for and the launcher has already
-    started several on a host.
+    exclusive: no two processes may use the same GPU, which NCCL does not allow.
+    Raises UsageError where a process has a problem, where `processes` are asked for and the launcher has already
+    started several on a host, and where an exclusive GPU would have two.
     """
     me, key = meeting.started, f"{meeting.run}/here/"
-    meeting.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), n_gpus, problem]))
+    meeting.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem]))
     try:
         roll = [json.loads(meeting.store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
@@ -195,11 +213,13 @@ def places_here(meeting: Meeting, processes: int | None, n_gpus: int, problem: s
             raise UsageError(f"on {host}: {why}")
     hosts = [host for host, _, _ in roll]
     counts = []
-    for host, gpus, _ in roll:
+    for host, names, _ in roll:
         alone = hosts.count(host) == 1 and not one_each()
         if processes is not None and not alone:
             raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
-        counts.append(processes if processes is not None else max(1, gpus) if alone else 1)
+        counts.append(processes if processes is not None else max(1, len(names)) if alone else 1)
+    if exclusive:
+        _refuse_two_on_a_gpu(hosts, [names for _, names, _ in roll], counts)
     first = sum(counts[: me.rank])
     local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
     local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])

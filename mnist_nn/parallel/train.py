@@ -19,8 +19,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from common.errors import UsageError
 from common.images import N_CLASSES
 from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
@@ -225,9 +227,12 @@ def _spread(network: nn.Module, options: Options, device: torch.device) -> nn.Mo
     if options.strategy == "fsdp":
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        fully_shard(network)
+        # Without a mesh it would take the GPUs that are there, also where the training is on CPUs.
+        fully_shard(network, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
         assert isinstance(network, FSDPModule)
         if dist.get_backend() != "nccl":
+            if not hasattr(network, "set_force_sum_reduction_for_comms"):
+                raise UsageError(f"--strategy fsdp without NCCL needs torch>=2.9, and this is {torch.__version__}")
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
         return network
     network = network.to(memory_format=torch.channels_last)

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from common.errors import Exit
@@ -31,9 +32,13 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self._store, self._rank, self._next, self._size = store, rank, (rank + 1) % size, size
         self._over = threading.Event()
-        store.set(f"alive/{rank}", "0")
         if rank == 0:
             store.set("failed", "")
+        store.set(f"alive/{rank}", "0")
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Until all processes have made their watch. Raises RuntimeError where one does not come."""
+        self._store.wait([f"alive/{rank}" for rank in range(self._size)], timedelta(seconds=seconds))
 
     def run(self) -> None:
         beats, heard, heard_at = 0, b"", time.monotonic()

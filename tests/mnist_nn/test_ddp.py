@@ -26,13 +26,23 @@ from common.storage.journal import Journal
 from common.trial import Result, Trial
 from mnist_nn.ddp import main
 from mnist_nn.parallel.architecture import best_of
-from mnist_nn.parallel.rendezvous import Address, Started, derived_port, first_node, known_address, started
+from mnist_nn.parallel.process import check_machine
+from mnist_nn.parallel.rendezvous import (
+    Address,
+    Started,
+    _refuse_two_on_a_gpu,
+    derived_port,
+    first_node,
+    known_address,
+    started,
+)  # fmt: skip
+from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import load_model
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
 
 ENDS_WITHIN_S = 30.0
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # also on a machine with GPUs these train on CPUs
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +334,53 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
+# Which GPUs
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "counts", "problem"),
+    [
+        (["a"], ["xy"], [2], ""),
+        (["a"], ["x"], [2], "on a: 2 processes would share 1 GPU"),
+        (["a", "a"], ["x", "x"], [1, 1], "on a: 2 processes would share 1 GPU"),
+        (["a", "a"], ["x", "y"], [1, 1], ""),
+        (["a", "a"], ["xy", "xy"], [1, 1], ""),
+        (["a", "b"], ["x", "x"], [1, 1], ""),
+        (["b", "a", "a", "a"], ["x", "xy", "xy", "xy"], [1, 1, 1, 1], "on a: 3 processes would share 2 GPU"),
+        (["a"], [""], [3], ""),
+    ],
+    ids=["one each", "too many asked for", "mpirun on one GPU", "srun", "torchrun", "two hosts", "three on two", "CPUs"],
+)  # fmt: skip
+def test_no_two_processes_have_one_gpu(hosts: list[str], gpus: list[str], counts: list[int], problem: str) -> None:
+    """A letter is a GPU."""
+    if not problem:
+        _refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
+    else:
+        with pytest.raises(UsageError, match=problem):
+            _refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
+
+
+def test_gpus_that_torch_cannot_use_are_not_passed_over_in_silence(
+    data: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mnist_nn.ddp.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "1", "--batch-size", "128"]
+    assert main(command) == Exit.DONE
+    assert rows(tmp_path)[0]["devices"] == "1"
+    assert "has 2 GPUs, but PyTorch" in (said := capsys.readouterr().err) and "training on its CPU" in said
+    assert main([*command, "--no-cuda"]) == Exit.DONE
+    assert capsys.readouterr().err == ""
+
+
+def test_compile_on_a_gpu_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(UsageError, match="--compile needs a C compiler .no-such-compiler.: install gcc"):
+        check_machine(Settings(compile=True, backend="gloo"))
+
+
 # A process that dies ends all
 
 
@@ -363,6 +420,34 @@ def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str
         port = str(free.getsockname()[1])
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(options))}
     return [start([*arguments, *more], RANK=str(rank), **where) for rank, more in enumerate(options)]
+
+
+def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path: Path) -> None:
+    """Before the group stands: there a GPU that is taken shows, and the others wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    fails = (
+        "import sys, torch.distributed as dist\n"
+        "def init(*_, **__): raise RuntimeError('CUDA-capable device(s) is/are busy or unavailable')\n"
+        "from mnist_nn.ddp import main\n"
+        "dist.init_process_group = init\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, *how, "--data", str(data), "--results", str(tmp_path), "--epochs", "1"], cwd=ROOT,
+            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, how in enumerate((["-m", "mnist_nn.ddp"], ["-c", fails]))
+    ]  # fmt: skip
+    try:
+        _, said = both[0].communicate(timeout=120)
+        assert both[0].returncode == Exit.ERROR and "busy or unavailable" in said
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
 
 
 def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> None:

@@ -1,0 +1,25 @@
+"""The GPUs that CUDA gives to this process, by a name that no two of a host have in common."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+def gpu_names() -> list[str]:
+    """In CUDA's order; [] where there is none. It asks the driver, and makes no context on any of them.
+
+    Of a GPU that is cut into slices (MIG) CUDA gives a process one slice, however many are listed.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    n, device, name = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(n)):
+        return []
+    names = []
+    for number in range(n.value):
+        if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetUuid_v2(name, device):
+            return []
+        names.append(bytes(name).hex())
+    return names

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
 BURY_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
+LONGEST_STEP = 1.0  # seconds; what is longer was a suspension, its workers' too perhaps, or a stall: no trial is blamed
 LAST_WORDS = 20  # lines of output kept of each worker
 OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
 
@@ -100,6 +101,7 @@ class Agent:
         ]
         self._warned: set[str] = set()
         self.stopped = False
+        self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
 
     def handle(self, message: ToAgent) -> None:
         match message:
@@ -128,7 +130,9 @@ class Agent:
     def step(self, ready: list[Any]) -> None:
         """Take in what is ready and look at the clocks."""
         happened = set(map(id, ready))
-        now = time.monotonic()
+        stepped, before = time.monotonic(), self._stepped
+        self._stepped, self._time = stepped, self._time + min(stepped - before, LONGEST_STEP)
+        now = self._time
         for slot in self.slots:
             process = slot.process
             if process is None:
@@ -169,7 +173,7 @@ class Agent:
                 return
             batch = slot.waiting.popleft()
             if not process.sent:
-                process.n_open, process.clock = len(batch), time.monotonic()
+                process.n_open, process.clock = len(batch), self._time
             process.sent.append((batch, len(packet)))
             process.n_sent += 1
             try:
@@ -188,7 +192,7 @@ class Agent:
         worker_pipe.close()
         worker_output.close()
         log.debug("%s: worker %s started", slot.place, handle.pid)
-        return Process(handle, pipe, output, started=time.monotonic())
+        return Process(handle, pipe, output, started=self._time)
 
     # -- from the workers
 
@@ -208,7 +212,7 @@ class Agent:
             if isinstance(message, worker.Logged):
                 self._log(slot, process, message)
                 continue
-            process.clock = time.monotonic()
+            process.clock = self._time
             match message:
                 case worker.Built():
                     process.built = True

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -71,3 +72,22 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], mon
     finally:
         kill()
         os.waitid(os.P_PID, pid, os.WEXITED)
+
+
+def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(told: list[Any]) -> None:
+    """Rank and worker sleep for longer than the deadline: the trial goes on where it was."""
+    setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
+    agent = Agent(told.append, setup, [CPU], [Place()], deadline=3.0)
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
+    process = agent.slots[0].process
+    assert process is not None
+    while not process.built:
+        assert agent.slots[0].process is process, told
+        agent.step(wait(agent.waitables(), 0.01))
+    os.kill(process.handle.pid, signal.SIGSTOP)
+    time.sleep(4.0)  # this process takes no step, as if it slept too
+    agent.step(wait(agent.waitables(), 0.01))
+    os.kill(process.handle.pid, signal.SIGCONT)
+    assert heard(agent, told, Returned).results[0].key == "t0"
+    assert not any(isinstance(message, Died) for message in told)
+    agent.close()

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,12 +32,32 @@ Data = Mapping[str, np.ndarray]
 Objective = Callable[[Batch], Iterator[Result | NoRoom]]
 
 
+@dataclass(frozen=True)
+class DoctorChecks:
+    """What `python -m common.doctor` is to look at for an experiment.
+
+    settings: a dataclass of options that it takes too, whose instances have `examined()`: a line that says what is
+    there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
+    libraries: what its workers import on "cpu" and on "cuda"; it cannot run where one is broken. optional: what they
+    use where it works.
+    self_checks: "module:function" of functions without argument that return a `common.selfcheck.Verdict` of the one
+    GPU that their process can see.
+    """
+
+    settings: type | None = None
+    libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    self_checks: tuple[str, ...] = ()
+
+
 class Experiment(ABC):
     """Settings, searches, objective and report of one kind of study.
 
     Subclasses are frozen dataclasses; fields made by `setting` become the command line. An instance
     is pickled to every worker, so its module must not import GPU libraries: `objective` does that.
     """
+
+    doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
 
     def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
         """Raise UsageError where these settings cannot work on "cpu" or "cuda" here. Called on every rank."""

@@ -49,6 +49,22 @@ class Source:
         metavar="DIR",
     )
 
+    def examined(self) -> tuple[str, int, list[tuple[str, bool]]]:
+        """What is known of the data set, the bytes of its arrays, and what is wrong with it: (text, fatal)."""
+        name, folder = self.dataset, self.data_folder
+        if not is_present(name, folder):
+            fetch = f"python -m common.data --dataset {name} --data {folder}"
+            text = (
+                f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
+            )
+            return f"{name}: not in {folder}", 0, [(f"{text} elsewhere, or give --data", False)]
+        try:
+            arrays = load(name, folder, download=False)
+        except UsageError as error:
+            return f"{name}: damaged", 0, [(str(error), True)]
+        counts = ", ".join(f"{len(arrays[f'{part}_labels']):,} {part} images" for part in ("train", "test"))
+        return f"{name}: {counts}", sum(array.nbytes for array in arrays.values()), []
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(Source, Experiment):

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from common.experiment import Data, Objective
-from common.images import N_CLASSES, ImageSettings
+from common.experiment import Data, DoctorChecks, Objective
+from common.images import N_CLASSES, ImageSettings, Source
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table, write_trials
@@ -33,6 +33,12 @@ class Bagging(ImageSettings):
     For each sample a random search draws parameters, scores them by cross-validation, and trains a
     network with the best ones on the whole sample.
     """
+
+    doctor_checks = DoctorChecks(
+        settings=Source,
+        libraries={"cpu": ("torch",), "cuda": ("torch",)},
+        self_checks=("mnist_nn.trust:verdict_of_gpu",),
+    )
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
     n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)

@@ -58,6 +58,11 @@ def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
     return check("mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), anew=anew)
 
 
+def verdict_of_gpu(anew: bool = False) -> Verdict:
+    """The same for the batch size that is the default, on the GPU that this process sees."""
+    return verdict_of("cuda", 10, anew)
+
+
 def mixed_ways(outcomes: Iterable[Outcome]) -> str:
     """One line for the report of a study whose results were not all computed in the same way; else ""."""
     count: Counter[str] = Counter()

@@ -19,8 +19,8 @@ from common.cluster import probe
 from common.cluster.devices import Device, free_memory, workers_here
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.errors import UsageError
-from common.experiment import Data, Objective
-from common.images import ImageSettings, fold_slices
+from common.experiment import Data, DoctorChecks, Objective
+from common.images import ImageSettings, Source, fold_slices
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table
@@ -40,6 +40,13 @@ class SvmGrid(ImageSettings):
     gamma = 10^-6 to 10^-2, equally spaced in the exponent; the best point is then fitted to all
     training images.
     """
+
+    doctor_checks = DoctorChecks(
+        settings=Source,
+        libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
+        optional={"cuda": ("cupy", "cuml")},
+        self_checks=("mnist_svm.solvers.trust:verdict_of_gpu",),
+    )
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
     multiclass: str = setting(

@@ -7,16 +7,19 @@ Prints what every rank has, then each problem with its fix. Exit status 2 when t
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.cluster import preflight, probe
-from common.cluster.devices import CPU, choose
+from common.cluster.devices import CPU, Device, choose, visible_gpus, why_no_gpu
 from common.cluster.launch import Launch, connect, launched
 from common.cluster.preflight import Problem
 from common.cluster.transport import Transport
@@ -25,23 +28,32 @@ from common.doctor.checks import (
     Examined,
     Gpu,
     check_clocks,
-    check_data,
     check_mpi,
     check_ranks,
     check_results,
 )
+from common.doctor.gpus import advice, check_sharing, leftovers
+from common.doctor.programs import kinds_of, programs
 from common.engine.node import RunOptions, versions_of
 from common.errors import Exit, UsageError
-from common.images import Source
+from common.experiment import DoctorChecks
 from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace
+from common.selfcheck import LIMIT_S
+from common.settings import Parser, add_settings, from_namespace, setting
 from common.trial import Place
 
 PROG = "python -m common.doctor"
-LIBRARIES = {"cpu": ("torch", "sklearn"), "gpu": ("torch", "cuml")}
+SELF_CHECK = ("host", "device", "program", "self-check", "found", "seconds")
 
 
-def examine(rank: int, options: RunOptions) -> Examined:
+@dataclass(frozen=True)
+class Wishes:
+    """What is looked at besides."""
+
+    self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
+
+
+def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examined:
     """Find this rank's devices, and start processes on them to see what its workers would."""
     host = os.uname().nodename.split(".")[0]
     try:
@@ -52,26 +64,60 @@ def examine(rank: int, options: RunOptions) -> Examined:
         )
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, versions_of()))
-    running = []
+    examined.problems.extend(check_sharing(host, devices))
+    examined.problems.extend(leftovers(host))
+    every = programs()
+    broken: set[str] = set()
+    asked = {}
     for number, device in enumerate(dict.fromkeys(devices)):
-        kind = "cpu" if device == CPU else "gpu"
-        for what in (*(["gpu"] if kind == "gpu" else []), *(LIBRARIES[kind] if number == 0 else [])):
-            running.append((device, what, probe.begin(device, what, options.threads)))
-    for device, what, process in running:
-        answer = probe.answer(process)
+        wanted = kinds_of(every, device.kind) if number == 0 else {}
+        asked[device] = [*(["gpu"] if device != CPU else []), *wanted]
+    for device, what, answer in _answers(asked, options.threads):
         wrong = answer.get("error")
+        needed_by = kinds_of(every, device.kind).get(what, [])
         if what == "gpu" and wrong:
-            text = f"no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"
-            examined.problems.append(Problem(f"{host}: {text}", fatal=True))
+            fix = advice(str(wrong), "look at nvidia-smi, and at the driver")
+            examined.problems.append(Problem(f"{host}: no worker can use {device.name} ({wrong}): {fix}", fatal=True))
         elif what == "gpu":
             examined.gpus[device.name] = Gpu(**answer)  # type: ignore[arg-type]
         elif wrong:
-            text = f"{what} does not work on {device.name} ({wrong}): install the build that fits the driver"
-            examined.problems.append(Problem(f"{host}: {text}", fatal=True))
+            fix = advice(str(wrong), "see requirements*.txt for versions that fit each other")
+            whose = f"{', '.join(needed_by)} cannot run: " if needed_by else ""
+            broken.update(needed_by)
+            fatal = bool(needed_by) and broken == set(every)
+            text = f"{host}: {what} does not work on {device.name} ({wrong}): {whose}{fix}"
+            examined.problems.append(Problem(text, fatal))
         elif not answer["installed"]:
             text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
             examined.problems.append(Problem(f"{host}: {text}"))
+    if self_check:
+        for device in dict.fromkeys(devices):
+            if device != CPU:
+                examined.checked.extend(_checked(host, device, every, options.threads))
     return examined
+
+
+def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tuple[Device, str, dict[str, object]]]:
+    """What processes on the devices say, those of one device one after the other: some modes let only one in."""
+    for turn in itertools.zip_longest(*asked.values()):
+        processes = [
+            (device, what, probe.begin(device, what, threads)) for device, what in zip(asked, turn, strict=True) if what
+        ]
+        for device, what, process in processes:
+            yield device, what, probe.answer(process)
+
+
+def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threads: int) -> Iterator[tuple[str, ...]]:
+    """Rows of the table of self-checks, made anew: host, device, program, check, what is wrong, seconds."""
+    for name, checks in every.items():
+        for function in checks.self_checks:
+            answer = probe.answer(probe.begin(device, function, threads), 2 * LIMIT_S)
+            findings = dict(answer.get("findings") or {})  # type: ignore[call-overload]
+            if ended := answer.get("error") or answer.get("ended"):
+                findings["the check itself"] = str(ended)
+            seconds = f"{answer.get('seconds', 0.0):.1f}"
+            for finding, wrong in findings.items():
+                yield host, device.name, name, finding, wrong or "passed", seconds
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -84,6 +130,10 @@ def table(examined: Iterable[Examined]) -> str:
             gpu = one.gpus.get(device)
             described = (gpu.name, f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB") if gpu else ("", "")
             rows.append((node.host, str(rank), device, str(n_workers), *described, *of_host))
+    return _aligned(rows)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     used = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in used]
     lines = zip(*used, strict=True)
@@ -91,34 +141,40 @@ def table(examined: Iterable[Examined]) -> str:
 
 
 def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
-           options: RunOptions, source: Source) -> Exit:  # fmt: skip
-    """Print everything. The status is Exit.USAGE when a problem is fatal."""
+           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
+    """Print everything. The status is Exit.USAGE when a problem is fatal or a self-check failed."""
     mpi, problems = check_mpi(launch, dict(os.environ))
     results, found = check_results(options.results or Path("results"))
     problems += found
-    data, n_bytes, found = check_data(source)
-    problems += found
+    n_bytes, lines = 0, []
+    for source in sources:
+        line, size, wrong = source.examined()
+        lines.append(f"data     {line}\n")
+        n_bytes = max(n_bytes, size)
+        problems += [Problem(*what) for what in wrong]
     nodes = [one.node for one in examined]
     problems += preflight.problems(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
     problems += check_ranks(examined, n_bytes)
     problems += check_clocks([node.host for node in nodes], clocks, *between)
     print(table(examined))
-    print(f"\nMPI      {mpi}\nresults  {results}\ndata     {data}\n")
+    print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
+    if checked := [row for one in examined for row in one.checked]:
+        print(_aligned([SELF_CHECK, *checked]) + "\n")
     for problem in sorted(problems, key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)
     print("a study would not run here" if fatal else "a study can run here")
-    return Exit.USAGE if fatal else Exit.DONE
+    return Exit.USAGE if fatal or any(row[4] != "passed" for row in checked) else Exit.DONE
 
 
-def run(transport: Transport, launch: Launch, options: RunOptions, source: Source) -> Exit:
+def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any], self_check: bool) -> Exit:
     """One rank's part; rank 0 speaks for all."""
-    examined = transport.gather(examine(transport.rank, options))
+    examined = transport.gather(examine(transport.rank, options, self_check))
     before = time.time()
     transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
     clocks = transport.gather(time.time())
     between = (before, time.time())
-    status = report(examined, clocks, between, launch, options, source) if transport.rank == 0 else Exit.DONE
+    status = report(examined, clocks, between, launch, options, sources) if transport.rank == 0 else Exit.DONE
     transport.close(status)
     return status
 
@@ -126,11 +182,15 @@ def run(transport: Transport, launch: Launch, options: RunOptions, source: Sourc
 def main(arguments: Sequence[str] | None = None) -> Exit:
     launch = launched()
     parser = Parser(prog=PROG, description="Would a study run here? Give the options of the run, and its launcher.")
+    kinds = list(dict.fromkeys(checks.settings for checks in programs().values() if checks.settings))
     try:
-        add_settings(parser, Source)
-        add_settings(parser, RunOptions)
+        for kind in (*kinds, RunOptions, Wishes):
+            add_settings(parser, kind)
         namespace = parser.parse_args(arguments)
-        options, source = from_namespace(RunOptions, namespace), from_namespace(Source, namespace)
+        options, wishes = from_namespace(RunOptions, namespace), from_namespace(Wishes, namespace)
+        sources = [from_namespace(kind, namespace) for kind in kinds]
+        if wishes.self_check and not visible_gpus():
+            raise UsageError(f"--self-check, but no GPU is visible{why_no_gpu()}: there is nothing to check")
         transport = connect(launch, options.expect_nodes)
     except UsageError as error:
         if launch.rank == 0:
@@ -139,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     try:
         if not options.keep_binding:
             preflight.widen_binding(transport, launch.launcher)  # as the run will do
-        return run(transport, launch, options, source)
+        return run(transport, launch, options, sources, wishes.self_check)
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one

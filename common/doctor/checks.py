@@ -19,7 +19,6 @@ from common.cluster.devices import CPU, environment
 from common.cluster.launch import Launch
 from common.cluster.preflight import Node, Problem
 from common.errors import UsageError
-from common.images import Source, is_present, load
 from common.storage.history import read_journal
 from common.storage.journal import NO_LOCKS, is_running, no_locks
 
@@ -42,11 +41,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Examined:
-    """What one rank found: its host, its GPUs by device name, and what is wrong there."""
+    """What one rank found: its host, its GPUs by device name, and what is wrong there.
+
+    checked: of each GPU and check that was asked for, by device name and name of the check, the rows of its table.
+    """
 
     node: Node
     gpus: dict[str, Gpu] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    checked: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Problem]:
@@ -78,7 +81,7 @@ def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterato
     if 0 < memory < (needed := len(nodes) * data_bytes):
         yield Problem(
             f"{host}: the data needs {needed / MIB:.0f} MiB of memory, of which {memory / MIB:.0f} are free: "
-            "ask the scheduler for more, or give a smaller --train-size",
+            "ask the scheduler for more, or give less data",
             fatal=True,
         )
 
@@ -189,18 +192,3 @@ def file_system(path: Path) -> str:
         if len(point.parts) >= longest and resolved.is_relative_to(point):
             kind, longest = rest.split()[0], len(point.parts)
     return kind
-
-
-def check_data(source: Source) -> tuple[str, int, list[Problem]]:
-    """What is known of the data set, the bytes of its arrays, and what is wrong with it."""
-    name, folder = source.dataset, source.data_folder
-    if not is_present(name, folder):
-        fetch = f"python -m common.data --dataset {name} --data {folder}"
-        text = f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
-        return f"{name}: not in {folder}", 0, [Problem(f"{text} elsewhere, or give --data")]
-    try:
-        arrays = load(name, folder, download=False)
-    except UsageError as error:
-        return f"{name}: damaged", 0, [Problem(str(error), fatal=True)]
-    counts = ", ".join(f"{len(arrays[f'{part}_labels']):,} {part} images" for part in ("train", "test"))
-    return f"{name}: {counts}", sum(array.nbytes for array in arrays.values()), []

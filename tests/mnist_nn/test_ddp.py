@@ -349,7 +349,7 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
         (["b", "a", "a", "a"], ["x", "xy", "xy", "xy"], [1, 1, 1, 1], "on a: 3 processes would share 2 GPU"),
         (["a"], [""], [3], ""),
     ],
-    ids=["one each", "too many asked for", "mpirun on one GPU", "srun", "torchrun", "two hosts", "three on two", "CPUs"],
+    ids=["one each", "too many asked for", "mpirun on a GPU", "srun", "torchrun", "two hosts", "three on two", "CPUs"],
 )  # fmt: skip
 def test_no_two_processes_have_one_gpu(hosts: list[str], gpus: list[str], counts: list[int], problem: str) -> None:
     """A letter is a GPU."""

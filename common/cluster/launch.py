@@ -82,6 +82,9 @@ def _mpi(launch: Launch, has_mpi: bool) -> Transport:
             f"{launch.launcher} started {launch.size or 'some'} processes, but mpi4py is not installed, so each "
             f"would run the whole study: pip install mpi4py, or start one process"
         )
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(launch.size):
+        # On one host Open MPI's ranks share memory. The TCP that they never use would listen on all of its addresses.
+        os.environ.setdefault("OMPI_MCA_btl", "^tcp")
     # MPI_Init waits for all ranks, for ever if one died meanwhile: then say where it stands, and end.
     faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
     try:

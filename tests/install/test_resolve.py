@@ -66,6 +66,7 @@ def test_a_pair_that_is_not_known_to_work_is_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", FILES)
 def test_versions_are_known_to_work_together(name: str) -> None:
     if not index_is_reachable():
@@ -84,6 +85,7 @@ def test_versions_are_known_to_work_together(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "python"), [(name, one) for name, pythons in PYTHONS.items() for one in pythons])
 def test_there_are_wheels_for_each_python_that_the_readme_names(name: str, python: str) -> None:
     if not index_is_reachable():

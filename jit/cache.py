@@ -15,7 +15,8 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """`numba.njit(nogil=True, **options)`, kept on disk in a folder of this user alone.
 
     What is kept contains whatever the function calls, but numba looks for changes in the function's own file only. So
-    it is kept under a name that depends on all files of its folder and of this one: after an update nothing old is run.
+    it is kept under a name that depends on the files of its folder that compile something, and on this folder: after an
+    update nothing old is run. Constants must come from such files, too.
     """
     import numba
 
@@ -34,7 +35,12 @@ def _folder() -> Path:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    """Of all Python files in a folder and in this one."""
-    folders = sorted({folder, Path(__file__).parent})
-    contents = b"".join(path.read_bytes() for place in folders for path in sorted(place.glob("*.py")))
-    return hashlib.sha256(contents).hexdigest()[:12]
+    """Of the Python files in a folder that compile something, and of all in this one."""
+    own = Path(__file__).parent
+    contents = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    compiling = [
+        content for content in contents if any(word in content for word in (b"compiled", b"njit", b"intrinsic"))
+    ]
+    return hashlib.sha256(b"".join(compiling + [path.read_bytes() for path in sorted(own.glob("*.py"))])).hexdigest()[
+        :12
+    ]

@@ -12,6 +12,7 @@ and cannot leave a compiled function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -211,7 +212,24 @@ def lane(typingctx: Any, a: Any, index: Any) -> Any:
 
 def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
     """Zeros whose first element lies on a 64-byte border, so that no vector crosses a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class _Memory:
+    """What `writable` makes an array from."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = interface["data"][0], False
+        self.__array_interface__, self._array = interface, array  # whose memory goes with it
+
+
+def writable(array: np.ndarray) -> np.ndarray:
+    """The same memory as an array without a write protection, for functions that only read it.
+
+    Numba compiles a function again for arrays that are protected, which takes as long as the first time.
+    """
+    return array if array.flags.writeable else np.asarray(_Memory(array))

@@ -16,7 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit import LANES, padded
-from jit.simd import add, aligned_zeros, choose, compiled, fma, less, load, mul, power_of_two, splat, store, sub
+from jit.simd import (
+    add,
+    aligned_zeros,
+    choose,
+    compiled,
+    fma,
+    less,
+    load,
+    mul,
+    power_of_two,
+    splat,
+    store,
+    sub,
+    writable,
+)
 from kernel_svm.gemm import multiply, packed
 
 STRIP = 128  # rows of distances computed at once: finished while they are in the cache
@@ -157,7 +171,7 @@ def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, n
         distances_strip(samples, number, out, gamma)
     else:
         rows = slice(STRIP * number, STRIP * (number + 1))
-        expm1_scaled(distances[rows], gamma, out[rows])
+        expm1_scaled(writable(distances)[rows], gamma, out[rows])
 
 
 @compiled
@@ -194,7 +208,9 @@ def panels_of(matrix, rows, columns):
     panels = np.zeros((-(-columns.size // LANES), rows.size, LANES), np.float32)
     for p in range(panels.shape[0]):
         wanted = columns[p * LANES : (p + 1) * LANES]
-        run = wanted.size == LANES and (np.diff(wanted) == 1).all()
+        run = wanted.size == LANES
+        for c in range(1, wanted.size):
+            run = run and wanted[c] == wanted[c - 1] + 1
         for k in range(rows.size):
             if run:
                 value = load(matrix, rows[k] * (matrix.strides[0] // 4) + wanted[0])
@@ -223,7 +239,7 @@ def kernel_minus_one(
         out = squared_distances(samples, out, rows, columns)
         expm1_scaled(out, gamma, out)
         return out
-    part = distances[rows, columns]
+    part = writable(distances)[rows, columns]
     out = aligned_zeros(part.shape) if out is None else out
     expm1_scaled(part, gamma, out)
     return out

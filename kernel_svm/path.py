@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import aligned_zeros, compiled, fma, load, prefetch, splat, store, widen
+from jit.simd import aligned_zeros, compiled, fma, load, prefetch, splat, store, widen, writable
 from kernel_svm.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
@@ -52,19 +52,56 @@ def _active(sign, f, up, low, extremes, lanes):
 
 
 @compiled
+def _nth(values, n):
+    """The n-th smallest of ``values``, counted from 0, by C. A. R. Hoare's quickselect; they change their order."""
+    low, high = 0, values.size - 1
+    while low < high:
+        pivot, i, j = values[(low + high) // 2], low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if n <= j:
+            high = j
+        elif n >= i:
+            low = i
+        else:
+            break
+    return values[n]
+
+
+@compiled
 def _most_violating(f, up, low, lanes):
-    """At most WORKING of the lanes, in their order: half of them those that most want to rise, half to fall."""
-    rising, falling = np.full(lanes.size, np.inf), np.full(lanes.size, -np.inf)
+    """WORKING of the lanes at most, in their order: half of them those that most want to rise, half to fall."""
+    keys = np.empty((2, lanes.size))
     for p in range(lanes.size):
         t = lanes[p]
-        if up[t]:
-            rising[p] = f[t]
-        if low[t]:
-            falling[p] = f[t]
-    chosen = np.zeros(lanes.size, np.bool_)
-    chosen[np.argsort(rising)[: WORKING // 2]] = True
-    chosen[np.argsort(falling)[-WORKING // 2 :]] = True
-    return lanes[chosen]
+        keys[0, p] = f[t] if up[t] else np.inf
+        keys[1, p] = -f[t] if low[t] else np.inf
+    limits, room = np.empty(2), np.empty(2, np.int64)
+    for side in range(2):
+        limits[side] = _nth(keys[side].copy(), WORKING // 2 - 1)
+        room[side] = WORKING // 2
+        for p in range(lanes.size):
+            room[side] -= keys[side, p] < limits[side]
+    chosen, count = np.empty(lanes.size, np.int64), 0
+    for p in range(lanes.size):
+        wanted = False
+        for side in range(2):
+            if keys[side, p] < limits[side]:
+                wanted = True
+            elif keys[side, p] == limits[side] and room[side] > 0:
+                wanted = True
+                room[side] -= 1
+        if wanted:
+            chosen[count] = lanes[p]
+            count += 1
+    return chosen[:count]
 
 
 @compiled
@@ -103,46 +140,54 @@ def _aligned(count, width):
 @compiled
 def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
+    # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.
     moved = beta.copy()
-    top_lanes, now = lanes, lanes
-    source, source_slot, source_columns = rows, slot, columns[lanes]
-    done = spent = 0
+    count = lanes.size
+    width = -(-count // LANES) * LANES
+    now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
+    g, b, sub_bounds, s = np.zeros(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+    sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+    blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
+    for p in range(width):
+        own_slot[p] = p
+    for p in range(width // LANES):
+        blocks[p] = p
     # The state of the gathered problem begins as that of the whole one.
-    sub_f, sub_beta, sub_sign, within = f[lanes], beta[lanes], sign[lanes], bounds[lanes]
+    for p in range(count):
+        t = lanes[p]
+        source_columns[p], g[p], b[p], s[p], sub_bounds[p] = columns[t], f[t], beta[t], sign[t], bounds[t]
+    source, source_slot = rows, slot
+    done = spent = 0
     while True:
-        count = now.size
-        width = -(-count // LANES) * LANES
         matrix = _aligned(count, width)
         _gather(source, source_slot, source_columns, matrix)
-        blocks = np.arange(width // LANES).astype(np.int32)
-        own_slot = np.arange(width).astype(np.int32)
-        g, b, s, sub_bounds = np.zeros(width), np.zeros(width), np.zeros(width, np.int8), np.zeros(width)
-        g[:count], b[:count], s[:count], sub_bounds[:count] = sub_f, sub_beta, sub_sign, within
-        sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-        set_masks(s, b, sub_bounds, sub_up, sub_low)
-        kept = np.empty(width, np.int64)
+        set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
         while True:
             at_most = min(CHECK, limit - done)
             status, k, _ = iterate(
-                matrix, own_slot, blocks, s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most, extremes
-            )
+                matrix, own_slot, blocks[: width // LANES], s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most,
+                extremes,
+            )  # fmt: skip
             done += k
             spent += k
             if status == CONVERGED or done == limit:
                 break
-            m = _active(s, g, sub_up, sub_low, extremes, kept)
+            m = _active(s[:width], g, sub_up, sub_low, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break
         for p in range(count):
             moved[now[p]] = b[p]
         if status == CONVERGED or done == limit:
             break
-        keep = kept[:m]
-        now = now[keep]
-        sub_f, sub_beta, sub_sign, within = g[keep], b[keep], s[keep], sub_bounds[keep]
-        source, source_slot, source_columns = matrix, own_slot, keep
-        spent = 0
-    for t in top_lanes:
+        for p in range(m):
+            q = kept[p]
+            now[p], g[p], b[p], s[p], sub_bounds[p] = now[q], g[q], b[q], s[q], sub_bounds[q]
+        for p in range(m, width):
+            s[p] = 0
+        source, source_slot, source_columns = matrix, own_slot, kept[:m].copy()
+        count, spent = m, 0
+        width = -(-count // LANES) * LANES
+    for t in lanes:
         change = moved[t] - beta[t]
         if change != 0.0:
             step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
@@ -177,7 +222,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, toleranc
         if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
             cost += size * sign.size
         if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
-            gathered, goal = lanes[:count].copy(), tolerance
+            gathered, goal = lanes[:count], tolerance
             if partial:
                 gathered = _most_violating(f, up, low, gathered)
                 goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
@@ -251,23 +296,28 @@ def _intercept(sign, f, up, low):
 def _walk(rows, slot, blocks, columns, sign, weights, f, beta, up, low, penalties, tolerance, limit, state, wanted,
           betas, rhos, iterations, converged):  # fmt: skip
     """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
+    bounds = np.empty(weights.size)
     while state[AT] < penalties.size:
         c = state[AT]
-        bounds = penalties[c] * weights
+        for t in range(weights.size):
+            bounds[t] = penalties[c] * weights[t]
         if not state[STARTED]:
             previous = penalties[c - 1] if c else 0.0
             same = _start(sign, weights, f, beta, penalties[c], previous, c > 0 and converged[c - 1])
             set_masks(sign, beta, bounds, up, low)
             state[STARTED], state[DONE], state[SPENT], state[LEFT] = 1, 0, 0, CHECK
             if same:
-                betas[c], rhos[c], converged[c], iterations[c] = betas[c - 1], rhos[c - 1], True, 0
+                for t in range(beta.size):
+                    betas[c, t] = betas[c - 1, t]
+                rhos[c], converged[c], iterations[c] = rhos[c - 1], True, 0
                 state[AT], state[STARTED] = c + 1, 0
                 continue
         status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted)
         if status == MISSING:
             return MISSING
-        betas[c], rhos[c] = beta, _intercept(sign, f, up, low)
-        converged[c], iterations[c] = status == CONVERGED, state[DONE]
+        for t in range(beta.size):
+            betas[c, t] = beta[t]
+        rhos[c], converged[c], iterations[c] = _intercept(sign, f, up, low), status == CONVERGED, state[DONE]
         state[AT], state[STARTED] = c + 1, 0
     return CONVERGED
 
@@ -337,7 +387,15 @@ def solve_path(
     ascending = np.array(penalties, np.float64)
     arguments = (blocks, columns, sign[columns], lane_weights, f, beta, up, low, ascending, tolerance, max_iter)
     while _walk(
-        kernel.rows, kernel.slot, *arguments, state, wanted, path.betas, path.rhos, path.iterations, path.converged
+        writable(kernel.rows),
+        kernel.slot,
+        *arguments,
+        state,
+        wanted,
+        path.betas,
+        path.rhos,
+        path.iterations,
+        path.converged,
     ):
         kernel.fetch(wanted[: state[WANTED]])
     return path

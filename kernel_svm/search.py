@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_X_y
 from kernel_svm.functions import KernelFunction
 from kernel_svm.solved import Data, Solved, Training, solve
 from kernel_svm.svc import SVC, check_weights, dense
+from kernel_svm.warm import warm_up
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def fit_grid(
         ValueError: for samples or labels that no candidate could be fitted to.
         MemoryError: says what is needed where the matrix of the two largest classes does not fit.
     """
+    warm_up()
     x, y = check_X_y(dense(X), y, dtype=np.float64, order="C")
     check_classification_targets(y)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
@@ -188,7 +191,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         for (split, _, facts), found in zip(ready, solved, strict=True):
             for number, model in models:
                 c = int(np.searchsorted(penalties, model.C))
-                yield _fitted(number, split, clone(model), folds[split], found, c, facts, seconds)
+                yield _fitted(number, split, copy(model), folds[split], found, c, facts, seconds)
 
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[Training, dict[str, Any]]:

@@ -165,7 +165,7 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
     the status, ``f`` and ``beta`` agree with each other, so that a later call goes on from there.
     """
     width = rows.shape[1]
-    row_i = row_j = 0
+    row_i = row_j = np.intp(0)  # a plain 0 would be a type of its own
     delta = 0.0
     done = 0
     while True:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
 from kernel_svm.functions import KernelFunction
-from kernel_svm.grid import MAX_ITER, pairs
+from kernel_svm.grid import pairs
 from kernel_svm.kernel import Samples, prepare, squared_distances
 from kernel_svm.multiclass import Solutions
 from kernel_svm.path import solve_path
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
-from kernel_svm.sources import DoubleSource, RbfSource, Source
+from kernel_svm.sources import FINE, DoubleSource, RbfSource, Source, fine_distances
+
+LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
 
 
-def memory_of(machine_part: float = 0.5) -> int:
-    """Bytes of a part of this machine's memory that is free now."""
-    return int(machine_part * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def free_memory() -> int:
+    """Half of the bytes of memory that Linux says are available, and no less than 1 GiB."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next((line for line in lines if line.startswith("MemAvailable:")), "MemAvailable: 0 kB")
+    return max(1 << 30, int(available.split()[1]) * 1024 // 2)
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,21 @@ class Data:
         self.x = x
         features = x if kernel == "rbf" else x[:, :0]
         self.samples: Samples = prepare(features, y)
-        self.memory = memory_of() if memory is None else memory
+        self.memory = free_memory() if memory is None else memory
         self._distances: np.ndarray | None = None
+        self._fine = False
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> Source:
         """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
         plan = choose_plan(self.samples, "ovo", n_penalties, n_trainings, self.memory)
         if function.name != "rbf":
             return DoubleSource(self.samples, function, self.x)
-        if self._distances is None and plan.distances:
+        if function.gamma * float(self.samples.sq_norms.max()) > FINE:
+            if not plan.distances:
+                return DoubleSource(self.samples, function, self.x)
+            if not self._fine:
+                self._distances, self._fine = fine_distances(self.samples, self.x), True
+        elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         return RbfSource(self.samples, function.gamma, self._distances)
 
@@ -146,10 +156,11 @@ def solve(
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
 
-    max_iter: iterations per binary problem and C, -1 for no limit but MAX_ITER. seeds: of each training's folds for
+    max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit. seeds: of each training's folds for
     probabilities, where they are wanted.
     """
-    samples, limit = data.samples, MAX_ITER if max_iter == -1 else max_iter
+    samples = data.samples
+    limit = max(LIMIT, 100 * len(samples.place)) if max_iter == -1 else max_iter
     source = data.source(function, len(penalties), len(trainings))
     bounds = []
     for training in trainings:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES, padded
-from jit.simd import aligned_zeros
+from jit.simd import aligned_zeros, writable
 from kernel_svm.functions import KernelFunction
 from kernel_svm.gemm import multiply_double, packed
 from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
@@ -55,16 +55,34 @@ class RbfSource:
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         def block(part: slice, support: np.ndarray) -> np.ndarray:
             if self.kernel is not None:
-                return panels_of(self.kernel, support, rows[part])
+                return panels_of(writable(self.kernel), support, rows[part])
             if self.distances is None:
                 numbers = rows[part]
                 x, norms = self.samples.x(numbers), self.samples.sq_norms[numbers]
                 return kernel_between(x, norms, self.samples, support, self.gamma)
-            panels = panels_of(self.distances, support, rows[part])
+            panels = panels_of(writable(self.distances), support, rows[part])
             expm1_scaled(panels.reshape(len(panels), -1), self.gamma, panels.reshape(len(panels), -1))
             return panels
 
         return decisions(solved, len(rows), block)
+
+
+def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
+    """Squared distances of all samples x, float64 (n, n_features), computed in double: float32 (width, width)."""
+    x = x - samples.mean
+    sq_norms = np.einsum("ij,ij->i", x, x)
+    out = aligned_zeros((samples.width, samples.width))
+    step = max(1, CHUNK // (8 * len(x)))
+    for top in range(0, len(x), step):
+        part = slice(top, min(top + step, len(x)))
+        values = x[part] @ x.T
+        values *= -2
+        values += sq_norms[part, None]
+        values += sq_norms
+        np.maximum(values, 0, out=values)
+        values[np.arange(len(values)), np.arange(part.start, part.stop)] = 0
+        out[np.ix_(samples.place[part], samples.place)] = values
+    return out
 
 
 class DoubleSource:

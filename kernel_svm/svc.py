@@ -18,6 +18,7 @@ from kernel_svm.multiclass import choose_class, machines_of
 from kernel_svm.platt import coupled
 from kernel_svm.solved import Data, Solved, Training, solve
 from kernel_svm.sources import CHUNK, FINE, kernel_between, product
+from kernel_svm.warm import warm_up
 
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
 
@@ -47,15 +48,13 @@ class SVC(sklearn.svm.SVC):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Fit to samples (n, n_features), labels (n,) and weights (n,); see `sklearn.svm.SVC.fit`."""
-        self._forget()
+        for name in ("_later", "_known"):
+            self.__dict__.pop(name, None)
+        self._vectors: list[Samples | None] = []  # made by the first prediction
         if self.kernel != "precomputed":
             X = dense(X)
         super().fit(X, y, sample_weight)
         return self
-
-    def _forget(self) -> None:
-        for name in ("_later", "_known", "_vectors"):
-            self.__dict__.pop(name, None)
 
     def _dense_fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray, solver_type: int, kernel: str, random_seed: int
@@ -63,8 +62,11 @@ class SVC(sklearn.svm.SVC):
         if callable(self.kernel):
             super()._dense_fit(X, y, sample_weight, solver_type, kernel, random_seed)
             return
+        warm_up()
         labels = y.astype(np.int64)
         weights = sample_weight if len(sample_weight) else np.ones(len(labels))
+        if weights.ndim != 1:
+            raise ValueError(f"sample_weight has shape {weights.shape}: one number for each sample is needed")
         check_weights(weights, labels)
         (solved,) = solve(
             Data(X, labels, self.kernel),
@@ -92,7 +94,7 @@ class SVC(sklearn.svm.SVC):
         facts: attributes that are known now. later: gives the training samples.
         """
         model.__dict__.update(facts, fit_status_=int(not solved.solutions.converged[c]), _sparse=False)
-        model._later = (solved, c, later)
+        model._later, model._vectors = (solved, c, later), []
         return model
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +115,8 @@ class SVC(sklearn.svm.SVC):
         if "_later" in vars(self):
             _ = self.support_
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_known", "_vectors")}
+        state.pop("_known", None)
+        return {**state, "_vectors": []} if "_vectors" in state else state
 
     def _pair_decisions(self, X: Any) -> np.ndarray:
         """Decision values (n, n_pairs), positive for the first class of a pair."""
@@ -157,11 +160,11 @@ class SVC(sklearn.svm.SVC):
         """The support vectors for float32, if that is fine enough for them."""
         if function.name != "rbf":
             return None
-        if "_vectors" not in vars(self):
+        if not self._vectors:
             labels = np.repeat(np.arange(len(self.classes_)), self._n_support)
             vectors = prepare(self.support_vectors_, labels)
-            self._vectors = vectors if function.gamma * vectors.sq_norms.max() <= FINE else None
-        return self._vectors
+            self._vectors.append(vectors if function.gamma * vectors.sq_norms.max() <= FINE else None)
+        return self._vectors[0]
 
     def _decision_function(self, X: Any) -> np.ndarray:
         values = self._pair_decisions(X)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from typing import Any
+
 import numpy as np
+from numba.core import event
 
 from jit.private import locked, private_folder
 from kernel_svm.grid import solve_gamma
@@ -10,13 +15,31 @@ from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
 from kernel_svm.plan import Plan
 
 
+class _Word(event.Listener):
+    """Says at the first compilation what is going on."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        if not self.said:
+            self.said = True
+            print("compiling the solver (once per machine, about 20 s)", file=sys.stderr, flush=True)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+@functools.cache
 def warm_up() -> None:
     """Have everything compiled, one process of this node and user after the other.
 
     The first process compiles and fills numba's cache, the others read it. Where no cache folder can be
     written, each process compiles for itself.
     """
-    with locked(private_folder(local=True) / "warm-up.lock"):
+    with (
+        event.install_listener("numba:compile", _Word()),
+        locked(private_folder(local=True) / "warm-up.lock"),
+    ):
         x = np.random.default_rng(0).normal(size=(60, 4))
         samples = prepare(x, np.arange(60) % 3)
         distances = squared_distances(samples)

@@ -38,14 +38,15 @@ RESULTS=${RESULTS:-results/$name}
 
 options=()
 if ! given --gpu; then
-    if [ -n "${SLURM_GPUS_ON_NODE:-}" ]; then
+    if [ "${SLURM_GPUS_ON_NODE:-0}" != 0 ]; then # it is 0 in a job that asked for none
         options+=(--gpu all)
     else
         options+=(--gpu none)
         given --workers || options+=(--workers "${SLURM_CPUS_PER_TASK:-1}")
     fi
 fi
-given --grace || options+=(--grace 90) # Slurm sends USR1 two to three minutes before the end
+# Slurm sends USR1 two to three minutes before the end. After scancel it kills in KillWait seconds, 30 as a rule.
+given --grace || options+=(--grace 90)
 
 # Run a command and hand USR1 on to it: srun and mpirun pass it to every rank, and trials that run may finish.
 run() {

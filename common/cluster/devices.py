@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.cluster.cgroup import cores_allowed, memory_left
 from common.errors import UsageError
 
 
@@ -43,13 +44,10 @@ WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are 
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, and the quota of its control group."""
+    """Cores this process may use: its affinity, and the quota of its control groups."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+    allowed = cores_allowed()
+    return cores if allowed is None else max(1, min(cores, int(allowed)))
 
 
 def workers_here() -> int:
@@ -58,16 +56,15 @@ def workers_here() -> int:
 
 
 def free_memory() -> int:
-    """Bytes of memory that this process may still use: what the machine has free, and its control group's limit."""
+    """Bytes of memory that this process may still use: what the machine has free, and its control groups' limits."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - used)
     except (OSError, ValueError, StopIteration):
-        pass  # no such file, or no limit ("max")
-    return free
+        pass  # no such file
+    left = memory_left()
+    return free if left is None else min(free, left)
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:

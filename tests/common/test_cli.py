@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import TOYS
+from tests.helpers import ROOT, TOYS
 
 REFUSED = {
     (): "n",
@@ -83,12 +83,22 @@ def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_
     ):
         done = program(*options, env=variables, status=Exit.USAGE)
         assert "would run the whole study" in done.stderr and not (tmp_path / "r").exists()
-        blocked = tmp_path / "blocked"
-        blocked.mkdir(exist_ok=True)
-        (blocked / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
-        # The variables of a rank other than 0: it says nothing, rank 0 has.
+    # The variables of a rank other than 0: it says nothing, rank 0 has.
     quiet = program(*options, env={"PMI_SIZE": "2", "PMI_RANK": "1"}, status=Exit.DONE)
     assert quiet.stderr == ""
+
+
+def test_ranks_without_mpi4py_are_refused(program: Any, tmp_path: Path) -> None:
+    """mpi4py is hidden as Python hides a module; one process needs none."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
+    env = {"PYTHONPATH": f"{tmp_path / 'hidden'}:{ROOT}"}
+    options = (*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    for variables in ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, {"PMI_SIZE": "2", "PMI_RANK": "0"}):
+        done = program(*options, env={**env, **variables}, status=Exit.USAGE)
+        assert "mpi4py is not installed" in done.stderr and "Traceback" not in done.stderr
+        assert not (tmp_path / "r").exists()
+    program(*options, env=env)
 
 
 def test_help_shows_every_option_with_its_default(program: Any) -> None:

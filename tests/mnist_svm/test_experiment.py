@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,12 +20,12 @@ from common.errors import UsageError
 from common.experiment import per_trial
 from common.images import ImageSettings, standardised
 from common.settings import result_settings
-from common.trial import Outcome, Result, Trial
+from common.trial import NoRoom, Outcome, Result, Trial
 from mnist_svm.experiment import SvmGrid, best_point
 from mnist_svm.problem import Fit, Problem, check_classes
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
-from tests.helpers import reported, table_without_run
+from tests.helpers import ROOT, reported, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -261,6 +262,66 @@ def test_real_mnist_is_learned(mnist: Path) -> None:
 def test_cuml_without_a_gpu_is_refused_with_the_fix(solver: str) -> None:
     with pytest.raises(UsageError, match=rf"{solver} needs a GPU.*--solver shared"):
         SvmGrid(3, solver=solver).check("cpu")
+
+
+def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
+    program: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A cuML that is installed beside a scikit-learn it does not know; a GPU as its driver's list would show it."""
+    (tmp_path / "lib" / "cuml").mkdir(parents=True)
+    broken = "raise AttributeError(\"type object 'X' has no attribute '_get_default_requests'\")\n"
+    (tmp_path / "lib" / "cuml" / "__init__.py").write_text(broken)
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)'\n")
+    smi.chmod(0o755)
+    env = {"PYTHONPATH": f"{tmp_path / 'lib'}:{ROOT}", "PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    command = (
+        "-m",
+        "mnist_svm",
+        2,
+        "--dataset",
+        "digits",
+        "--gpu",
+        "0",
+        "--solver",
+        "cuml",
+        "--results",
+        tmp_path / "r",
+    )
+    done = program(*command, env=env, status=2)
+    assert "needs cuml on a GPU, which cannot be imported (AttributeError: " in done.stderr
+    assert "'_get_default_requests'" in done.stderr and "--gpu none" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a resume the first batch may be a single point; the plan has room for the largest one all the same."""
+    from mnist_svm.solvers import cpu
+
+    planned = []
+
+    def keep(samples: Any, multiclass: str, n_points: int, *others: Any) -> Any:
+        planned.append(n_points)
+        return kept(samples, multiclass, n_points, *others)
+
+    kept = cpu.keep
+    monkeypatch.setattr(cpu, "keep", keep)
+    experiment = replace(SMALL, solver="shared")
+    (search,) = experiment.searches()
+    batch = next(search)[0]
+    for first in (batch, batch[-1:]):
+        list(experiment.objective("cpu", experiment.data())(first))
+    assert planned == [15, 15]
+
+
+def test_what_a_worker_has_no_memory_for_is_left_open() -> None:
+    experiment = replace(SMALL, solver="shared", memory=0.1)
+    (search,) = experiment.searches()
+    batch = next(search)[0]
+    answers = list(experiment.objective("cpu", experiment.data())(batch))
+    assert [answer.key for answer in answers] == [trial.key for trial in batch]
+    assert all(isinstance(answer, NoRoom) and "0.10 GB are allowed" in answer.reason for answer in answers)
 
 
 @pytest.mark.gpu

@@ -266,9 +266,9 @@ def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path
 # Division
 
 
-def quarters(shared: float) -> Costs:
+def quarters(shared: float, surprise: float = 1.0) -> Costs:
     """A trial costs 1, a batch of four is divided into trials, and shares work of this cost."""
-    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared)
+    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared, surprise)
 
 
 def sizes(played: Played) -> list[int]:
@@ -300,6 +300,13 @@ def test_what_sharing_saves_is_weighed(tmp_path: Path) -> None:
     assert sizes(cheap) == [2] * 8
 
 
+def test_batches_that_may_take_longer_than_expected_are_divided_sooner(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    assert max(sizes(played)) < 4
+    many = Played(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    assert sizes(many) == [4, 4, 4, 4]
+
+
 def test_what_shares_nothing_is_divided_at_once(tmp_path: Path) -> None:
     played = Played(tmp_path, trials(80, per_batch=4), places(1, 1), quarters(0.0))
     assert sizes(played) == [1, 1]
@@ -315,7 +322,10 @@ def test_division_is_no_slower_than_none(costs: list[float], shared: float, n_sl
     """By its own costs: played to the end, never later than whole batches, the costliest first."""
     search = {f"b{number}": cost for number, cost in enumerate(costs)}
     of_trial = Costs(
-        lambda trial: search[trial.key.split("/")[0]], lambda batch: [(trial,) for trial in batch], lambda batch: shared
+        lambda trial: search[trial.key.split("/")[0]],
+        lambda batch: [(trial,) for trial in batch],
+        lambda batch: shared,
+        1.0,
     )
     queue = Queue(of_trial)
     for name in search:

@@ -1,0 +1,90 @@
+"""What control groups allow, read from files as the kernel writes them, and by the kernel itself where it may."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.cluster.cgroup import OWN, ROOT, cores_allowed, memory_left
+from tests.helpers import ROOT as REPOSITORY
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def write(folder: Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{content}\n")
+
+
+def test_a_pod_that_has_read_much_data_plans_as_a_fresh_one(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/\n")
+    write(tmp_path, memory__max=8 * GIB, memory__current=1 * GIB, memory__stat="anon 1\ninactive_file 0\nfile 2")
+    fresh = memory_left(tmp_path, own)
+    write(tmp_path, memory__current=7 * GIB, memory__stat=f"anon 1\ninactive_file {6 * GIB}\nactive_file 2")
+    assert memory_left(tmp_path, own) == fresh == 7 * GIB
+
+
+def test_the_tightest_of_all_groups_counts(tmp_path: Path) -> None:
+    """As in a Slurm job: the limit is on the job, the process in a step of it."""
+    own = tmp_path / "own"
+    own.write_text("0::/slurm/job_7/step_0\n")
+    write(tmp_path / "slurm" / "job_7" / "step_0", memory__max="max", memory__current=GIB, cpu__max="max 100000")
+    write(tmp_path / "slurm" / "job_7", memory__max=4 * GIB, memory__current=GIB, cpu__max="250000 100000")
+    write(tmp_path / "slurm", memory__max="max", memory__current=9 * GIB)
+    assert memory_left(tmp_path, own) == 3 * GIB and cores_allowed(tmp_path, own) == 2.5
+
+
+def test_version_1_has_other_names(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:memory:/job\n2:cpu,cpuacct:/job\n0::/\n")
+    files = {"memory__limit_in_bytes": 4 * GIB, "memory__usage_in_bytes": 3 * GIB}
+    write(tmp_path / "memory" / "job", **files, memory__stat=f"inactive_file 5\ntotal_inactive_file {GIB}")
+    write(tmp_path / "cpu" / "job", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
+    assert memory_left(tmp_path, own) == 2 * GIB and cores_allowed(tmp_path, own) == 1.5
+
+
+def test_without_limits_there_are_none(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    assert memory_left(tmp_path, own) is cores_allowed(tmp_path, own) is None
+    own.write_text("4:memory:/a/host/name\n1:cpu:/\n0::/of/a/container\n")
+    write(tmp_path, memory__max="max", memory__current=1)
+    write(tmp_path / "cpu", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
+    assert memory_left(tmp_path, own) is cores_allowed(tmp_path, own) is None
+
+
+def test_the_kernel_agrees(tmp_path: Path) -> None:
+    """A process in a group of 512 MiB that reads a file of 200 MiB has as much left as before, but for a little."""
+    v1 = next((line.split(":")[2] for line in OWN.read_text().splitlines() if line.split(":")[1] == "memory"), None)
+    parent = ROOT / (OWN.read_text().strip().split(":")[2] if v1 is None else f"memory/{v1}").lstrip("/")
+    group = parent / f"test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.max" if v1 is None else "memory.limit_in_bytes")).write_text(str(512 * MIB))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error}")
+    data = tmp_path / "data"
+    with open(data, "wb") as file:
+        file.write(bytes(200 * MIB))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    code = (
+        f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+        "from common.cluster.devices import free_memory\n"
+        "before = free_memory()\n"
+        f"with open({str(data)!r}, 'rb') as file:\n"
+        "    while file.read(1 << 20): pass\n"
+        "print(before, free_memory())"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    finally:
+        group.rmdir()
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, done.stdout.split())
+    assert 300 * MIB < before <= 512 * MIB and abs(after - before) < 50 * MIB

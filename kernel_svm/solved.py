@@ -132,7 +132,7 @@ class Data:
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> Source:
         """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
-        plan = choose_plan(self.samples, "ovo", n_penalties, n_trainings, self.memory)
+        plan = choose_plan(self.samples, "ovo", n_penalties * n_trainings, self.memory)
         if function.name != "rbf":
             return DoubleSource(self.samples, function, self.x)
         if function.gamma * float(self.samples.sq_norms.max()) > FINE:

@@ -27,6 +27,7 @@ import numpy as np
 
 from common.cli import run
 from common.cluster.devices import workers_here
+from common.cluster.turns import tell_waiting
 from common.experiment import Experiment
 from common.settings import setting
 from common.trial import Batch, NoRoom, Result, Search, Trial, seed_of
@@ -70,10 +71,19 @@ def last_words() -> None:
     os._exit(3)
 
 
+def waits_for_memory() -> None:
+    """For longer than a trial may take."""
+    tell_waiting(True)
+    time.sleep(4)
+    tell_waiting(False)
+
+
 FAULTS = {
     function.__name__: function
-    for function in (sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words)
-}
+    for function in (
+        sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words, waits_for_memory,
+    )
+}  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
 OTHER_FAULTS = (
     "warns",

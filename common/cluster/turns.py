@@ -18,7 +18,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,21 @@ POLL_S = 0.2  # How often to look whether there is room.
 LOG_S = 60.0  # How often to say that there is none.
 GRACE_S = 10.0  # For memory to come back after its process has died.
 _log = logging.getLogger(__name__)
+
+
+def tell_waiting(waits: bool) -> None:
+    """Called when this process begins to wait for its turn, and when that has come."""
+    if _on_wait is not None:
+        _on_wait(waits)
+
+
+_on_wait: Callable[[bool], None] | None = None
+
+
+def on_wait(told: Callable[[bool], None] | None) -> None:
+    """Who is to be told, in a worker its agent: a trial that waits for memory does not hang."""
+    global _on_wait
+    _on_wait = told
 
 
 class Memory(Protocol):
@@ -65,8 +80,10 @@ class Turns:
         if n_bytes > (total := self._memory.total()):
             yield total
             return
+        tell_waiting(True)
         with self._locked(TURN, fcntl.LOCK_EX):
             there = self._wait_and_take(n_bytes)
+        tell_waiting(False)
         try:
             yield there
         finally:

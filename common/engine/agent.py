@@ -54,6 +54,7 @@ class Process:
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
+    waits: bool = False  # for its device's memory, which others have
     words: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_WORDS))
     partial: str = ""
     error: str = ""
@@ -216,6 +217,8 @@ class Agent:
             match message:
                 case worker.Built():
                     process.built = True
+                case worker.Waiting(waits):
+                    process.waits = waits
                 case worker.Error(traceback):
                     process.error = traceback
                 case worker.Done():
@@ -298,7 +301,7 @@ class Agent:
 
     def _late(self, process: Process, now: float) -> bool:
         since = process.clock if process.built else process.started
-        return bool(process.sent) and now - since > self._limit(process)
+        return bool(process.sent) and not process.waits and now - since > self._limit(process)
 
     def _limit(self, process: Process) -> float:
         if not process.built:

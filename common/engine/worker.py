@@ -5,6 +5,7 @@
                        Result, NoRoom       one trial, as soon as it is known
                        Done()               that was the last of the batch
                        Logged(level, text)  a line of its log
+                       Waiting(waits)       it waits for its device's memory, or does so no more: its deadline pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
 A worker lives no longer than its rank, even if that is killed, and keeps stdout and stderr in a pipe
@@ -31,6 +32,7 @@ import numpy as np
 
 from common.cluster.process import die_with
 from common.cluster.shared_arrays import SharedArrays, Spec
+from common.cluster.turns import on_wait
 from common.experiment import Experiment, Objective
 from common.trial import Batch, NoRoom, Result
 
@@ -60,6 +62,13 @@ class Done:
 class Logged:
     level: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It waits for its device's memory, or does so no more."""
+
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,7 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     os.dup2(output.fileno(), 2)
     wire = _Wire(pipe)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
+    on_wait(lambda waits: wire.send(Waiting(waits)))
     try:
         shared = SharedArrays.attach(setup.data)
         scratch = SharedArrays.attach(setup.scratch, writeable=True)

@@ -1,6 +1,7 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
 # make test    install into .venv and prove on this machine what the README promises, in under five minutes
 # make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
+# make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
 # make bench   the benchmarks that the README cites
@@ -15,7 +16,7 @@ MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
 # Two ranks on one machine stand for two nodes; on a cluster it is one rank a node and all its devices.
 HERE := --gpu none --workers 1 --dataset digits
 
-.PHONY: demo test test-container test-requirements lint check bench clean
+.PHONY: demo test test-avx2 test-container test-requirements lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -40,8 +41,11 @@ lint: .venv/dev
 	mypy
 
 check: export HYPOTHESIS_PROFILE = full
-check: lint test
+check: lint test test-avx2
 	python -m pytest -n 2 -m "slow or cluster"
+
+test-avx2: .venv/dev
+	python -m tests.avx2 python -m pytest -n 2 -m "numerical and not slow"
 
 bench: .venv/dev
 	python -m benchmarks.dispatch

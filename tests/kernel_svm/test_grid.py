@@ -19,6 +19,8 @@ from kernel_svm.multiclass import choose_class, machines_of
 from kernel_svm.plan import Plan
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.numerical
+
 GB = 10**9
 
 

@@ -10,6 +10,8 @@ from jit.simd import aligned_zeros
 from kernel_svm.gemm import multiply, packed
 from kernel_svm.kernel import Rows, expm1_scaled, kernel_minus_one, prepare, squared_distances
 
+pytestmark = pytest.mark.numerical
+
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0):
     rng = np.random.default_rng(seed)

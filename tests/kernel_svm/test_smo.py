@@ -11,6 +11,8 @@ from scipy.optimize import minimize
 from kernel_svm.kernel import Rows, kernel_minus_one, prepare
 from kernel_svm.path import MAX_ACTIVE, Whole, solve_path
 
+pytestmark = pytest.mark.numerical
+
 TOLERANCE = 1e-3
 
 

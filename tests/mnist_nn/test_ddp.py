@@ -88,6 +88,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {file.stem: np.load(file) for file in folder.glob("*.npz")}
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("world", ["1-ddp", "2-ddp", "3-ddp", "3-hosts", "2-strangers", "2-fsdp", "3-fsdp"])
 def test_gradients_metrics_and_weights_are_those_of_one_process(worlds: dict[str, Any], world: str) -> None:
     """A full and an uneven batch, the latter with fewer images than processes; the loss of each epoch; the test."""

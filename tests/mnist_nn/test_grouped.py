@@ -14,6 +14,8 @@ from mnist_nn.steps.grouped import GroupedStep, filled  # noqa: E402
 from mnist_nn.training import Member, train, train_together  # noqa: E402
 from tests.mnist_nn.test_steps import TOLERANCE, architecture, batches, one_thread  # noqa: E402, F401
 
+pytestmark = pytest.mark.numerical
+
 CPU = torch.device("cpu")
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICES = [CPU, pytest.param(torch.device("cuda"), marks=GPU)]

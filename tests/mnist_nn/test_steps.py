@@ -14,6 +14,8 @@ from mnist_nn.steps.choose import make_step
 from mnist_nn.steps.hidden import DenseHidden, KernelHidden, KernelProducts, Products
 from mnist_nn.steps.manual import ManualStep
 
+pytestmark = pytest.mark.numerical
+
 CPU = torch.device("cpu")
 TOLERANCE = 5e-6  # Relative difference of a loss, of any step of 200.
 

@@ -192,6 +192,8 @@ def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
 FREED = """
 import resource, torch
 from mnist_nn.training import prepare
+
+pytestmark = pytest.mark.numerical
 prepare(torch.device("cpu"))
 for step in range(20):
     if step == 10:

@@ -4,6 +4,7 @@
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
+# make test-gpu    everything that a machine with a GPU can show, within 20 minutes; leaves one folder with a summary
 # make bench   the benchmarks that the README cites
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
 # Two ranks on one machine stand for two nodes; on a cluster it is one rank a node and all its devices.
 HERE := --gpu none --workers 1 --dataset digits
 
-.PHONY: demo test test-avx2 test-container test-requirements lint check bench clean
+.PHONY: demo test test-avx2 test-gpu test-container test-requirements lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -28,6 +29,9 @@ demo: .venv/demo
 # Two tests at a time, since many of them wait. Tests of a cluster share addresses: one process runs them all.
 test: .venv/dev
 	python -m pytest -n 2 -m "not slow and not cluster"
+
+test-gpu: .venv/dev
+	python -m benchmarks.validate
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer

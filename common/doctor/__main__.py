@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ class Wishes:
     """What is looked at besides."""
 
     self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
+    validate: bool = setting(False, "everything that a machine with a GPU can show, within 20 minutes, in one folder")
 
 
 def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examined:
@@ -191,6 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
         sources = [from_namespace(kind, namespace) for kind in kinds]
         if wishes.self_check and not visible_gpus():
             raise UsageError(f"--self-check, but no GPU is visible{why_no_gpu()}: there is nothing to check")
+        if wishes.validate:
+            if find_spec("benchmarks") is None:
+                raise UsageError("--validate needs the tests and benchmarks of the repository: run it in a clone of it")
+            return Exit(subprocess.run([sys.executable, "-m", "benchmarks.validate"]).returncode)
         transport = connect(launch, options.expect_nodes)
     except UsageError as error:
         if launch.rank == 0:

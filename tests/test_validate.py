@@ -35,7 +35,10 @@ def test_every_step_is_a_command_that_there_is(tmp_path: Path, program: Any) -> 
 def test_studies_are_compared(tmp_path: Path) -> None:
     def study(name: str, *errors: float) -> None:
         (tmp_path / name).mkdir()
-        lines = [{"settings": {}}, *({"key": f"t{n}", "values": {"error" if n else "loss": e}} for n, e in enumerate(errors))]
+        lines = [
+            {"settings": {}},
+            *({"key": f"t{n}", "values": {"error" if n else "loss": e}} for n, e in enumerate(errors)),
+        ]
         (tmp_path / name / "journal.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
     study("a", 0.10, 0.20)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from common import statistics
 from common.experiment import Data, DoctorChecks, Objective
 from common.images import N_CLASSES, ImageSettings, Source
 from common.settings import setting
@@ -297,5 +298,15 @@ def _print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
     vote = np.mean(majority_vote(probabilities) != labels)
-    mean = np.mean(probabilities.mean(axis=0).argmax(axis=1) != labels)
-    print(f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {mean:.2%} by mean probability")
+    mean = probabilities.mean(axis=0)
+    n_wrong = int(np.sum(mean.argmax(axis=1) != labels))
+    low, high = statistics.proportion(n_wrong, len(labels))
+    quality = statistics.calibration(mean, labels)
+    print(
+        f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {n_wrong / len(labels):.2%} "
+        f"by mean probability (95 % interval {low:.2%} to {high:.2%})"
+    )
+    print(
+        f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
+        f"Brier score {quality.brier:.4f}"
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from common import statistics
 from common.cluster import probe
 from common.cluster.devices import Device, free_memory, workers_here
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
@@ -254,18 +255,26 @@ class SvmGrid(ImageSettings):
         return rows
 
     def _summary(self, results: dict[str, Result], errors: np.ndarray, best: tuple[int, int] | None) -> dict[str, Any]:
-        """The best point and its errors as JSON values; None for what is not known."""
-        summary: dict[str, Any] = dict.fromkeys(
-            ("C", "gamma", "cross_validation_error", "standard_deviation", "test_error", "n_support")
-        )
+        """The best point and its errors as JSON values; None for what is not known. Intervals are of 95 %."""
+        summary: dict[str, Any] = dict.fromkeys((
+            "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",
+            "points_within_one_standard_error", "test_error", "test_interval", "n_support",
+        ))  # fmt: skip
         if best is not None:
             g, c = best
             summary["C"], summary["gamma"] = float(self.penalties[c]), float(self.gammas[g])
             summary["cross_validation_error"] = float(errors[:, g, c].mean())
+            summary["cross_validation_interval"] = list(statistics.cross_validated(errors[:, g, c]))
             summary["standard_deviation"] = float(errors[:, g, c].std())
+            reach = errors[:, g, c].mean() + statistics.standard_error(errors[:, g, c])
+            summary["points_within_one_standard_error"] = int(np.sum(errors.mean(axis=0) <= reach))
         refit = results.get(REFIT)
         if refit is not None and not refit.failed:
             summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
+            n_test = len(refit.arrays.get("predictions", ()))
+            if n_test:
+                n_wrong = round(summary["test_error"] * n_test)
+                summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
         summary["fits_on_gpus"] = sum("on_gpu" in result.values for result in results.values())
         summary["failed_fits"] = int(np.isnan(errors).sum())
         summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
@@ -298,15 +307,25 @@ def best_point(errors: np.ndarray) -> tuple[int, int] | None:
     return (int(g), int(c)) if np.isfinite(means[c, g]) else None
 
 
+def _percent(interval: Sequence[float] | None) -> str:
+    if interval is None:
+        return ""
+    low, high = interval
+    return f" (95 % interval {max(0.0, low):.2%} to {high:.2%})"
+
+
 def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
     if summary["C"] is None:
         print(f"no best point: each one has a failed fold ({summary['failed_fits']} of {n_fits} fits failed)")
         return
-    test_error = "not known: the refit failed" if summary["test_error"] is None else f"{summary['test_error']:.4%}"
-    error, deviation = summary["cross_validation_error"], summary["standard_deviation"]
+    test_error = "not known: the refit failed"
+    if summary["test_error"] is not None:
+        test_error = f"{summary['test_error']:.4%}{_percent(summary['test_interval'])}"
+    error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
-    print(f"cross-validation error:   {error:.4%} (standard deviation of the folds {deviation:.4%})")
+    print(f"cross-validation error:   {error:.4%}{_percent(summary['cross_validation_interval'])}")
+    print(f"points as good:           {within} within one standard error of the best, whose error is the least of many")
     print(f"test error:               {test_error}")
     if 0 < summary["fits_on_gpus"] < n_fits - summary["failed_fits"]:
         print(

@@ -371,7 +371,7 @@ def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for line in ("best penalty C:           31.6228", "best kernel parameter:    0.0001"):
         assert line in out
     assert "cross-validation error:   12.0000%" in out
-    assert "test error:               25.0000%" in out
+    assert "test error:               25.0000%" in out and "points as good:           " in out
 
     errors = np.load(tmp_path / "validation_error.npy")
     assert (errors.shape, errors.dtype) == ((5, 3, 3), np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run
+from common.errors import Exit
+from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run, wait_for_lines
 
 DEBIAN = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
 
@@ -87,3 +89,30 @@ def test_the_same_table(flavour: object, tmp_path: Path, expected: str) -> None:
     assert {line["place"][1] for line in journal_lines(tmp_path / "r")} == {0, 1}
     refused = _run(made.command, tmp_path / "r", made.environ, n=21)
     assert refused.returncode == 2 and "n = 20, not 21" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
+def test_signals_to_the_launcher(flavour: object, tmp_path: Path) -> None:
+    """The table of docs/stopping.md. What the launcher kills is continued by the same command."""
+    made: Flavour = flavour(tmp_path / "mpi")  # type: ignore[operator]
+    folder = tmp_path / "r"
+    command = [*made.command, sys.executable, *TOYS, "300", "--seconds", "0.05", "--gpu", "none", "--workers", "1"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **made.environ}
+    hydra = "Open MPI" not in made.says
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        known = len(journal_lines(folder)) if folder.exists() else 0
+        job = subprocess.Popen(
+            [*command, "--results", str(folder)], cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        wait_for_lines(folder, known + 2)
+        job.send_signal(number)
+        _, stderr = job.communicate(timeout=60)
+        graceful = hydra or number == signal.SIGUSR1
+        assert job.returncode == (Exit.STOPPED if graceful else Exit.ERROR), stderr
+        if graceful:
+            assert "run the same command to continue" in stderr
+            assert '"end":{"complete":false' in (folder / "journal.jsonl").read_text().splitlines()[-1]
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) < 300

@@ -56,6 +56,8 @@ def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
     device = torch.device(kind, place.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_size))
+    if place.nodes == 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo asks for no secret: nobody outside shall reach it
     watched = open_store(address)
     watched.set_timeout(timedelta(seconds=SILENCE_S))
     watch = Watch(dist.PrefixStore(f"{name}/watch", watched), place.rank, place.size)

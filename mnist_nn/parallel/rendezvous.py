@@ -144,8 +144,9 @@ def meet(environ: Mapping[str, str] = os.environ) -> Meeting:
 
 def _told(transport: Transport) -> tuple[Any, Address]:
     """Rank 0 opens a store on a free port and tells the others its name, its number and the port."""
-    store = open_store(Address(LOOPBACK, 0), is_master=True) if transport.rank == 0 else None
     host = socket.gethostname()
+    others = set(transport.gather(host)) - {host}  # on rank 0
+    store = open_store(Address(LOOPBACK, 0), True, anywhere=bool(others)) if transport.rank == 0 else None
     theirs, number, port = transport.broadcast((host, _number(host), store.port if store else 0))
     transport.close()  # a barrier: MPI sends only while it is called, and rank 0 is about to wait in the store
     address = Address(LOOPBACK if theirs == host else theirs if _number(theirs) else number, port)
@@ -160,16 +161,23 @@ def _number(host: str) -> str:
         return ""
 
 
-def open_store(address: Address, is_master: bool = False) -> Any:
-    """A connection of its own to the store, which the master listens for. Raises UsageError where there is none."""
+def open_store(address: Address, is_master: bool = False, anywhere: bool = False) -> Any:
+    """A connection of its own to the store, which the master listens for. Raises UsageError where there is none.
+
+    anywhere: other hosts shall reach a master at LOOPBACK too. Otherwise they do not, as the store asks for no secret.
+    """
     from torch.distributed import DistError, TCPStore
 
+    port, listening = address.port, None
     try:
+        if is_master and address.host == LOOPBACK and not anywhere:
+            server = socket.create_server(address)
+            port, listening = server.getsockname()[1], server.detach()
         return TCPStore(
-            address.host, address.port, is_master=is_master, wait_for_workers=False,
-            timeout=timedelta(seconds=JOIN_SECONDS),
+            address.host, port, is_master=is_master, wait_for_workers=False,
+            timeout=timedelta(seconds=JOIN_SECONDS), master_listen_fd=listening,
         )  # fmt: skip
-    except (DistError, RuntimeError) as error:
+    except (DistError, RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]
         what = "cannot listen" if is_master else "is not reached"
         raise UsageError(f"rank 0 at {address.host}:{address.port} {what} ({why}): set MASTER_PORT") from error

@@ -84,6 +84,22 @@ def alive(pids: set[int]) -> set[int]:
     return pids & running
 
 
+LISTENING = {"tcp": (3, "0A"), "tcp6": (3, "0A"), "udp": (3, "07"), "udp6": (3, "07"), "unix": (3, "00010000")}
+
+
+def listeners(pid: int) -> list[str]:
+    """The sockets of a process that others can connect or send to, as /proc/net has them."""
+    own = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    found = []
+    for protocol, (column, word) in LISTENING.items():
+        for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
+            fields = line.split()
+            inode = fields[6] if protocol == "unix" else fields[9]
+            if fields[column] == word and f"socket:[{inode}]" in own:
+                found.append(f"{protocol} {fields[1] if protocol != 'unix' else fields[7:]}")
+    return found
+
+
 def outcome(number: int, **changes: object) -> tuple[Trial, Result]:
     """A trial with its result, made up from a number."""
     trial = Trial(f"a/{number}", {"x": number, "rate": 0.1 * number, "name": "sgd"})

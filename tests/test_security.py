@@ -8,9 +8,7 @@ import os
 import pickle
 import stat
 import struct
-import subprocess
 import sys
-import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -22,7 +20,6 @@ import pytest
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
 from tests.helpers import ROOT, TOYS, family, journal_of, start, wait_for_lines
-from tests.mnist_nn.scaled_digits import write_as_mnist
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 
@@ -199,55 +196,6 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
     job.communicate(timeout=60)
     assert job.returncode == Exit.DONE
     assert not list(temporary.iterdir())
-
-
-def listening(pids: set[int]) -> dict[str, str]:
-    """The TCP addresses, in hexadecimal, on which processes listen, by the inodes of their sockets."""
-    found = {}
-    sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").glob("*") if os.path.lexists(link)}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
-                found[words[9]] = words[1].split(":")[0]
-    return found
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_a_search_of_one_process_listens_nowhere(tmp_path: Path) -> None:
-    job = start(tmp_path, "20", "--seconds", "0.1")
-    wait_for_lines(tmp_path, 4)
-    assert listening(family(job.pid)) == {}
-    job.communicate(timeout=60)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_training_on_one_host_listens_on_the_loopback_only(tmp_path: Path) -> None:
-    """PyTorch's store and gloo ask for no secret, so only processes of this host may reach them."""
-    pytest.importorskip("torch")
-    write_as_mnist(tmp_path / "data", 300, 50)
-    options = (
-        "--data",
-        str(tmp_path / "data"),
-        "--no-cuda",
-        "--nproc-per-node",
-        "2",
-        "--network",
-        "kubeflow",
-        "--batch-size",
-        "50",
-    )
-    command = [sys.executable, "-m", "mnist_nn.ddp", *options, "--results", str(tmp_path / "r")]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    seen: dict[str, str] = {}
-    while job.poll() is None:
-        seen |= listening(family(job.pid))
-        time.sleep(0.2)
-    said, _ = job.communicate()
-    assert job.returncode == Exit.DONE, said
-    assert len(seen) >= 3, "the store and gloo of each process"
-    assert set(seen.values()) == {"0100007F"}, seen
 
 
 def test_nothing_in_the_code_unpickles_files() -> None:

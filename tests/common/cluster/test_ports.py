@@ -9,22 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, TOYS, family, mpirun_command, wait_for_lines
-
-LISTENING = {"tcp": (3, "0A"), "tcp6": (3, "0A"), "udp": (3, "07"), "udp6": (3, "07"), "unix": (3, "00010000")}
-
-
-def listeners(pid: int) -> list[str]:
-    """The sockets of a process that others can connect or send to, as /proc/net has them."""
-    own = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    found = []
-    for protocol, (column, word) in LISTENING.items():
-        for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
-            fields = line.split()
-            inode = fields[6] if protocol == "unix" else fields[9]
-            if fields[column] == word and f"socket:[{inode}]" in own:
-                found.append(f"{protocol} {fields[1] if protocol != 'unix' else fields[7:]}")
-    return found
+from tests.helpers import ROOT, TOYS, family, listeners, mpirun_command, wait_for_lines
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.cluster.shared_arrays import SharedArrays, Spec
+from common.storage.provenance import digest
 from common.storage.table import write_trials
 from common.trial import Batch, NoRoom, Outcome, Result, Search, Trial
 
@@ -65,6 +66,10 @@ class Experiment(ABC):
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
         return {}
+
+    def digest(self, data: Data) -> str:
+        """What tells this data from other data: a study is continued only with the same."""
+        return digest(data)
 
     @abstractmethod
     def searches(self) -> Iterable[Search]:

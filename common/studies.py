@@ -54,9 +54,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             (status 75). What was finished is in the results folder.
     """
     options = options or RunOptions()
-    transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
-    if transport.size > 1:
-        _part_at_the_end(transport)
+    transport = join(options)
     host = socket.gethostname().split(".")[0]
     start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
     name = type(experiment).__name__
@@ -83,6 +81,14 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     if isinstance(told, UsageError):
         raise told
     return _outcomes(told)
+
+
+def join(options: RunOptions) -> Transport:
+    """The wires to the other ranks of a script, for what they exchange between studies. Raises UsageError."""
+    transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
+    if transport.size > 1:
+        _part_at_the_end(transport)
+    return transport
 
 
 def evaluate(

@@ -23,6 +23,7 @@ ROOMS = {
         "common.cluster", "common.errors", "common.experiment", "common.settings", "common.storage", "common.trial",
     },
     "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
+    "common.sklearn": {"common", "common.cluster", "common.engine", "kernel_svm"},
     "common.scaling": {"common", "common.engine", "common.storage"},
     "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},

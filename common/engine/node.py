@@ -36,7 +36,7 @@ from common.errors import Exit, UsageError
 from common.experiment import Data, Experiment
 from common.settings import result_settings, setting
 from common.storage.journal import Journal
-from common.storage.provenance import commit, digest, fingerprint, versions
+from common.storage.provenance import commit, fingerprint, versions
 from common.storage.table import last_line
 from common.storage.waiting import waiting
 from common.trial import Outcome, Place
@@ -307,5 +307,5 @@ def versions_of(*modules: str) -> dict[str, str]:
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data:
-        settings["data_sha256"] = digest(data)
+        settings["data_sha256"] = experiment.digest(data)
     return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}

@@ -1,0 +1,23 @@
+"""scikit-learn's searches on the engine: a fold of a candidate is a trial. It knows scikit-learn and `kernel_svm`.
+
+    from common.sklearn import GridSearchCV
+    search = GridSearchCV(SVC(), {"C": [1, 10], "gamma": [0.01, 0.1]}, cv=5).fit(X, y)   # python, mpirun or srun
+
+The names below import scikit-learn when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from common.sklearn.searches import GridSearchCV, RandomizedSearchCV
+
+__all__ = ["GridSearchCV", "RandomizedSearchCV"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("common.sklearn.searches"), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -1,0 +1,226 @@
+"""The study of a search: a trial is one candidate on one fold."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import pickle
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import joblib
+import numpy as np
+import sklearn
+from sklearn.metrics._scorer import _MultimetricScorer
+from sklearn.model_selection import _validation
+
+from common.experiment import Data, Experiment, Objective
+from common.settings import without_address
+from common.sklearn.grids import groups_of, solved
+from common.sklearn.shared_steps import SharedSteps
+from common.trial import Batch, Outcome, Result, Search, Trial
+
+log = logging.getLogger(__name__)
+
+_APART = ("candidate_progress", "split_progress", "parameters", "train", "test", "caller", "callback_ctx", "scorer")
+
+
+@dataclass
+class Task:
+    """A call of scikit-learn's function that fits one candidate on one fold and scores it."""
+
+    estimator: Any
+    args: tuple[Any, ...]  # X, y
+    kwargs: dict[str, Any]
+
+    @property
+    def candidate(self) -> int:
+        return int(self.kwargs["candidate_progress"][0])
+
+    @property
+    def split(self) -> int:
+        return int(self.kwargs["split_progress"][0])
+
+    @property
+    def key(self) -> str:
+        return f"c{self.candidate:05}/f{self.split}"
+
+    def trial(self) -> Trial:
+        parameters = {name: _scalar(value) for name, value in (self.kwargs["parameters"] or {}).items()}
+        return Trial(self.key, {"split": self.split, **{f"param_{name}": value for name, value in parameters.items()}})
+
+
+def _scalar(value: Any) -> float | int | str:
+    """A parameter as a journal can hold it."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and np.isfinite(float(value)):
+        return float(value)
+    return value if type(value) is str else without_address(repr(value))[:2000]
+
+
+@dataclass(frozen=True)
+class Folds(Experiment):
+    """Candidates on folds. search, tasks: on rank 0 alone; workers have them from the shared data."""
+
+    search: Any = field(default=None, metadata={"changes_results": False})
+    tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
+    estimator: str = ""
+    scoring: str = ""
+
+    def __post_init__(self) -> None:
+        if self.search is not None:
+            described = without_address(self.search.estimator.__repr__(N_CHAR_MAX=100_000))
+            object.__setattr__(self, "estimator", described)
+            object.__setattr__(self, "scoring", without_address(repr(self.search.scoring)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pass
+
+    def data(self) -> Data:
+        """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
+        buffers: list[pickle.PickleBuffer] = []
+        content = cloudpickle.dumps(
+            (list(self.tasks), self.search.accelerate, sklearn.get_config()), 5, buffer_callback=buffers.append
+        )
+        arrays = {"tasks": np.frombuffer(content, np.uint8)}
+        for number, buffer in enumerate(buffers):
+            arrays[f"buffer{number:06}"] = np.asarray(buffer.raw(), np.uint8)
+        return arrays
+
+    def digest(self, data: Data) -> str:
+        """Of samples, labels, other parameters of `fit`, and splits: pickles of equal things may differ."""
+        first = self.tasks[0]
+        rest = {name: value for name, value in first.kwargs.items() if name not in _APART}
+        splits = [(task.kwargs["train"], task.kwargs["test"]) for task in self.tasks if not task.candidate]
+        return str(joblib.hash((first.args, rest, splits), hash_name="sha1"))
+
+    def searches(self) -> Iterator[Search]:
+        trials = {task.key: task.trial() for task in self.tasks}
+        yield _one_round(
+            [tuple(trials[key] for key in group.keys) for group in groups_of(self.tasks, self.search.accelerate)]
+        )
+
+    def n_trials(self) -> int | None:
+        return len(self.tasks) or None
+
+    def split_batch(self, batch: Batch) -> Sequence[Batch]:
+        """A fold's candidates apart from another's: the folds of a batch share samples only."""
+        splits = dict.fromkeys(trial.params["split"] for trial in batch)
+        return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
+
+    def evaluator(self) -> Objective:
+        """The objective for this process, which has the tasks."""
+        return Evaluator(list(self.tasks), self.search.accelerate, None)
+
+    def objective(self, device: str, data: Data) -> Objective:
+        buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
+        tasks, accelerate, config = pickle.loads(data["tasks"].data, buffers=buffers)
+        return Evaluator(tasks, accelerate, config)
+
+
+def _one_round(batches: list[Batch]) -> Search:
+    yield batches
+
+
+class Evaluator:
+    """Evaluates batches of folds. config: scikit-learn's in the process that asked; None in that process itself."""
+
+    def __init__(self, tasks: Sequence[Task], accelerate: bool, config: Mapping[str, Any] | None):
+        self._tasks = {task.key: task for task in tasks}
+        self._accelerate, self._config = accelerate, config
+        self._steps = SharedSteps()
+
+    def __call__(self, batch: Batch) -> Iterator[Result]:
+        with sklearn.config_context(**self._config) if self._config else nullcontext():
+            for group in groups_of([self._tasks[trial.key] for trial in batch], self._accelerate):
+                tasks = {key: self._tasks[key] for key in group.keys}
+                try:
+                    for task, what in self._grid(tasks) if group.grid else self._one_by_one(tasks):
+                        yield encoded(tasks.pop(task.key).key, what)
+                except Exception:  # error_score="raise": the process that asked for it raises it
+                    if self._config is None:
+                        raise
+                    for key in tasks:
+                        yield Result(key, error=traceback.format_exc())
+
+    def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        for task in list(tasks.values()):
+            with self._steps.of(task.estimator, task.split):
+                what = _validation._fit_and_score(task.estimator, *task.args, **task.kwargs)
+            yield task, what
+
+    def _grid(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        listed = list(tasks.values())
+        try:
+            yield from solved(listed)
+        except (ValueError, TypeError, MemoryError) as error:  # unusable samples: each fit says so in its own way
+            if listed[0].kwargs["error_score"] == "raise":
+                raise
+            log.info("not solved as a grid: %s", error)
+        yield from self._one_by_one(tasks)  # what is left of them
+
+
+def encoded(key: str, what: Mapping[str, Any]) -> Result:
+    """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
+    values: dict[str, float] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in what.items():
+        if isinstance(value, dict):
+            values.update({f"{name}:{part}": float(score) for part, score in value.items()})
+        elif isinstance(value, numbers.Real):
+            values[name] = float(value)
+        elif value is not None:
+            arrays[name] = np.array(str(value))
+    if nan := [name for name, value in values.items() if np.isnan(value)]:
+        arrays["nan"] = np.array(nan)
+    return Result(key, {name: value for name, value in values.items() if name not in nan}, arrays)
+
+
+def decoded(result: Result) -> dict[str, Any]:
+    """What `encoded` was given."""
+    what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
+    nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
+    for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
+        whole, _, part = name.partition(":")
+        if part:
+            what.setdefault(whole, {})[part] = value
+        else:
+            what[name] = int(value) if name == "n_test_samples" else value
+    return what
+
+
+def results_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The answers in the order of the tasks; a trial that failed (killed, too slow) has `error_score`."""
+    results = {trial.key: result for trial, result in outcomes}
+    return [_failed(task, r) if (r := results[task.key]).failed else decoded(r) for task in tasks]
+
+
+def _failed(task: Task, result: Result) -> dict[str, Any]:
+    error_score, scorer = task.kwargs["error_score"], task.kwargs["scorer"]
+    cause = result.error or ""
+    if error_score == "raise":
+        name, _, text = cause.strip().splitlines()[-1].partition(": ")
+        module, _, plain = name.rpartition(".")
+        kind = getattr(sys.modules.get(module or "builtins"), plain, None)
+        known = isinstance(kind, type) and issubclass(kind, Exception)
+        raise (kind(text) if known else RuntimeError(cause)) from RuntimeError(cause)  # type: ignore[misc]
+    scores = dict.fromkeys(scorer._scorers, error_score) if isinstance(scorer, _MultimetricScorer) else error_score
+    what = {
+        "fit_error": cause,
+        "test_scores": scores,
+        "n_test_samples": len(np.atleast_1d(task.kwargs["test"])),
+        "fit_time": result.seconds,
+        "score_time": 0.0,
+    }
+    return {**what, "train_scores": scores} if task.kwargs["return_train_score"] else what

@@ -1,0 +1,216 @@
+"""GridSearchCV and RandomizedSearchCV with scikit-learn's arguments and attributes, evaluated by the engine.
+
+scikit-learn's own `fit` does everything but one thing: the list of tasks that it would give to joblib, one for each
+candidate and fold, is given to a study instead. So splits, scorers, metadata routing, masks, ranks and refit are
+scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies and receive the fitted search.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from numbers import Integral, Real
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import sklearn.model_selection as theirs
+from sklearn.base import _fit_context
+from sklearn.model_selection import _search
+from sklearn.utils._param_validation import Interval
+
+from common.cluster.devices import WORKERS_HERE
+from common.cluster.launch import launched
+from common.engine.node import RunOptions
+from common.errors import UsageError
+from common.sklearn.folds import Folds, Task, results_of
+from common.sklearn.grids import why_not
+from common.studies import evaluate, join, run_study
+
+
+class _OnEngine(_search.BaseSearchCV):
+    """What the searches share; it comes after scikit-learn's class, whose `fit` ends here."""
+
+    _parameter_constraints: dict[str, Any] = {
+        **_search.BaseSearchCV._parameter_constraints,
+        "results": [str, os.PathLike, None],
+        "workers": [Interval(Integral, 0, None, closed="left"), None],
+        "gpu": [str, None],
+        "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
+        "accelerate": ["boolean"],
+    }
+    results: Any
+    workers: int | None
+    gpu: str | None
+    trial_timeout: float | None
+    accelerate: bool
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
+        transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
+        if transport is None or transport.size == 1:
+            return self._fit(X, y, params)
+        if transport.rank == 0:
+            try:
+                self._fit(X, y, params)
+                given = self.get_params(deep=False)
+                fitted = {name: value for name, value in self.__dict__.items() if name not in given}
+                told: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
+            except Exception as error:
+                told = ("error", error)
+            transport.broadcast(told)
+        else:
+            while (told := transport.broadcast(None))[0] == "study":
+                with suppress(UsageError):  # rank 0 has it too, and says so next
+                    run_study(Folds(), told[1])
+        transport.settle()
+        if told[0] == "error":
+            raise told[1]
+        if transport.rank:
+            self.__dict__.update(cloudpickle.loads(told[1]))
+        return self
+
+    def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
+        """scikit-learn's `fit`, in which the name Parallel means a study."""
+        original: Any = _search.BaseSearchCV.fit.__wrapped__
+        names = {**original.__globals__, "Parallel": lambda *_, **__: _Tasks(self)}
+        fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
+        return _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
+
+    def _in_this_process(self) -> bool:
+        """Whether the folds are evaluated here, without a study: as asked for, or inside a worker of any kind."""
+        inside = multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ
+        return inside or (self.workers == 0 and self.results is None and launched().size == 1)
+
+    def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
+        """What became of each task, in their order."""
+        folds = Folds(self, tasks)
+        if self.verbose and self.accelerate:
+            _say_why_not(tasks)
+        if self._in_this_process():
+            return results_of(tasks, evaluate(folds, objective=folds.evaluator()))
+        workers = self.workers
+        if workers is None and self.n_jobs is not None and self.n_jobs > 0:
+            workers = self.n_jobs
+        options = RunOptions(
+            gpu="none" if self.gpu is None else self.gpu,
+            workers=workers if self.gpu is None else None,
+            results=None if self.results is None else Path(self.results),
+            trial_timeout=self.trial_timeout,
+            verbose=self.verbose > 1,
+            quiet=not self.verbose,
+        )
+        transport = join(RunOptions(heartbeat_timeout=0.0))
+        if transport.size > 1:
+            transport.broadcast(("study", options))
+        return results_of(tasks, run_study(folds, options))
+
+
+class _Tasks:
+    """Stands where scikit-learn has joblib.Parallel: called with the tasks, it returns their results in order."""
+
+    def __init__(self, search: _OnEngine):
+        self._search = search
+
+    def __enter__(self) -> _Tasks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, tasks: Iterable[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> list[dict[str, Any]]:
+        listed = [Task(args[0], args[1:], kwargs) for _, args, kwargs in tasks]
+        return self._search._run(listed) if listed else []
+
+
+def _say_why_not(tasks: list[Task]) -> None:
+    for reason, number in Counter(map(why_not, tasks)).items():
+        if reason is not None:
+            print(f"{number} of {len(tasks)} fits are not solved as a grid: {reason}", file=sys.stderr)
+
+
+_DOC = """{first} on the engine: the same line under python, mpirun and srun.
+
+    The arguments and attributes are scikit-learn's; these are added:
+
+    Args:
+        results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
+        workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
+            debugger.
+        gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
+        trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
+        accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.
+    """
+
+
+class GridSearchCV(theirs.GridSearchCV, _OnEngine):
+    __doc__ = _DOC.format(first="sklearn.model_selection.GridSearchCV")
+
+    _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        results: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        gpu: str | None = None,
+        trial_timeout: float | None = None,
+        accelerate: bool = True,
+    ) -> None:
+        super().__init__(
+            estimator, param_grid, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv, verbose=verbose,
+            pre_dispatch=pre_dispatch, error_score=error_score, return_train_score=return_train_score,
+        )  # fmt: skip
+        self.results, self.workers, self.gpu = results, workers, gpu
+        self.trial_timeout, self.accelerate = trial_timeout, accelerate
+
+
+class RandomizedSearchCV(theirs.RandomizedSearchCV, _OnEngine):
+    __doc__ = _DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
+
+    _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_distributions: Any,
+        *,
+        n_iter: int = 10,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        random_state: Any = None,
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        results: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        gpu: str | None = None,
+        trial_timeout: float | None = None,
+        accelerate: bool = True,
+    ) -> None:
+        super().__init__(
+            estimator, param_distributions, n_iter=n_iter, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv,
+            verbose=verbose, pre_dispatch=pre_dispatch, random_state=random_state, error_score=error_score,
+            return_train_score=return_train_score,
+        )  # fmt: skip
+        self.results, self.workers, self.gpu = results, workers, gpu
+        self.trial_timeout, self.accelerate = trial_timeout, accelerate

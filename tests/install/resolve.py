@@ -19,12 +19,6 @@ from tests.helpers import ROOT
 MORE = ["--dry-run", "--ignore-installed", "--quiet", "--disable-pip-version-check"]
 
 
-# What pip says where an index does not have, or does not answer about, the torch of requirements-cu11.txt.
-NOTHING_FOUND = re.compile(
-    r"no matching distributions available for your environment:\s+torch|No matching distribution found for torch"
-)
-
-
 class Unresolved(Exception):
     """pip's last lines: no versions fit together, or an index did not answer."""
 
@@ -56,6 +50,19 @@ def index_is_reachable() -> bool:
     """Whether pip's index answers; without it nothing here can be checked."""
     try:
         resolve("--no-deps", "rich>=13.7")
+    except Unresolved:
+        return False
+    return True
+
+
+@cache
+def cuda_11_is_reachable() -> bool:
+    """Whether the index of PyTorch for CUDA 11 answers, which PyPI does not replace."""
+    text = (ROOT / "requirements-cu11.txt").read_text()
+    (index,) = re.findall(r"^--extra-index-url (\S+)", text, re.MULTILINE)
+    (torch,) = re.findall(r"^torch==\S+", text, re.MULTILINE)
+    try:
+        resolve("--no-deps", "--retries", "0", "--index-url", index, torch)
     except Unresolved:
         return False
     return True

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tests.helpers import ROOT
-from tests.install.resolve import NOTHING_FOUND, Unresolved, index_is_reachable, resolve
+from tests.install.resolve import cuda_11_is_reachable, index_is_reachable, resolve
 from tests.install.rooms import rooms
 
 FILES = ["requirements.txt", *sorted(path.name for path in ROOT.glob("requirements-*.txt"))]
@@ -71,12 +71,9 @@ def test_a_pair_that_is_not_known_to_work_is_refused() -> None:
 def test_versions_are_known_to_work_together(name: str) -> None:
     if not index_is_reachable():
         pytest.skip("pip's index does not answer")
-    try:
-        versions = resolve("-r", name)
-    except Unresolved as refused:
-        if "cu11" in name and NOTHING_FOUND.search(str(refused)):
-            pytest.skip("the index for CUDA 11 is out of reach: no torch 2.7.1+cu118 is found")
-        raise
+    if "cu11" in name and not cuda_11_is_reachable():
+        pytest.skip("the index of PyTorch for CUDA 11 does not answer")
+    versions = resolve("-r", name)
     check_pairs(versions)
     libraries = {match[0] for package in versions if (match := re.search(r"(?<=^nvidia-nccl-cu)\d+", package))}
     assert len(libraries) <= 1, f"two NCCLs write the same file: {libraries}"

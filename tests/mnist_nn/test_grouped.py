@@ -94,7 +94,8 @@ def test_losses_of_every_step_equal_autograds(device, batch_size):
             expected, _ = alone(params, number, order, x, y, batch_size=batch_size)
             error = np.abs(losses[: len(expected), number] - expected)
             differences.append(float(np.max(error / np.maximum(expected, 0.1 * batch_size))))
-    assert sorted(differences)[-2] < TOLERANCE and max(differences) < 0.01
+    tolerance = TOLERANCE if device.type == "cpu" else 1e-4  # cuDNN may compute a convolution by Winograd's way
+    assert sorted(differences)[-2] < tolerance and max(differences) < 0.01
 
 
 @pytest.mark.gpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.problem import Problem
 from mnist_svm.solvers.cuml import PrecomputedSolver
-from tests.helpers import ROOT
-from tests.stand_ins import Machine
+from tests.helpers import ROOT, journal_lines
+from tests.stand_ins import A, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shared")
 
@@ -106,3 +107,15 @@ def test_folds_stay_together_where_gammas_per_batch_is_given() -> None:
             (search,) = experiment.searches()
             parts = [len(part) for batch in next(search) for part in experiment.split_batch(batch)]
             assert parts == (sizes or [2] * 10)
+
+
+@pytest.mark.slow
+def test_a_gpu_whose_check_fails_leaves_the_work_to_the_cpu(program: Any, tmp_path: Path) -> None:
+    environ = Machine(tmp_path / "machine").environ(STAND_IN_FAULT="crash")
+    study = ("-m", "mnist_svm", "2", "--dataset", "digits", "--train-size", "150", "--test-size", "50")
+    done = program(*study, "--gpu", "0", "--results", tmp_path / "r", env=environ)
+    assert "the GPU's solver failed its check (killed by SIGSEGV" in done.stderr, done.stderr
+    assert "--gpu none uses all cores" in done.stderr and "best penalty C" in done.stdout
+    values = [line["values"] for line in journal_lines(tmp_path / "r")]
+    assert len(values) == 2 * 2 * 5 + 1 and not any("on_gpu" in each for each in values)
+    assert journal_lines(tmp_path / "r")[0]["place"][3] == f"cuda:{A}"

@@ -25,6 +25,7 @@ import numpy as np
 from common.errors import Exit, UsageError
 from common.experiment import Experiment
 from common.settings import Parser, add_settings, from_namespace, setting
+from common.storage.waiting import waiting
 
 # Name on the command line -> torchvision's class, which is also the name of its folder.
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -152,7 +153,10 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Raises UsageError naming the file when it is unreadable, of another kind, or not of its stated length.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with waiting(f"folder {path.parent} has not answered"):
+            content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise _refused(path, f"cannot be read ({_one_line(error)})") from error
     magic = bytes((0, 0, 8, dimensions))

@@ -141,8 +141,7 @@ def run(
             try:
                 allowed = options.allow_shared_host, options.allow_mixed_versions
                 check(nodes, options.workers, *allowed)
-                with waiting("rank 0 has been waiting for the data"):
-                    data = experiment.data()
+                data = experiment.data()
                 header = _header(experiment, name, data)
                 folder = options.results or Path("results") / name
                 with waiting(f"results folder {folder} has not answered"):

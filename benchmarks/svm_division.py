@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import re
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
+from common import RunOptions, run_study
 from common.engine.coordinator import Coordinator
 from common.engine.messages import Returned, Run
 from common.engine.queue import Costs
@@ -142,18 +144,72 @@ def measure(images: int, n_tuning: int, data: Path | None, repeats: int) -> str:
     return f"{images} images, {n_tuning} values of C, n = {repeats}:\n\n" + table(rows)
 
 
+class Now(SvmGrid):
+    """The grid, without its figures."""
+
+    def report(self, *arguments: Any) -> None:
+        pass
+
+
+class Before(Now):
+    """The same with every gamma divided by fold, as it was on a few slots."""
+
+    def _search(self) -> Search:
+        search = super()._search()
+        results = yield [part for batch in next(search) for part in self.split_batch(batch)]
+        try:
+            results = yield search.send(results)
+            search.send(results)
+        except StopIteration as end:
+            return end.value
+
+
+def programs(images: int, n_tuning: int, data: Path | None, repeats: int) -> str:
+    """Work of whole searches on one and two slots, before and now, in pairs."""
+    options: dict[str, Any] = {"data_folder": data} if data else {"dataset": "digits"}
+    options.update(train_size=images, solver="shared")
+    rows = []
+    for workers in (1, 2):
+        spent: dict[type[SvmGrid], list[float]] = {Before: [], Now: []}
+        answers = []
+        for _ in range(repeats):
+            for kind, times in spent.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    run_options = RunOptions(gpu="none", workers=workers, results=Path(folder), quiet=True)
+                    outcomes = run_study(kind(n_tuning, **options), run_options)
+                times.append(sum(result.seconds for _, result in outcomes))
+                answers.append([(result.key, result.values) for _, result in outcomes])
+        assert all(answer == answers[0] for answer in answers), "results depend on the division"
+        ratios = [now / before for before, now in zip(spent[Before], spent[Now], strict=True)]
+        rows.append({
+            "slots": workers,
+            "before, s": f"{np.median(spent[Before]):.2f}",
+            "now, s": f"{np.median(spent[Now]):.2f}",
+            "now / before": f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        })  # fmt: skip
+    what = f"{images} images, {n_tuning} x {n_tuning}, seconds of all trials"
+    return f"Whole searches, {what}, n = {repeats}:\n\n" + table(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure too, on one core")
+    parser.add_argument("--programs", action="store_true", help="whole searches too, on one and two slots")
     parser.add_argument("--images", type=int, default=1000, metavar="N")
     parser.add_argument("--tuning", type=int, default=5, metavar="N", help="values of C, and of gamma")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of MNIST; digits without it")
     parser.add_argument("--results", type=Path, metavar="FILE")
     options = parser.parse_args()
-    texts = [circumstances(played="svm_published_ovo.md"), simulate(KERNEL_PART, False), simulate(KERNEL_PART, True)]
+    texts = [
+        circumstances("numba", played="svm_published_ovo.md"),
+        simulate(KERNEL_PART, False),
+        simulate(KERNEL_PART, True),
+    ]
     if options.measure:
         texts.append(measure(options.images, options.tuning, options.data, options.repeats))
+    if options.programs:
+        texts.append(programs(options.images, options.tuning, options.data, options.repeats))
     publish("\n\n".join(texts), options.results)
 
 

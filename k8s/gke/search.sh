@@ -42,8 +42,6 @@ pod_patches() { # PATH: patches for a pod's spec of that path, which takes a who
         value:
           requests: {cpu: $CPUS, memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
           limits: {memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
-      - {op: test, path: $1/volumes/2/name, value: shm}
-      - {op: replace, path: $1/volumes/2/emptyDir/sizeLimit, value: $((MEMORY / 2))Mi}
 EOF
 }
 
@@ -64,7 +62,9 @@ pytorchjob() { # KUBECTL COMMAND...
     for role in Master Worker; do
         patches+="
       - {op: replace, path: $replicas/$role/template/spec/containers/0/args, value: [${words}--data, /data, --results, /results/$(folder), --resume]}
-$(pod_patches $replicas/$role/template/spec)"
+$(pod_patches $replicas/$role/template/spec)
+      - {op: test, path: $replicas/$role/template/spec/volumes/2/name, value: shm}
+      - {op: replace, path: $replicas/$role/template/spec/volumes/2/emptyDir/sizeLimit, value: $((MEMORY / 2))Mi}"
     done
     if ((NODES == 1)); then
         patches+="
@@ -89,9 +89,14 @@ submit() {
     $kind apply
 }
 
-put() {
-    if [[ -e $RESULTS/$(folder)/journal.jsonl || -e $RESULTS/$(folder)/ddp.csv ]]; then
-        limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "$RESULTS/$(folder)" files:/results
+put() { # never over results that the cluster has, which are newer than the last copy of them
+    local here
+    here=$RESULTS/$(folder)
+    [[ -e $here/journal.jsonl || -e $here/ddp.csv ]] || return 0
+    if ((!dry)) && asked "${KUBECTL[@]}" exec files -- test -e "/results/$(folder)"; then
+        say "gke.sh: the cluster has results of its own in /results/$(folder): $here is not put there"
+    else
+        limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "$here" files:/results
     fi
 }
 

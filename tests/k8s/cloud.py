@@ -134,6 +134,8 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     elif call.startswith("get nodes "):
         kind, count, n = state["pool"] or ["", 0, 0]
         return " ".join([str(count)] * n) if option(arguments, "-l").endswith(f"={kind}") else ""
+    elif call.startswith("exec files -- test -e /results/"):
+        raise SystemExit(not Path(f"{FOLDER}{arguments[-1]}").exists())
     elif call.startswith("exec files -- python "):
         mapped = [str(FOLDER) + word if word.startswith("/results") else word for word in arguments[4:]]
         done = subprocess.run([sys.executable, *mapped], cwd=ROOT, capture_output=True, text=True)

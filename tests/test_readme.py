@@ -3,15 +3,27 @@
 import re
 from typing import Any
 
+import pytest
+
 from tests.helpers import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
+GRID, EXPERIMENT = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: int) -> None:
+    assert len(GRID.splitlines()) <= 13
+    (tmp_path / "digits.py").write_text(GRID)
+    lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path).stdout.splitlines()
+    assert len(lines) == max(1, ranks) and set(lines) == {"{'svc__C': 10, 'svc__gamma': 0.01} 0.956"}
+
+
 def test_the_experiment_of_the_readme_runs(program: Any, tmp_path: Any) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(source.splitlines()) <= 35
-    (tmp_path / "ridge.py").write_text(source)
+    assert len(EXPERIMENT.splitlines()) <= 35
+    (tmp_path / "ridge.py").write_text(EXPERIMENT)
     program("ridge.py", "6", "--gpu", "none", "--workers", "2", cwd=tmp_path)
     rows = (tmp_path / "results" / "ridge" / "trials.csv").read_text().splitlines()
     assert len(rows) == 7 and rows[0].startswith("key,alpha,r2,")

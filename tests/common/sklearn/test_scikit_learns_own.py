@@ -1,6 +1,6 @@
 """scikit-learn's own tests of its searches, from the installed package, with this package's searches in their place.
 
-They run in this process, since many look at what an estimator of the test has counted there.
+All of them hold. They run in this process, since many look at what an estimator of the test has counted there.
 """
 
 import importlib.util
@@ -18,9 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from common.sklearn import GridSearchCV, RandomizedSearchCV
 from common.sklearn.searches import _OnEngine
 
-# What cannot hold here, and why.
-CANNOT = {
-}  # fmt: skip
+pytestmark = pytest.mark.slow
 
 
 def _their_tests() -> ModuleType:
@@ -41,7 +39,7 @@ globals().update(
     {
         name: thing
         for name, thing in vars(_their_tests()).items()
-        if (name.startswith("test_") and name not in CANNOT) or hasattr(thing, "_pytestfixturefunction")
+        if name.startswith("test_") or hasattr(thing, "_pytestfixturefunction")
     }
 )
 
@@ -56,7 +54,11 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         GridSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, cv=2, workers=0),
         GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2, workers=0),
         RandomizedSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, n_iter=2, cv=2, random_state=0, workers=0),
-    ]
+    ],
+    # Ridge has several targets where y has two dimensions; scikit-learn's own search fails this check with it too.
+    expected_failed_checks=lambda search: (
+        {"check_supervised_y_2d": "Ridge does not warn"} if isinstance(search.estimator, Ridge) else {}
+    ),
 )
 def test_the_checks_that_every_estimator_passes(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -26,6 +26,8 @@ from mnist_nn.trust import mixed_ways
 STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
+LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
+
 
 @dataclass(frozen=True)
 class Bagging(ImageSettings):
@@ -178,9 +180,12 @@ class Bagging(ImageSettings):
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
     def memory_bytes(self, trial: Trial, data: Data) -> int:
-        """Weights and what learning keeps of them, float32, of all networks that are trained together."""
+        """Weights and what learning keeps of them, float32, of all networks that are trained together; and LIBRARIES.
+
+        A little more than `mnist_nn.memory.estimate` says, which needs PyTorch to say it.
+        """
         together = self.folds if "fold" in trial.params and self._is_small(trial.params) else 1
-        return 2 * 4 * together * self.n_weights(trial.params)
+        return LIBRARIES + 2 * 4 * together * self.n_weights(trial.params)
 
     def n_trials(self) -> int | None:
         return None if self.halving else self.n_bootstrap * (self.n_tuning * self.folds + 1)

@@ -1,12 +1,12 @@
-"""Sixteen-lane vectors for numba.
+"""Vectors of LANES elements for numba.
 
 LLVM does not vectorise a loop that carries the index of a minimum, and the working-set choice of SMO is such
-a loop. These intrinsics let numba code spell the vectors out. LLVM splits a 16-lane vector into what the
-machine has (one AVX-512 register of float32, two of AVX2, four of NEON), so the same lanes are combined in
-the same order on every machine.
+a loop. These intrinsics let numba code spell the vectors out. LLVM splits a vector into what the machine has (of
+float32, 16 lanes are one AVX-512 register and 8 one of AVX2). LANES depends on the kind of processor, and so does which
+of several equal elements is found first; on processors of one kind the same lanes are combined in the same order.
 
-Arrays are passed whole with the offset of the first of the 16 elements, counted in elements from the start of
-the array's memory; the caller guarantees that all 16 exist. Vectors are numba values: they live in registers
+Arrays are passed whole with the offset of the first of the elements, counted in elements from the start of
+the array's memory; the caller guarantees that all of them exist. Vectors are numba values: they live in registers
 and cannot leave a compiled function.
 """
 
@@ -32,7 +32,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 class Vector(types.Type):
-    """Numba type of 16 lanes of a scalar type; 16 booleans are a mask."""
+    """Numba type of LANES lanes of a scalar type; booleans are a mask."""
 
     def __init__(self, element: types.Type) -> None:
         self.element = element
@@ -95,7 +95,7 @@ def _address(context: Any, builder: Any, array: Any, value: Any, offset: Any) ->
 
 @intrinsic
 def load(typingctx: Any, array: Any, offset: Any) -> Any:
-    """The 16 elements of ``array`` from flat element ``offset`` on."""
+    """The elements of ``array`` from flat element ``offset`` on."""
     vector = Vector(array.dtype)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -106,7 +106,7 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Write 16 elements of ``array`` from flat element ``offset`` on."""
+    """Write the elements of ``array`` from flat element ``offset`` on."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         store_vector(builder, args[2], _address(context, builder, array, args[0], args[1]), value)

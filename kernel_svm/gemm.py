@@ -5,7 +5,7 @@ fused multiply-adds over the features in their order, so that a row, a block or 
 process or several, agree bit by bit, and a.b equals b.a. On AVX-512 it is also faster than what OpenBLAS
 chooses on processors that it does not know.
 
-Samples are packed in panels of 16: (n_panels, n_features, 16).
+Samples are packed in panels of LANES: (n_panels, n_features, LANES).
 """
 
 # mypy: allow-untyped-defs
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -24,7 +24,7 @@ from jit import LANES, padded
 from jit.simd import F32, F64, Vector, aligned_zeros, broadcast, compiled, fused, llvm_type, load_vector, store_vector
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
-ROWS, VECTORS = (8, 2) if binding.get_host_cpu_features().get("avx512f") else (4, 1)
+ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 2)
 GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
 
 
@@ -88,7 +88,7 @@ _wide, _narrow, _double = _tile_of(VECTORS, F32), _tile_of(1, F32), _tile_of(1, 
 
 @compiled
 def multiply(a, b, out):
-    """``out[16 p + r, 16 q + c]`` = product of sample r of panel p of ``a`` and sample c of panel q of ``b``."""
+    """``out[LANES p + r, LANES q + c]`` = product of sample r of panel p of ``a`` and sample c of panel q of ``b``."""
     depth = a.shape[1]
     size = depth * LANES
     stride = out.strides[0] // 4
@@ -118,7 +118,7 @@ def multiply_double(a, b, out):
 
 
 def packed(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-    """(n_panels, n_features, 16) from (n, n_features); lanes that are left over are zero."""
+    """(n_panels, n_features, LANES) from (n, n_features); lanes that are left over are zero."""
     n, depth = x.shape
     panels = aligned_zeros((padded(n) // LANES, depth, LANES), dtype)
     whole = n // LANES

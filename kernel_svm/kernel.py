@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit import LANES, padded
+from jit import LANES, WIDE, padded
 from jit.simd import (
     add,
     aligned_zeros,
@@ -40,7 +40,7 @@ STRIP = 128  # rows of distances computed at once: finished while they are in th
 class Samples:
     """Training samples, sorted by class.
 
-    panels: float32 (width / 16, n_features, 16), the centred samples by row; rows of no sample are zero.
+    panels: float32 (width / LANES, n_features, LANES), the centred samples by row; rows of no sample are zero.
     sq_norms: float32 (width,), squared lengths. place: int64 (n,), the row of each sample in the order given.
     labels: (n,), index of each sample's class in ``classes``. classes: (n_classes,), ascending.
     first: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
@@ -116,7 +116,7 @@ def _finish(products, norms_rows, norms_columns, same):
 def distances_between(
     a: np.ndarray, a_norms: np.ndarray, b: np.ndarray, b_norms: np.ndarray, same: np.ndarray, out: np.ndarray
 ) -> None:
-    """Squared distances of packed samples ``a`` from packed samples ``b``, to float32 ``out`` (16 x panels of each).
+    """Squared distances of packed samples ``a`` from packed samples ``b``, to float32 ``out`` (LANES x panels of each).
 
     same: int64 (rows of out,), the column of the very same sample, whose distance is exactly zero, or -1.
     """
@@ -204,8 +204,8 @@ def expm1_scaled(distances, gamma, out):
 
 @compiled
 def panels_of(matrix, rows, columns):
-    """Some columns of float32 ``matrix`` as packed samples whose features are some rows: (n_panels, len(rows), 16)."""
-    panels = np.zeros((-(-columns.size // LANES), rows.size, LANES), np.float32)
+    """Some columns of float32 ``matrix``, packed, with some rows as features: (n_panels, len(rows), LANES)."""
+    panels = np.zeros((-(-columns.size // WIDE) * (WIDE // LANES), rows.size, LANES), np.float32)
     for p in range(panels.shape[0]):
         wanted = columns[p * LANES : (p + 1) * LANES]
         run = wanted.size == LANES

@@ -14,8 +14,8 @@ keeps its precision in float32 when gamma is tiny.
 The pair to move is chosen by second order (WSS2: Fan, Chen and Lin, "Working set selection using second
 order information for training support vector machines", JMLR 6, 2005), the stopping rule is LIBSVM's.
 
-Lanes. A problem covers whole blocks of 16 columns of the matrix: those that hold at least one of its samples.
-Lane ``t`` is column ``16 * blocks[t // 16] + t % 16``, and row ``slot[column]`` of ``rows`` is that column's
+Lanes. A problem covers whole blocks of LANES columns of the matrix: those that hold at least one of its samples.
+Lane ``t`` is column ``LANES * blocks[t // LANES] + t % LANES``, and row ``slot[column]`` of ``rows`` is that column's
 row of K - 1 (-1: not in memory now). Lanes of no sample have sign 0: neither mask admits them, their f
 is meaningless.
 """

@@ -154,7 +154,7 @@ def decisions(
 
 
 def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Packed samples times ``weights``, float64 (16 x panels, columns of weights)."""
+    """Packed samples times ``weights``, float64 (LANES x panels, columns of weights)."""
     columns = packed(weights.T, np.float64)
     values = aligned_zeros((len(panels) * LANES, len(columns) * LANES), np.float64)
     multiply_double(panels, columns, values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jit import LANES
+from jit import WIDE
 from kernel_svm.cuda.device import SCRATCH, Device
 from kernel_svm.path import Path
 
@@ -29,13 +29,13 @@ class Lanes:
     @classmethod
     def of(cls, sign: np.ndarray) -> Lanes:
         """From the sign of each column of the matrix, int8 (width,)."""
-        by_block = sign.reshape(-1, LANES)
+        by_block = sign.reshape(-1, WIDE)
         blocks = np.flatnonzero(by_block.any(axis=1)).astype(np.int32)
         return cls(blocks, by_block[blocks].ravel())
 
     @property
     def columns(self) -> np.ndarray:
-        return (self.blocks[:, None].astype(np.int64) * LANES + np.arange(LANES)).ravel()
+        return (self.blocks[:, None].astype(np.int64) * WIDE + np.arange(WIDE)).ravel()
 
     def __len__(self) -> int:
         return len(self.sign)

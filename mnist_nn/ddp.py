@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parser.parse_args(arguments))
+        # Threads that spin at the end of each operation take the cores that the other processes need. OpenMP reads this
+        # when PyTorch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from mnist_nn.parallel.process import check_machine, run, what_torch_sees
 
         require_linux()

@@ -335,6 +335,19 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
+def test_threads_wait_asleep(tmp_path: Path) -> None:
+    """OpenMP says what it has read; what the user has set is left as it is."""
+    environ = {**os.environ, "OMP_DISPLAY_ENV": "true"}
+    environ.pop("OMP_WAIT_POLICY", None)
+    for given, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        command = [sys.executable, "-m", "mnist_nn.ddp", "--backend", "nccl", "--no-cuda"]
+        done = subprocess.run(command, cwd=ROOT, env={**environ, **given}, capture_output=True, text=True)
+        assert done.returncode == Exit.USAGE
+        if "OMP_WAIT_POLICY" not in done.stderr:
+            pytest.skip("this PyTorch's OpenMP does not tell")
+        assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
+
+
 # Which GPUs
 
 

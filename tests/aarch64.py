@@ -1,0 +1,77 @@
+"""Compile for aarch64 what numba has compiled for this processor: python -m tests.aarch64 PROCESSOR...
+
+The functions are run here first, so that numba compiles them; their LLVM code is then given another target. Prints a
+line for each processor. NUMBA_CACHE_DIR must be an empty folder, since numba cannot show what it reads from a cache,
+and NUMBA_OPT must be 0, since LLVM's optimisation for this processor leaves instructions that only it has.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+
+TRIPLE = "aarch64-unknown-linux-gnu"
+
+
+def run_everything() -> None:
+    """A step of the search, and the data-parallel operations."""
+    import torch
+
+    from mnist_nn import net
+    from mnist_nn.parallel.cpu import sgd
+    from mnist_nn.parallel.cpu.linear import linear
+    from mnist_nn.parallel.cpu.pooled import pooled_convolution
+    from mnist_nn.steps.choose import make_step
+
+    torch.set_num_threads(1)
+    params = dict(n_conv_layer=2, kernel_size=3, n_hidden_layer=17)
+    weights = net.initial_weights(params, (8, 8), 10, seed=1, device=torch.device("cpu"))
+    step = make_step("manual", weights, (8, 8), batch_size=10, learning_rate=0.1, momentum=0.1)
+    step(torch.zeros(10, 8, 8), torch.zeros(10, dtype=torch.int64))
+    inputs = [torch.ones(shape, requires_grad=True) for shape in ((2, 1, 12, 12), (3, 1, 5, 5), (3,))]
+    pooled_convolution(*inputs).sum().backward()
+    linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+    vector = np.ones(5, np.float32)
+    sgd._update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.5)))
+    sgd._fence()
+
+
+def compiled_functions() -> dict[str, list[str]]:
+    """LLVM code of every signature that was compiled, by function."""
+    from numba.core.dispatcher import Dispatcher
+
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in ("jit", "mnist_nn"):
+            for value in vars(module).values():
+                if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.overloads:
+                    found[f"{name}.{value.py_func.__name__}"] = list(value.inspect_llvm().values())
+    return found
+
+
+def main(processors: list[str]) -> None:
+    from llvmlite import binding
+
+    run_everything()
+    functions = compiled_functions()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    for processor in processors:
+        machine = binding.Target.from_triple(TRIPLE).create_target_machine(cpu=processor, opt=3, reloc="pic")
+        n_bytes, fused = 0, 0
+        for name, codes in functions.items():
+            for code in codes:
+                module = binding.parse_assembly(re.sub(r"^target (triple|datalayout) = .*$", "", code, flags=re.M))
+                module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+                builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+                builder.getModulePassManager().run(module, builder)
+                assembly = machine.emit_assembly(module)
+                assert "zmm" not in assembly and "ret" in assembly, name
+                n_bytes, fused = n_bytes + len(machine.emit_object(module)), fused + assembly.count("fmla")
+        print(f"{processor}: {len(functions)} functions, {n_bytes} bytes of object code, {fused} fused products")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

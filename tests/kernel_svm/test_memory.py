@@ -171,7 +171,7 @@ def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
 
 def test_workers_that_share_matrices_work_on_one_gamma() -> None:
     """One-vs-rest: five slots of a node begin with the folds of one gamma; alone, or elsewhere, gammas stay whole."""
-    experiment = SvmGrid(3, multiclass="ovr", solver="shared")
+    experiment = SvmGrid(24, multiclass="ovr", solver="shared")
     (search,) = experiment.searches()
     batches = next(search)
 
@@ -183,9 +183,9 @@ def test_workers_that_share_matrices_work_on_one_gamma() -> None:
         found = [queue.pop((0, n), (0, "cpu"), n_slots, lambda: (0.0, [0.0] * (n_slots - 1))) for n in range(n_slots)]
         return [(waiting.batch[0].key, len(waiting.batch)) for waiting in found if waiting is not None]
 
-    assert first(5, workers=5) == [(f"g00/c00/f{fold}", 3) for fold in range(5)]
-    assert first(1, workers=1) == [("g00/c00/f0", 15)]
-    assert first(2, workers=1)[0] == ("g00/c00/f0", 15)
+    assert first(5, workers=5) == [(f"g00/c00/f{fold}", 24) for fold in range(5)]
+    assert first(1, workers=1) == [("g00/c00/f0", 120)]
+    assert [size for _, size in first(2, workers=1)] == [120, 120]
 
 
 # A machine with too little memory, as its /proc/meminfo says in a mount namespace of its own.

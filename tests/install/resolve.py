@@ -6,6 +6,7 @@ prints the exact versions that a requirements file resolves to now, for this Pyt
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,7 +39,9 @@ def resolve(*arguments: str, python: str = "") -> Mapping[str, str]:
         command = [sys.executable, "-m", "pip", "install", *MORE, "--report", str(report), *arguments]
         if python:
             command += ["--python-version", python, "--only-binary=:all:", "--target", folder]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        # pip unpacks gigabytes even in a dry run; they go with this folder if pip is killed.
+        environ = {**os.environ, "TMPDIR": folder}
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
         if done.returncode:
             raise Unresolved("\n".join(done.stderr.splitlines()[-12:]))
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]

@@ -3,14 +3,11 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 from tests.helpers import ROOT
+from tests.rooms import PACKAGES, PICTURE, imports, modules, picture, room_of
 
-PACKAGES = ("common", "jit", "kernel_svm", "mnist_svm", "mnist_nn")
 # A room: what its files may import beside their own room. "common" is the files at the top of that folder.
 ROOMS = {
     "jit": set(),
@@ -42,77 +39,44 @@ ONLY = {
     "mpi4py": ("common/cluster/mpi.py",),
     "matplotlib": ("common/figures.py", "mnist_svm/figures.py", "mnist_nn/figures.py"),
 }
-FILES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-
-
-def module_of(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {module_of(path): path for path in FILES}
-
-
-def room_of(module: str) -> str:
-    """The innermost room of a module."""
-    return max((room for room in ROOMS if (module + ".").startswith(room + ".")), key=len)
-
-
-@cache
-def imports(path: Path) -> tuple[tuple[str, bool], ...]:
-    """(module, whether it is imported when the file is) of every import in a file."""
-    return tuple(_imports(ast.parse((ROOT / path).read_text())))
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    inside = {
-        id(node) for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in ast.walk(function)
-    }
-    guarded = {
-        id(node) for block in ast.walk(tree) if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
-        for node in ast.walk(block)
-    }  # fmt: skip
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            # `from package import module` imports the module.
-            names = [
-                f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in MODULES else node.module or ""
-                for a in node.names
-            ]
-        for name in dict.fromkeys(names):
-            yield name, id(node) not in inside | guarded
+MODULES = modules()
+KNOWN = frozenset(MODULES)
 
 
 def test_every_room_says_what_it_is_for_and_is_in_the_table() -> None:
-    for path in FILES:
+    for module, path in MODULES.items():
         if path.name == "__init__.py":
-            assert module_of(path) in ROOMS, f"{path.parent} is no room of the table above"
-            assert ast.get_docstring(ast.parse((ROOT / path).read_text())), f"{path} has no docstring"
+            assert module in ROOMS, f"{path.parent} is no room of the table above"
+            assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
 
 
 def test_arrows_between_rooms() -> None:
-    for path in FILES:
-        room = room_of(module_of(path))
-        for name, _ in imports(path):
-            if name.split(".")[0] in PACKAGES and (other := room_of(name)) != room:
+    for module, path in MODULES.items():
+        room = room_of(module, ROOMS)
+        for name in imports(path, KNOWN):
+            if name.split(".")[0] in PACKAGES and (other := room_of(name, ROOMS)) != room:
                 assert other in ROOMS[room] or name in ROOMS[room], f"{path} imports {name}"
 
 
 def test_libraries_with_one_door() -> None:
-    for path in FILES:
-        for name, _ in imports(path):
-            top = name.split(".")[0]
-            assert str(path) in ONLY.get(top, (str(path),)), f"{path} imports {name}"
+    for path in MODULES.values():
+        file = str(path.relative_to(ROOT))
+        for name in imports(path, KNOWN):
+            assert file in ONLY.get(name.split(".")[0], (file,)), f"{file} imports {name}"
 
 
 def test_no_circle() -> None:
     """Files import each other in one direction; an import inside a function counts too."""
     graph = {
-        module: {name for name, _ in imports(path) if name in MODULES and name != module}
+        module: {name for name in imports(path, KNOWN) if name in MODULES and name != module}
         for module, path in MODULES.items()
         if path.name != "__init__.py"  # a package's door looks into its own rooms
     }
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_the_picture_shows_the_rooms_as_they_are() -> None:
+    assert PICTURE.read_text() == picture(ROOMS), "draw it again: python -m tests.rooms"
 
 
 def test_the_rank_and_its_help_need_no_heavy_library() -> None:

@@ -20,6 +20,7 @@ import pytest
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
 from tests.helpers import ROOT, TOYS, family, journal_of, start, wait_for_lines
+from tests.rooms import PACKAGES
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 
@@ -199,11 +200,17 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
 
 
 def test_nothing_in_the_code_unpickles_files() -> None:
-    """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to."""
-    for package in ("common", "mnist_svm", "mnist_nn"):
+    """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
+
+    Two lines unpickle what a worker's own rank has sent it: the experiment, and the tasks of a scikit-learn search.
+    """
+    sent = ("pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]')
+    for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()
-            for word in ("pickle.load", "allow_pickle=True", "joblib", "shelve", "yaml.load", " eval(", " exec("):
+            for line in sent:
+                text = text.replace(line, "")
+            for word in ("pickle.load", "allow_pickle=True", "joblib.load", "shelve", "yaml.load", " eval(", " exec("):
                 assert word not in text, f"{path.name} uses {word.strip()}"
             assert text.count("torch.load(") <= text.count("weights_only=True"), path.name
             assert text.count("np.load(") <= text.count("allow_pickle=False"), path.name

@@ -202,9 +202,9 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
 def test_nothing_in_the_code_unpickles_files() -> None:
     """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
 
-    Two lines unpickle what a worker's own rank has sent it: the experiment, and the tasks of a scikit-learn search.
+    Three lines unpickle what a process of the same job has sent: the experiment, the tasks and the outcome of a search.
     """
-    sent = ("pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]')
+    sent = ("pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])")
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()

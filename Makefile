@@ -62,8 +62,9 @@ bench: .venv/dev
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (minutes; most of it is PyTorch)"
 	@# Without a GPU PyTorch's CPU wheels do, a tenth of the size; where their index is out of reach, PyPI's.
-	nvidia-smi -L >/dev/null 2>&1 || $(PIP) --retries 0 --timeout 5 --index-url $(TORCH_CPU) torch torchvision \
-		2>/dev/null || true
+	@# --isolated: a pair of them from that index or none, whatever pip is told to look at besides.
+	nvidia-smi -L >/dev/null 2>&1 || $(PIP) --isolated --retries 0 --timeout 5 --index-url $(TORCH_CPU) \
+		torch torchvision 2>/dev/null || true
 	$(PIP) -r requirements-demo.txt
 	touch $@
 

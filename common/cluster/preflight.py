@@ -145,11 +145,12 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Proble
     if not small:
         return []
     node = min(small, key=lambda node: node.memory // len(node.places))
-    fit = max(1, node.memory // most)
+    fit = node.memory // most
     share = node.memory / len(node.places)
+    advice = f"{fit} would fit (--workers {fit})" if fit else "not one would fit"
     return [Problem(
         f"{hosts_of(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
-        f"needs {most / 1e9:.3g} GB: {fit} would fit (--workers {fit}); what fits no worker is left open"
+        f"needs {most / 1e9:.3g} GB: {advice}; what fits no worker is left open"
     )]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from common.doctor.checks import GIB, Examined, Gpu, check_clocks, check_ranks, 
 from common.errors import Exit
 from common.trial import Place
 from tests.helpers import ROOT, TOYS, start, wait_for_lines, write_files
+from tests.stand_ins import Machine
 
 DOCTOR = ("-m", "common.doctor")
 DIGITS = ("--dataset", "digits")
@@ -195,16 +196,18 @@ def test_data_that_is_absent_is_no_obstacle_where_there_is_a_network(program: An
 
 
 def test_two_ranks_on_this_host(program: Any, light: Any, tmp_path: Path) -> None:
+    """They would claim the same GPUs. Without a GPU they share the cores."""
     environ, arguments = light
-    done = program(*DOCTOR, *arguments, ranks=2, env=environ, status=Exit.USAGE)
-    assert "error: ranks 0 and 1 are on one host" in done.stdout and "2 ranks started by mpirun" in done.stdout
-    done = program(*DOCTOR, *arguments, "--gpu", "none", "--workers", "1", ranks=2, env=environ)
-    assert "a study can run here" in done.stdout
+    done = program(*DOCTOR, *arguments, ranks=2, env=environ)
+    assert "a study can run here" in done.stdout and "2 ranks started by mpirun" in done.stdout
+    with_gpu = Machine(tmp_path / "machine").environ(PYTHONPATH=environ["PYTHONPATH"])
+    done = program(*DOCTOR, *arguments, ranks=2, env=with_gpu, status=Exit.USAGE)
+    assert "error: ranks 0 and 1 are on one host" in done.stdout
     # The study itself says the same, before anything is written.
     study = (*TOYS, "4", "--results", tmp_path / "r")
-    done = program(*study, ranks=2, env=environ, status=Exit.USAGE)
+    done = program(*study, ranks=2, env=with_gpu, status=Exit.USAGE)
     assert "ranks 0 and 1 are on one host" in done.stderr and not (tmp_path / "r").exists()
-    program(*study, "--allow-shared-host", ranks=2, env=environ)
+    program(*study, "--allow-shared-host", ranks=2, env=with_gpu)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")

@@ -27,6 +27,8 @@ PARAMS = {
     "momentum": 0.3,
 }
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.fixture(scope="module")
 def digits():
@@ -192,8 +194,6 @@ def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
 FREED = """
 import resource, torch
 from mnist_nn.training import prepare
-
-pytestmark = pytest.mark.numerical
 prepare(torch.device("cpu"))
 for step in range(20):
     if step == 10:

@@ -87,11 +87,13 @@ def test_a_cuml_without_precomputed_kernels_is_told_at_once(
 ) -> None:
     (tmp_path / "cuml").mkdir()
     (tmp_path / "cuml" / "__init__.py").touch()
+    (tmp_path / "cuml" / "svm.py").write_text("class SVC:\n    def fit(self, X, y):\n        return self\n")
     info = tmp_path / f"cuml_cu12-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cuml-cu12\nVersion: {version}\n")
     (info / "top_level.txt").write_text("cuml\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     experiment = SvmGrid(2, solver="cuml-precomputed")
     if refused:
         with pytest.raises(UsageError, match=rf"needs cuML 26\.2 or later, this is {version}.*requirements-cu13"):

@@ -14,7 +14,7 @@ from tests.helpers import ROOT, TOYS, mpirun_command
 
 def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
-    for package in ("common", "tests"):
+    for package in ("common", "jit", "kernel_svm", "tests"):
         shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__", "results"))
     with open(other / "common" / "trial.py", "a") as file:
         file.write("# a version of yesterday\n")

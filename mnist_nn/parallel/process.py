@@ -30,11 +30,11 @@ def check_machine(settings: Settings) -> tuple[str, str]:
     built = ", ".join(name for name, there in kinds.items() if there)
     here = f"{what_torch_sees()} and was built with {built}"
     backend = settings.backend or ("nccl" if cuda and kinds["nccl"] else "gloo")
-    if not kinds[backend]:
-        raise UsageError(f"--backend {backend}: {here}: give --backend gloo")
     if backend == "nccl" and not cuda:
         without = "--no-cuda leaves none" if settings.no_cuda else here
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
+    if not kinds[backend]:
+        raise UsageError(f"--backend {backend}: {here}: give --backend gloo")
     if settings.compile and cuda and (missing := missing_for_triton()):
         raise UsageError(f"--compile needs {missing}")
     compiler = os.environ.get("CXX", "g++")  # as torch.compile looks for it

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+if not torch.backends.cuda.is_built():
+    pytest.skip("this PyTorch is built for CPUs alone", allow_module_level=True)
+pytest.importorskip("triton")
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402

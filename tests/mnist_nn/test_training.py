@@ -135,6 +135,7 @@ def test_evaluation_does_not_depend_on_its_batches(digits, monkeypatch):
 
 def test_weights_are_counted_and_drawn_like_pytorch_draws_them():
     shapes = shapes_of({"n_conv_layer": 64, "kernel_size": 5, "n_hidden_layer": 256}, (28, 28), 10)
+    torch.manual_seed(0)
     modules = [torch.nn.Conv2d(1, 64, 5), torch.nn.Linear(64 * 576, 256), torch.nn.Linear(256, 10)]
     expected = [tuple(weight.shape) for module in modules for weight in module.parameters()]
     assert list(shapes.values()) == expected

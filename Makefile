@@ -37,7 +37,7 @@ test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer
 
 test-requirements: .venv/dev
-	REQUIREMENTS=1 python -m pytest -rA tests/install/test_fresh.py
+	REQUIREMENTS=1 python -m pytest -rA tests/install
 
 lint: .venv/dev
 	ruff check .

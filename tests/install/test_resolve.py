@@ -1,6 +1,7 @@
 """What the requirements files resolve to now, without installing it. Slow: pip reads the metadata of 100 packages."""
 
 import ast
+import os
 import re
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from tests.install.resolve import cuda_11_is_reachable, index_is_reachable, reso
 from tests.install.rooms import rooms
 
 FILES = ["requirements.txt", *sorted(path.name for path in ROOT.glob("requirements-*.txt"))]
+CUDA = ["requirements-cu12.txt", "requirements-cu13.txt"]  # where versions part; the others: make test-requirements
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Of these pairs it is known that the first can be imported beside the second; `make test-requirements` adds to them.
@@ -67,7 +69,7 @@ def test_a_pair_that_is_not_known_to_work_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", FILES if "REQUIREMENTS" in os.environ else CUDA)
 def test_versions_are_known_to_work_together(name: str) -> None:
     if not index_is_reachable():
         pytest.skip("pip's index does not answer")
@@ -81,6 +83,7 @@ def test_versions_are_known_to_work_together(name: str) -> None:
     assert not cuda or libraries == {cuda[1]}, "torch is not built for the CUDA of this file"
 
 
+@pytest.mark.skipif("REQUIREMENTS" not in os.environ, reason="many minutes: make test-requirements")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "python"), [(name, one) for name, pythons in PYTHONS.items() for one in pythons])

@@ -26,6 +26,7 @@ def test_steps_that_fail_hang_or_find_no_time(tmp_path: Path) -> None:
     assert [done.found for done in run_all(every, tmp_path, 0)] == ["no time was left"] * 3
 
 
+@pytest.mark.slow
 def test_every_step_is_a_command_that_there_is(tmp_path: Path, program: Any) -> None:
     modules = {step.words[step.words.index("-m") + 1] for step in steps(tmp_path) if "python" in step.words}
     for module in sorted(modules - {"pytest"}):

@@ -258,6 +258,7 @@ int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = 79ull << 30; 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 def test_gpus_are_asked_through_the_driver(program: Any, tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: Example GPU (UUID: GPU-00010203)'\n")

@@ -151,6 +151,7 @@ def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
     assert (cloud.folder / "here" / "svm" / "journal.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_each_call_has_a_limit(cloud: Cloud) -> None:
     """A question or a log that hangs costs its own limit, and not the search's."""
     for hanging, status in (("services list", 2), ("get-credentials", 124), ("get pod files", 1)):

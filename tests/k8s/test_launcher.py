@@ -112,6 +112,7 @@ def test_a_mistake_in_the_command_ends_the_job_for_good(search: str, pod: Pod) -
     assert pod.api.job["backoffLimit"] == 0
 
 
+@pytest.mark.slow
 def test_a_launcher_that_brings_the_study_on_is_never_given_up(pod: Pod) -> None:
     """Attempts 3 and 6 finish some trials; so no three in a row were in vain."""
     for n in (1, 2, 4, 5, 7, 8):

@@ -195,6 +195,7 @@ class TestAwkwardInput:
         hard = reference(multiclass, 1e9, 0.01).fit(x[100:], y[100:])
         assert (hard.predict(x[:100]) != points[1].predictions).sum() <= 1
 
+    @pytest.mark.slow
     def test_a_hundred_classes(self, multiclass):
         rng = np.random.default_rng(0)
         y = np.arange(400) % 100

@@ -61,6 +61,7 @@ def points(samples: Any, kept: PrivateMatrices | NodeMatrices, gamma: float, num
     return [(point.predictions.tolist(), point.n_support, point.iterations, point.converged) for point in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("multiclass", "names"),
     [("ovo", ["distances"]), ("ovr", ["kernel 0"]), ("ovr", ["kernel 0", "kernel 1", "distances"])],
@@ -117,6 +118,7 @@ def own_memory() -> int:
     return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) -> None:
     width = prepare(*drawn(1500)).width
     shared = scratch(width, "kernel 0", "kernel 1", "distances")
@@ -232,6 +234,7 @@ shared.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("room", "outcome"), [(0.5, "PrivateMatrices 1 True True"), (1.5, "NodeMatrices 1 False True")]
 )
@@ -243,6 +246,7 @@ def test_memory_that_others_have_taken_meanwhile_kills_nobody(tmp_path: Path, ro
 # The program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 def test_the_table_is_the_same_with_one_worker_and_with_three(
     program: Callable[..., Any], tmp_path: Path, multiclass: str

@@ -49,6 +49,7 @@ def test_a_fault_of_what_is_computed_is_found(fault: str, finding: str, said: st
     assert verdict.problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -88,6 +88,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {file.stem: np.load(file) for file in folder.glob("*.npz")}
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 @pytest.mark.parametrize("world", ["1-ddp", "2-ddp", "3-ddp", "3-hosts", "2-strangers", "2-fsdp", "3-fsdp"])
 def test_gradients_metrics_and_weights_are_those_of_one_process(worlds: dict[str, Any], world: str) -> None:
@@ -335,6 +336,7 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
+@pytest.mark.slow
 def test_threads_wait_asleep(tmp_path: Path) -> None:
     """OpenMP says what it has read; what the user has set is left as it is."""
     environ = {**os.environ, "OMP_DISPLAY_ENV": "true"}
@@ -418,6 +420,7 @@ def children(pid: int) -> list[int]:
     return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int) -> None:
     job = start(["--data", str(data), "--results", str(tmp_path), "--nproc-per-node", "2"])
@@ -436,6 +439,7 @@ def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str
     return [start([*arguments, *more], RANK=str(rank), **where) for rank, more in enumerate(options)]
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path: Path) -> None:
     """Before the group stands: there a GPU that is taken shows, and the others wait for minutes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -464,6 +468,7 @@ def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path:
             process.communicate()
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> None:
     first, second = pods(["--data", str(data), "--results", str(tmp_path), "--no-cuda"], [], ["--backend", "nccl"])
     _, said = first.communicate(timeout=60)

@@ -265,6 +265,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "image-1-mine.png").exists()
 
 
+@pytest.mark.slow
 def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else(program: Any, tmp_path: Path) -> None:
     command = (
         "-m",
@@ -309,6 +310,7 @@ def searched(step: str) -> list[Outcome]:
     return evaluate(experiment, objective=objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])
 def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: str) -> None:
     for (trial, found), (expected_trial, expected) in zip(searched(step), searched("autograd"), strict=True):

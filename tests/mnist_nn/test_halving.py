@@ -116,6 +116,7 @@ def test_the_cost_of_a_rung_is_that_of_its_epochs() -> None:
     assert HALVED.cost(first) == pytest.approx(FULL.cost(full) / FULL.epochs)
 
 
+@pytest.mark.slow
 def test_the_outcome_does_not_depend_on_the_layout(program: Any, tmp_path: Path) -> None:
     command = (
         "-m mnist_nn 2 5 --halving 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 4".split()

@@ -65,6 +65,7 @@ def check_steps() -> None:
             torch.testing.assert_close(weight, expected_weights[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_interpreted_kernel_is_the_formulas_it_stands_for() -> None:
     """Both checks in a process of their own, since the variable is read when the kernel is defined."""
     program = "from tests.mnist_nn.test_triton_kernel import *; check_products('cpu'); check_steps()"

@@ -23,6 +23,7 @@ GRIDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.filterwarnings("error")
 def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:

@@ -109,19 +109,19 @@ DEVICES = """
 import os, time
 from dataclasses import dataclass
 from common.cli import run
-from common.experiment import Experiment, each, grid
+from common.experiment import Experiment, one_round, per_trial
 from common.trial import Trial
 
 @dataclass(frozen=True)
 class Devices(Experiment):
     def searches(self):
-        yield grid(Trial(f"t{i}", {}) for i in range(24))
+        yield one_round(Trial(f"t{i}", {}) for i in range(24))
 
     def objective(self, device, data):
         def objective(trial):
             time.sleep(0.5)
             return {"visible": int(os.environ["CUDA_VISIBLE_DEVICES"])}
-        return each(objective)
+        return per_trial(objective)
 
 if __name__ == "__main__":
     run(Devices)

@@ -1,10 +1,10 @@
 """Square matrices that the processes of a node fill together and then read, each of them in memory once.
 
-A matrix is filled strip by strip: whoever needs it takes strips that nobody works on, and waits for the others at the
-end. A pool has several matrices and gives out the one that holds what is wanted, or replaces what nobody uses.
+A matrix is filled strip by strip: a process that needs it takes strips that nobody works on, and waits for the others
+at the end. A pool has several matrices and gives out the one that holds what is wanted, or replaces what nobody uses.
 
 Locks are byte ranges (POSIX record locks) of the file that the shared memory is, so they end with the process that
-holds them: one that is killed in a strip leaves it to be done again, and whoever waits for it goes on. Nobody waits for
+holds them: one that is killed in a strip leaves it to be done again, and those that wait for it go on. Nobody waits for
 a strip while holding another, nor for a matrix while holding one, so there is no circle.
 """
 
@@ -146,7 +146,7 @@ class Pool:
                 return matrix
         for matrix in sorted(self._matrices, key=lambda matrix: int(matrix.taken[0])):
             if matrix.lock(USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                matrix.holds[0] = 0  # first: whoever is killed here leaves nothing that looks done
+                matrix.holds[0] = 0  # first: a process killed here leaves nothing that looks done
                 matrix.done[:] = 0
                 matrix.holds[0] = what
                 return matrix

@@ -106,7 +106,7 @@ class SharedArrays:
         return memory.descriptor
 
     def reserve(self, name: str) -> bool:
-        """Take an array's pages now; False where there is not enough memory, which would kill whoever writes them."""
+        """Take an array's pages now. False where memory is short: to write to them would kill a process."""
         free = free_memory()  # read first: another process may be taking the same pages
         taken = 512 * os.fstat(self.descriptor(name)).st_blocks
         if self.specs[name].nbytes - taken > free:

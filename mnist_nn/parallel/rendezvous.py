@@ -1,6 +1,6 @@
 """How the processes of one training find each other.
 
-    whoever launched us  ->  rank and size           torchrun, a PyTorchJob, mpirun, mpiexec, srun, or a shell
+    our launcher         ->  rank and size           torchrun, a PyTorchJob, mpirun, mpiexec, srun, or a shell
     rank 0               ->  a store at host:port    TCPStore; told by MPI, by MASTER_ADDR, or by Slurm's node list
     all, in the store    ->  who is on which host    and so nodes, local ranks, and how many processes each one is
 

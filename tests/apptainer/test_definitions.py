@@ -80,7 +80,7 @@ def test_what_gpu_libraries_compile_with_is_there(path: Path) -> None:
 
 @each_definition
 def test_no_folder_in_tmp_has_a_name_that_others_know(path: Path) -> None:
-    """Caches hold compiled code; whoever makes such a folder first could put his own into it."""
+    """Caches hold compiled code. Another user could make such a folder first and put code of his own there."""
     assert "/tmp/" not in read(path).shell("environment") and "CACHE" not in read(path).shell("environment")
 
 

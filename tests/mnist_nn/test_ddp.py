@@ -1,4 +1,4 @@
-"""Data-parallel training: it computes what one process would, whoever launches it, and ends when a part of it dies."""
+"""Data-parallel training: it computes what one process would, under each launcher, and ends when a part of it dies."""
 
 from __future__ import annotations
 

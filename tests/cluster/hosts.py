@@ -241,7 +241,7 @@ class Hosts:
             host.kill()
         if self._switch is not None:
             self._switch.kill()
-            self._switch.wait()
+            self._switch.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __len__(self) -> int:

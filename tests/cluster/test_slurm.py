@@ -117,11 +117,12 @@ wait
 
 
 def test_srun_is_a_process_like_any_other(slurm: Slurm) -> None:
-    job = slurm.login.popen("srun", "--nodes=2", "sh", "-c", "echo up; exec sleep 1000", stdout=subprocess.PIPE)
-    assert job.stdout is not None
-    assert [job.stdout.readline() for _ in range(2)] == ["up\n"] * 2
-    job.send_signal(signal.SIGTERM)
-    assert job.wait(timeout=30) != 0
+    command = ("srun", "--nodes=2", "sh", "-c", "echo up; exec sleep 1000")
+    with slurm.login.popen(*command, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert [job.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(timeout=30) != 0
     assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
 
 

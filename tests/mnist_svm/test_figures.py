@@ -25,7 +25,7 @@ GRIDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:
     errors = GRIDS[name]
     n = errors.shape[1]

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Images
 from mnist_nn.parallel.networks import KUBEFLOW_CHANNELS, KUBEFLOW_UNITS
-from mnist_nn.parallel.rendezvous import Address, Place, open_store
-from mnist_nn.parallel.train import Options, Training
+from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
+from mnist_nn.parallel.train import DistributedTraining, TrainingOptions
 
 RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
@@ -57,10 +57,10 @@ class Example(nn.Module):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
-def plain(images: Tensor, labels: Tensor, place: Place, batch_size: int) -> Callable[[], None]:
+def plain(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
     """A function that trains for one epoch."""
     pictures = Images(images, labels)
-    sampler: DistributedSampler[Any] = DistributedSampler(pictures, place.size, place.rank, seed=SEED)
+    sampler: DistributedSampler[Any] = DistributedSampler(pictures, rank_info.size, rank_info.rank, seed=SEED)
     loader = DataLoader(pictures, batch_size=batch_size, sampler=sampler)
     network = nn.parallel.DistributedDataParallel(Example())
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -77,9 +77,11 @@ def plain(images: Tensor, labels: Tensor, place: Place, batch_size: int) -> Call
     return epoch
 
 
-def resident(images: Tensor, labels: Tensor, place: Place, batch_size: int) -> Callable[[], None]:
+def resident(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
     data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
-    training = Training(Options(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, place, CPU, data)
+    training = DistributedTraining(
+        TrainingOptions(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, rank_info, CPU, data
+    )
 
     def epoch() -> None:
         training.epoch(None)
@@ -107,12 +109,12 @@ def process(
     """Train for an epoch each time it is asked for, and answer with its wall and its CPU seconds."""
     torch.set_num_threads(1)
     group = f"{way} {world}" if world.together else f"{way} {world} {rank}"
-    place = Place(rank, world.size, rank, world.size, 1) if world.together else Place(0, 1, 0, 1, 1)
+    rank_info = RankInfo(rank, world.size, rank, world.size, 1) if world.together else RankInfo(0, 1, 0, 1, 1)
     if not world.together:
         images, labels = images[rank :: world.size].clone(), labels[rank :: world.size].clone()
     store = dist.PrefixStore(group, open_store(Address("127.0.0.1", port)))
-    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
-    epoch = {"plain": plain, "resident": resident}[way](images, labels, place, batch_size)
+    dist.init_process_group("gloo", store=store, rank=rank_info.rank, world_size=rank_info.size)
+    epoch = {"plain": plain, "resident": resident}[way](images, labels, rank_info, batch_size)
     orders.send(None)  # ready
     while orders.recv():
         start, cpu_start = time.perf_counter(), time.process_time()

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.machine import circumstances, publish, table
-from mnist_nn.parallel.rendezvous import Address, Place, open_store
-from mnist_nn.parallel.train import Options, Training
+from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
+from mnist_nn.parallel.train import DistributedTraining, TrainingOptions
 
 
 def train(
@@ -36,8 +36,10 @@ def train(
     for part, n in (("train", n_images), ("test", 1)):
         data[f"{part}_images"] = torch.randint(256, (n, 28, 28), generator=generator).to(torch.uint8)
         data[f"{part}_labels"] = torch.randint(10, (n,), generator=generator)
-    options = Options(64, 1000, 0.01, 0.5, 1)
-    training = Training(options, {"network": "kubeflow"}, Place(rank, size, rank, size, 1), torch.device("cpu"), data)
+    options = TrainingOptions(64, 1000, 0.01, 0.5, 1)
+    training = DistributedTraining(
+        options, {"network": "kubeflow"}, RankInfo(rank, size, rank, size, 1), torch.device("cpu"), data
+    )
     seconds = []
     for _ in range(1 + epochs):
         start = time.perf_counter()

@@ -23,7 +23,7 @@ from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from jit.private import set_cache_variables
 from mnist_nn.parallel.gpus import gpu_names
-from mnist_nn.parallel.rendezvous import Address, Meeting, Place, meet, places_here, started
+from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, Settings
 
 
@@ -48,31 +48,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 host = socket.gethostname()
                 print(f"{PROG}: {host} has {n} GPUs, but {what_torch_sees()}: training on its CPU", file=sys.stderr)
         except UsageError as error:
-            if started().rank == 0:
+            if launch_info().rank == 0:
                 raise
             problem = str(error)  # only this node may have it, so the others must hear of it
-        meeting = meet()
-        places = places_here(meeting, settings.nproc_per_node, gpus, problem, exclusive=exclusive)
+        rendezvous = join()
+        ranks = ranks_here(rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive)
     except UsageError as error:
-        if started().rank:
+        if launch_info().rank:
             return Exit.DONE
         print(f"{PROG}: {error}", file=sys.stderr)
         return Exit.USAGE
-    alone = len(places) == 1
-    status = run(settings, places[0], meeting.address, meeting.run) if alone else _start(settings, places, meeting)
-    if meeting.transport is not None:
+    alone = len(ranks) == 1
+    status = (
+        run(settings, ranks[0], rendezvous.address, rendezvous.run) if alone else _start(settings, ranks, rendezvous)
+    )
+    if rendezvous.transport is not None:
         if status:
-            meeting.transport.abort(status)
-        meeting.transport.close(status)
+            rendezvous.transport.abort(status)
+        rendezvous.transport.close(status)
     return status
 
 
-def _start(settings: Settings, places: Sequence[Place], meeting: Meeting) -> int:
+def _start(settings: Settings, ranks: Sequence[RankInfo], rendezvous: Rendezvous) -> int:
     """Start the processes of this node and wait for them; when one fails, end the others."""
     context = multiprocessing.get_context("spawn")
     running: dict[int, Any] = {}
-    for place in places:
-        arguments = (settings, place, meeting.address, meeting.run, os.getpid())
+    for rank_info in ranks:
+        arguments = (settings, rank_info, rendezvous.address, rendezvous.run, os.getpid())
         process = context.Process(target=_child, args=arguments)
         process.start()
         running[process.sentinel] = process
@@ -90,11 +92,11 @@ def _start(settings: Settings, places: Sequence[Place], meeting: Meeting) -> int
     return status
 
 
-def _child(settings: Settings, place: Place, address: Address, name: str, parent: int) -> None:
+def _child(settings: Settings, rank_info: RankInfo, address: Address, name: str, parent: int) -> None:
     from mnist_nn.parallel.process import run
 
     die_with(parent)
-    sys.exit(run(settings, place, address, name))
+    sys.exit(run(settings, rank_info, address, name))
 
 
 if __name__ == "__main__":

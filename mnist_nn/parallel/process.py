@@ -16,11 +16,11 @@ from torch import Tensor
 from common.cluster.devices import usable_cores
 from common.errors import Exit, StorageError, UsageError
 from mnist_nn.compiler import missing_for_triton
-from mnist_nn.parallel.rank0 import Job, Keeper
-from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, Place, open_store
+from mnist_nn.parallel.rank0 import Job, Recorder
+from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
-from mnist_nn.parallel.train import Training
-from mnist_nn.parallel.watchdog import SILENCE_S, Watch
+from mnist_nn.parallel.train import DistributedTraining
+from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 
 
 def check_machine(settings: Settings) -> tuple[str, str]:
@@ -47,35 +47,37 @@ def what_torch_sees() -> str:
     return f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU"
 
 
-def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
-    """Train in this process as `place`. address: of the store; name: of this attempt in it.
+def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) -> Exit:
+    """Train in this process as the rank of `rank_info`. address: of the store; name: of this attempt in it.
 
     Where an exception ends the training, the process ends at once, and the others soon after.
     """
     backend, kind = check_machine(settings)
-    device = torch.device(kind, place.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+    device = (
+        torch.device(kind, rank_info.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+    )
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, usable_cores() // place.local_size))
-    if place.nodes == 1:
+        torch.set_num_threads(max(1, usable_cores() // rank_info.local_size))
+    if rank_info.nodes == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo asks for no secret: nobody outside shall reach it
     watched = open_store(address)
-    watched.set_timeout(timedelta(seconds=SILENCE_S))
-    watch = Watch(dist.PrefixStore(f"{name}/watch", watched), place.rank, place.size)
+    watched.set_timeout(timedelta(seconds=HEARTBEAT_TIMEOUT_S))
+    watchdog = Watchdog(dist.PrefixStore(f"{name}/watch", watched), rank_info.rank, rank_info.size)
     try:
-        watch.wait_for_all(JOIN_SECONDS)
-        watch.start()  # what follows is where a GPU or a network that does not work shows, while others wait in it
+        watchdog.wait_for_all(JOIN_SECONDS)
+        watchdog.start()  # what follows is where a GPU or a network that does not work shows, while others wait in it
         if kind == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
-            backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=place.rank,
-            world_size=place.size, device_id=device if backend == "nccl" else None,
+            backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=rank_info.rank,
+            world_size=rank_info.size, device_id=device if backend == "nccl" else None,
         )  # fmt: skip
-        status = _train(settings, place, device, backend)
+        status = _train(settings, rank_info, device, backend)
         dist.barrier()
         dist.destroy_process_group()
-        watch.leave()
+        watchdog.leave()
     except BaseException as error:
-        watch.failed(f"{type(error).__name__} {error}".split("\n")[0])
+        watchdog.failed(f"{type(error).__name__} {error}".split("\n")[0])
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -83,37 +85,37 @@ def run(settings: Settings, place: Place, address: Address, name: str) -> Exit:
     return status
 
 
-def _train(settings: Settings, place: Place, device: torch.device, backend: str) -> Exit:
+def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backend: str) -> Exit:
     """Only rank 0 reads, writes and says something; its status counts."""
-    keeper: Keeper | None = None
+    recorder: Recorder | None = None
     job: Job | UsageError | None = None
-    if place.rank == 0:
+    if rank_info.rank == 0:
         try:
-            keeper = Keeper(settings, place, device.type, backend)
-            job = keeper.job
+            recorder = Recorder(settings, rank_info, device.type, backend)
+            job = recorder.job
         except UsageError as error:
             job = error
-    job = _told(job, device)
+    job = _broadcast_object(job, device)
     try:
         if isinstance(job, UsageError):
             raise job
         assert job is not None
-        data = _shared(keeper.arrays if keeper else None, job, device)
-        training = Training(job.options, job.params, place, device, data)
+        data = _broadcast_arrays(recorder.arrays if recorder else None, job, device)
+        training = DistributedTraining(job.options, job.params, rank_info, device, data)
         if job.epochs:
-            training.restore(keeper.checkpoint if keeper else None, job.epochs)
+            training.restore(recorder.checkpoint if recorder else None, job.epochs)
         while len(training.epochs) < settings.epochs:
-            training.epoch(keeper.log if keeper else None)
+            training.epoch(recorder.log if recorder else None)
             state = training.state()
-            stored = _told(keeper and keeper.epoch_done(state), device)
+            stored = _broadcast_object(recorder and recorder.epoch_done(state), device)
             if stored is not None:
                 raise stored
         weights = training.weights()
-        stored = _told(keeper and keeper.finish(training.epochs, weights), device)
+        stored = _broadcast_object(recorder and recorder.finish(training.epochs, weights), device)
         if stored is not None:
             raise stored
     except (UsageError, FloatingPointError) as error:
-        if place.rank != 0:
+        if rank_info.rank != 0:
             return Exit.DONE
         print(f"{PROG}: {error}", file=sys.stderr)
         usage = isinstance(error, UsageError) and not isinstance(error, StorageError)
@@ -121,14 +123,14 @@ def _train(settings: Settings, place: Place, device: torch.device, backend: str)
     return Exit.DONE
 
 
-def _told(thing: Any, device: torch.device) -> Any:
+def _broadcast_object(thing: Any, device: torch.device) -> Any:
     """In every process what rank 0 has."""
     things = [thing]
     dist.broadcast_object_list(things, src=0, device=device)
     return things[0]
 
 
-def _shared(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> dict[str, Tensor]:
+def _broadcast_arrays(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> dict[str, Tensor]:
     """Rank 0's arrays on every device: images as uint8, labels as int64."""
     data = {}
     for name, shape in job.shapes.items():

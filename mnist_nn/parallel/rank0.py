@@ -18,9 +18,9 @@ from mnist_nn.parallel.architecture import KUBEFLOW, Parameters, best_of
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.rendezvous import Place
+from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import LEARNING_RATE, MOMENTUM, Settings
-from mnist_nn.parallel.train import Options
+from mnist_nn.parallel.train import TrainingOptions
 from mnist_nn.predict import Model, save_model
 
 
@@ -28,19 +28,19 @@ class Job(NamedTuple):
     """What all processes are told. shapes: of the uint8 arrays they are about to get. epochs: already done."""
 
     params: Parameters
-    options: Options
+    options: TrainingOptions
     shapes: dict[str, tuple[int, ...]]
     epochs: list[Epoch]
 
 
-class Keeper:
+class Recorder:
     """Reads all that the training needs. Raises UsageError for what the user can mend.
 
     Its methods return such an error instead, for it must be told to the other processes.
     """
 
-    def __init__(self, settings: Settings, place: Place, device: str, backend: str) -> None:
-        self.settings, self.place, self.device, self.backend = settings, place, device, backend
+    def __init__(self, settings: Settings, rank_info: RankInfo, device: str, backend: str) -> None:
+        self.settings, self.rank_info, self.device, self.backend = settings, rank_info, device, backend
         self.arrays: dict[str, np.ndarray] = load(settings.dataset, settings.data_folder)
         params = best_of(settings.source) if settings.source else KUBEFLOW
         images = self.arrays["train_images"]
@@ -50,8 +50,8 @@ class Keeper:
             raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
         rate = params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr
         momentum = params.get("momentum", MOMENTUM) if settings.momentum is None else settings.momentum
-        options = Options(
-            settings.batch_size, settings.test_batch_size, float(rate) * (place.size if settings.scale_lr else 1),
+        options = TrainingOptions(
+            settings.batch_size, settings.test_batch_size, float(rate) * (rank_info.size if settings.scale_lr else 1),
             float(momentum), settings.seed, settings.strategy, settings.amp is not None, settings.compile,
             settings.log_interval, float(settings.max_pixel),
         )  # fmt: skip
@@ -67,7 +67,13 @@ class Keeper:
                 f"{settings.results} cannot be written ({error.strerror}): give another --results"
             ) from error
         self.log.write(
-            run={**self._kept, "nodes": place.nodes, "processes": place.size, "device": device, "backend": backend},
+            run={
+                **self._kept,
+                "nodes": rank_info.nodes,
+                "processes": rank_info.size,
+                "device": device,
+                "backend": backend,
+            },
             versions=versions(),
         )
 
@@ -101,8 +107,8 @@ class Keeper:
         last, n_images = epochs[-1], len(self.arrays["train_labels"])
         training_seconds = sum(n_images / epoch.images_per_second for epoch in epochs)
         return {
-            "nodes": self.place.nodes,
-            "devices": self.place.size,
+            "nodes": self.rank_info.nodes,
+            "devices": self.rank_info.size,
             "device": self.device,
             "batch": self.settings.batch_size,
             "epochs": len(epochs),

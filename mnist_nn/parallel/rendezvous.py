@@ -38,8 +38,8 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Started:
-    """What launched this process, and which of how many it is; size 0 where only MPI knows it."""
+class LaunchInfo:
+    """The launcher of this process, and its rank and their number; size 0 where only MPI knows it."""
 
     launcher: str
     rank: int
@@ -47,7 +47,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """One process of the training, of `size` on `nodes` hosts; `local_rank` of the `local_size` on its host."""
 
     rank: int
@@ -58,26 +58,26 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """The store that all launched processes share, and the transport that told where it is, if one did.
 
     `store` is kept by its owner until all have left. `run` names this attempt, when torchrun starts processes anew.
     """
 
-    started: Started
+    launch: LaunchInfo
     address: Address
     store: Any
     run: str
     transport: Transport | None
 
 
-def started(environ: Mapping[str, str] = os.environ) -> Started:
+def launch_info(environ: Mapping[str, str] = os.environ) -> LaunchInfo:
     """Who launched us, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
     rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     if rank.isdigit() and size.isdigit() and int(rank) < int(size):
-        return Started("torch", int(rank), int(size))
+        return LaunchInfo("torch", int(rank), int(size))
     launch = launched(environ)
-    return Started(launch.launcher, launch.rank, launch.size)
+    return LaunchInfo(launch.launcher, launch.rank, launch.size)
 
 
 def one_each(environ: Mapping[str, str] = os.environ) -> bool:
@@ -85,10 +85,10 @@ def one_each(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("LOCAL_WORLD_SIZE", "").isdigit()
 
 
-def known_address(me: Started, environ: Mapping[str, str] = os.environ) -> Address | None:
+def known_address(me: LaunchInfo, environ: Mapping[str, str] = os.environ) -> Address | None:
     """Where rank 0 listens, as far as the environment says; None where it must be told.
 
-    Slurm places task 0 on the first node of a step. Without anybody to tell a port, all derive the same one from the
+    Slurm puts task 0 on the first node of a step. Without anybody to tell a port, all derive the same one from the
     number of the job and its step.
     """
     if me.size == 1 and "MASTER_ADDR" not in environ:
@@ -117,9 +117,9 @@ def derived_port(job: str) -> int:
     return FIRST_PORT + zlib.crc32(job.encode()) % N_PORTS
 
 
-def meet(environ: Mapping[str, str] = os.environ) -> Meeting:
+def join(environ: Mapping[str, str] = os.environ) -> Rendezvous:
     """Find the others. Raises UsageError where the environment does not tell where rank 0 is."""
-    me = started(environ)
+    me = launch_info(environ)
     run = "run" + environ.get("TORCHELASTIC_RESTART_COUNT", "")
     address = known_address(me, environ)
     by_mpi = me.launcher in ("mpirun", "prterun", "mpiexec") or "PMIX_RANK" in environ or "PMI_RANK" in environ
@@ -130,19 +130,19 @@ def meet(environ: Mapping[str, str] = os.environ) -> Meeting:
             if address is None:
                 raise UsageError(f"{error}, or set MASTER_ADDR and MASTER_PORT") from error
         else:
-            me = Started(me.launcher, transport.rank, transport.size)
-            store, address = _told(transport)
-            return Meeting(me, address, store, run, transport)
+            me = LaunchInfo(me.launcher, transport.rank, transport.size)
+            store, address = _open_store_by_mpi(transport)
+            return Rendezvous(me, address, store, run, transport)
     if me.launcher not in ("", "torch"):
         die_with(os.getppid())
     if address is None:
         raise UsageError(f"{me.launcher} does not tell where rank 0 is: set MASTER_ADDR and MASTER_PORT")
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = open_store(address, is_master=me.rank == 0 and not agent)
-    return Meeting(me, Address(address.host, store.port), store, run, None)
+    return Rendezvous(me, Address(address.host, store.port), store, run, None)
 
 
-def _told(transport: Transport) -> tuple[Any, Address]:
+def _open_store_by_mpi(transport: Transport) -> tuple[Any, Address]:
     """Rank 0 opens a store on a free port and tells the others its name, its number and the port."""
     host = socket.gethostname()
     others = set(transport.gather(host)) - {host}  # on rank 0
@@ -197,9 +197,9 @@ def _refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], co
             )
 
 
-def places_here(
-    meeting: Meeting, processes: int | None, gpus: Sequence[str], problem: str, *, exclusive: bool = False
-) -> list[Place]:
+def ranks_here(
+    rendezvous: Rendezvous, processes: int | None, gpus: Sequence[str], problem: str, *, exclusive: bool = False
+) -> list[RankInfo]:
     """The processes of the training that this launched one stands for, after a call of the roll.
 
     processes: how many each node shall have; None for one per GPU where the launcher started a single process on the
@@ -210,10 +210,10 @@ def places_here(
     Raises UsageError where a process has a problem, where `processes` are asked for and the launcher has already
     started several on a host, and where an exclusive GPU would have two.
     """
-    me, key = meeting.started, f"{meeting.run}/here/"
-    meeting.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem]))
+    me, key = rendezvous.launch, f"{rendezvous.run}/here/"
+    rendezvous.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem]))
     try:
-        roll = [json.loads(meeting.store.get(f"{key}{rank}")) for rank in range(me.size)]
+        roll = [json.loads(rendezvous.store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
         raise UsageError(f"a process is missing, of {me.size} ({str(error).splitlines()[0]})") from error
     for host, _, why in roll:
@@ -232,5 +232,5 @@ def places_here(
     local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
     local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])
     return [
-        Place(first + n, sum(counts), local + n, local_size, len(set(hosts))) for n in range(counts[me.rank])
+        RankInfo(first + n, sum(counts), local + n, local_size, len(set(hosts))) for n in range(counts[me.rank])
     ]  # fmt: skip

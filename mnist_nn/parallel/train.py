@@ -1,4 +1,4 @@
-"""The training itself: what each of its processes does between meeting the others and leaving them.
+"""The training itself: what each of its processes does once it has found the others.
 
 The order of the images depends on the seed and the epoch alone. It is cut into global batches, and each global batch
 into one part per process, so one process with batches of 128 and two with 64 take the same steps. Parts may differ
@@ -28,7 +28,7 @@ from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.rendezvous import Place
+from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
@@ -67,7 +67,7 @@ class Block(NamedTuple):
         return total
 
 
-class Options(NamedTuple):
+class TrainingOptions(NamedTuple):
     """batch_size and test_batch_size are per process, learning_rate is what the optimizer gets."""
 
     batch_size: int
@@ -79,7 +79,7 @@ class Options(NamedTuple):
     amp: bool = False
     compile: bool = False
     log_interval: int = 10
-    white: float = 255.0
+    max_pixel: float = 255.0
 
 
 def parts(order: Tensor, batch_size: int, rank: int, size: int) -> Iterator[Part]:
@@ -94,7 +94,7 @@ def order_of(n: int, seed: int, epoch: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(n))
 
 
-class Training:
+class DistributedTraining:
     """A network spread over the processes of the default process group, and its optimizer.
 
     Args:
@@ -102,14 +102,19 @@ class Training:
     """
 
     def __init__(
-        self, options: Options, params: Params, place: Place, device: torch.device, data: dict[str, Tensor]
+        self,
+        options: TrainingOptions,
+        params: Params,
+        rank_info: RankInfo,
+        device: torch.device,
+        data: dict[str, Tensor],
     ) -> None:
         prepare(device)
         torch.manual_seed(options.seed)
-        self.options, self.place, self.device, self.data = options, place, device, data
+        self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
         height, width = data["train_images"].shape[1:]
         network = build(params, (height, width), N_CLASSES).to(device)
-        self.network = _spread(network, options, device)
+        self.network = _wrap_model(network, options, device)
         self._weights = dict(network.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
         self.optimizer, velocity = _optimizer(list(self._weights.values()), options, device)
@@ -121,10 +126,10 @@ class Training:
         number, start = len(self.epochs) + 1, time.perf_counter()
         n_images, total, step = len(self.data["train_labels"]), 0.0, 0
         order = order_of(n_images, self.options.seed, number).to(self.device)
-        per_block = self.options.batch_size * self.place.size * self.options.log_interval
+        per_block = self.options.batch_size * self.rank_info.size * self.options.log_interval
         before: Block | None = None
         for images in order.split(per_block):
-            taken = list(parts(images, self.options.batch_size, self.place.rank, self.place.size))
+            taken = list(parts(images, self.options.batch_size, self.rank_info.rank, self.rank_info.size))
             losses, step = self.steps(taken), step + len(taken)
             block = Block(number, step, len(images), losses, dist.all_reduce(losses, async_op=True))
             if before:  # what it has to tell has arrived while this one was computed
@@ -143,7 +148,7 @@ class Training:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
         indices = torch.cat([part.indices for part in taken])
         sizes = [len(part.indices) for part in taken]
-        pixels = normalised(self.data["train_images"][indices], self.options.white).split(sizes)
+        pixels = normalised(self.data["train_images"][indices], self.options.max_pixel).split(sizes)
         labels = self.data["train_labels"][indices].split(sizes)
         self.network.train()
         losses = []
@@ -158,7 +163,7 @@ class Training:
         for weight in self._weights.values():  # not the module's zero_grad: FSDP may have other parameters in it now
             weight.grad = None
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
-        (loss * (self.place.size / part.n_global)).backward()  # of which the mean over the processes is taken
+        (loss * (self.rank_info.size / part.n_global)).backward()  # of which the mean over the processes is taken
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:
@@ -173,8 +178,8 @@ class Training:
         images, labels = self.data["test_images"], self.data["test_labels"]
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
-        for part in parts(everything, self.options.test_batch_size, self.place.rank, self.place.size):
-            logits = self._logits(normalised(images[part.indices], self.options.white))
+        for part in parts(everything, self.options.test_batch_size, self.rank_info.rank, self.rank_info.size):
+            logits = self._logits(normalised(images[part.indices], self.options.max_pixel))
             truth = labels[part.indices]
             loss = F.cross_entropy(logits, truth, reduction="sum")
             right = (logits.argmax(1) == truth).sum()
@@ -185,30 +190,30 @@ class Training:
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by name, on the CPU. All processes must call this."""
-        return {name: _whole(weight.detach()) for name, weight in self._weights.items()}
+        return {name: _full_tensor(weight.detach()) for name, weight in self._weights.items()}
 
     def state(self) -> Checkpoint:
         """All there is to continue from. All processes must call this."""
-        velocity = {name: _whole(velocity) for name, velocity in self._velocity.items()}
+        velocity = {name: _full_tensor(velocity) for name, velocity in self._velocity.items()}
         return Checkpoint(list(self.epochs), self.weights(), velocity)
 
     @torch.no_grad()
     def restore(self, state: Checkpoint | None, epochs: list[Epoch]) -> None:
         """Continue after `epochs`, from the checkpoint that rank 0 has read. All processes must call this."""
         for name, weight in self._weights.items():
-            weight.copy_(_spread_as(weight, state and state.weights[name]))
+            weight.copy_(_distribute_like(weight, state and state.weights[name]))
         for name, velocity in self._velocity.items():
-            velocity.copy_(_spread_as(velocity, state and state.velocity[name]))
+            velocity.copy_(_distribute_like(velocity, state and state.velocity[name]))
         dist.barrier()  # others may have these in the same memory
         self.epochs = list(epochs)
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _full_tensor(tensor: Tensor) -> Tensor:
     """A tensor, or all shares of one, on the CPU."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().contiguous()
 
 
-def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
+def _distribute_like(weight: Tensor, content: Tensor | None) -> Tensor:
     """What rank 0 gives as `content`, on the device and in the shares of `weight`."""
     whole = torch.empty(weight.shape, device=weight.device)
     if content is not None:
@@ -219,7 +224,7 @@ def _spread_as(weight: Tensor, content: Tensor | None) -> Tensor:
     return whole
 
 
-def _spread(network: nn.Module, options: Options, device: torch.device) -> nn.Module:
+def _wrap_model(network: nn.Module, options: TrainingOptions, device: torch.device) -> nn.Module:
     """The network as the strategy wants it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
@@ -242,7 +247,7 @@ def _spread(network: nn.Module, options: Options, device: torch.device) -> nn.Mo
 
 
 def _optimizer(
-    weights: list[nn.Parameter], options: Options, device: torch.device
+    weights: list[nn.Parameter], options: TrainingOptions, device: torch.device
 ) -> tuple[torch.optim.SGD | SharedSGD, list[Tensor]]:
     """What updates the weights, and the velocity of each of them."""
     rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from common.errors import Exit
 
 BEAT_S = 2.0
-SILENCE_S = 14.0
+HEARTBEAT_TIMEOUT_S = 14.0
 
 
-class Watch(threading.Thread):
-    """Ends this process when another one has ended before its work was done.
+class Watchdog(threading.Thread):
+    """Ends this process when another process has ended before its work was done.
 
     store: a connection that nobody else uses; its operations fail after its timeout.
     """
@@ -37,7 +37,7 @@ class Watch(threading.Thread):
         store.set(f"alive/{rank}", "0")
 
     def wait_for_all(self, seconds: float) -> None:
-        """Until all processes have made their watch. Raises RuntimeError where one does not come."""
+        """Wait until all processes have a watchdog. Raises RuntimeError after that many seconds."""
         self._store.wait([f"alive/{rank}" for rank in range(self._size)], timedelta(seconds=seconds))
 
     def run(self) -> None:
@@ -49,7 +49,7 @@ class Watch(threading.Thread):
                 failed, word = self._store.multi_get(["failed", f"alive/{self._next}"])
                 if word != heard:
                     heard, heard_at = word, time.monotonic()
-                elif time.monotonic() - heard_at > SILENCE_S and not failed:
+                elif time.monotonic() - heard_at > HEARTBEAT_TIMEOUT_S and not failed:
                     failed = f"rank {self._next} is silent".encode()
                     self._store.set("failed", failed)
             except RuntimeError:
@@ -68,7 +68,7 @@ class Watch(threading.Thread):
         self._over.set()
         self.join()
         self._store.set(f"alive/{self._rank}", "done")
-        left, deadline = self._store.add("left", 1), time.monotonic() + SILENCE_S
+        left, deadline = self._store.add("left", 1), time.monotonic() + HEARTBEAT_TIMEOUT_S
         while self._rank == 0 and left < self._size and time.monotonic() < deadline:
             time.sleep(0.01)
             left = self._store.add("left", 0)

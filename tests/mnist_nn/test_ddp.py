@@ -29,12 +29,12 @@ from mnist_nn.parallel.architecture import best_of
 from mnist_nn.parallel.process import check_machine
 from mnist_nn.parallel.rendezvous import (
     Address,
-    Started,
+    LaunchInfo,
     _refuse_two_on_a_gpu,
     derived_port,
     first_node,
     known_address,
-    started,
+    launch_info,
 )  # fmt: skip
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import load_model
@@ -309,22 +309,22 @@ MASTER = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 @pytest.mark.parametrize(
     ("environ", "who", "address"),
     [
-        ({}, Started("", 0, 1), Address("127.0.0.1", 0)),
-        ({**TORCH, **MASTER}, Started("torch", 2, 3), Address("job-master-0", 23456)),
-        ({**TORCH, **MASTER, **SLURM}, Started("torch", 2, 3), Address("job-master-0", 23456)),
-        ({**SLURM, **NODES}, Started("srun", 2, 3), Address("gpu08", derived_port("7.0"))),
-        ({**SLURM, **NODES, **MASTER}, Started("srun", 2, 3), Address("job-master-0", 23456)),
-        (OPEN_MPI, Started("mpirun", 2, 3), None),
-        ({**OPEN_MPI, **MASTER}, Started("mpirun", 2, 3), Address("job-master-0", 23456)),
-        ({**OPEN_MPI, **HERE}, Started("mpirun", 2, 3), Address("127.0.0.1", derived_port("prte-1@1"))),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Started("mpiexec", 1, 2), None),
-        ({"RANK": "3", "WORLD_SIZE": "3"}, Started("", 0, 1), Address("127.0.0.1", 0)),
+        ({}, LaunchInfo("", 0, 1), Address("127.0.0.1", 0)),
+        ({**TORCH, **MASTER}, LaunchInfo("torch", 2, 3), Address("job-master-0", 23456)),
+        ({**TORCH, **MASTER, **SLURM}, LaunchInfo("torch", 2, 3), Address("job-master-0", 23456)),
+        ({**SLURM, **NODES}, LaunchInfo("srun", 2, 3), Address("gpu08", derived_port("7.0"))),
+        ({**SLURM, **NODES, **MASTER}, LaunchInfo("srun", 2, 3), Address("job-master-0", 23456)),
+        (OPEN_MPI, LaunchInfo("mpirun", 2, 3), None),
+        ({**OPEN_MPI, **MASTER}, LaunchInfo("mpirun", 2, 3), Address("job-master-0", 23456)),
+        ({**OPEN_MPI, **HERE}, LaunchInfo("mpirun", 2, 3), Address("127.0.0.1", derived_port("prte-1@1"))),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, LaunchInfo("mpiexec", 1, 2), None),
+        ({"RANK": "3", "WORLD_SIZE": "3"}, LaunchInfo("", 0, 1), Address("127.0.0.1", 0)),
     ],
     ids=["shell", "torchrun", "torchrun in srun", "srun", "srun, told", "mpirun", "mpirun, told", "mpirun here",
          "mpiexec", "nonsense"],
 )  # fmt: skip
-def test_the_environment_says_who_and_where(environ: dict[str, str], who: Started, address: Address | None) -> None:
-    assert started(environ) == who
+def test_the_environment_says_who_and_where(environ: dict[str, str], who: LaunchInfo, address: Address | None) -> None:
+    assert launch_info(environ) == who
     assert known_address(who, environ) == address
 
 

@@ -34,11 +34,11 @@ from torch import Tensor, nn
 
 from jit.cache import compiled
 
-LINE = 64  # bytes that processors pass around as one: no two processes write to the same
+CACHE_LINE = 64  # bytes that processors pass around as one: no two processes write to the same
 TOKEN = 16
 PIECE = 4096  # numbers that the fastest cache holds twice
 COMMON = 3  # vectors that a host has once
-AWAKE, NAP = 1e-3, 1e-4  # seconds
+SPIN_S, SLEEP_S = 1e-3, 1e-4  # seconds
 
 
 class SharedSGD:
@@ -60,14 +60,14 @@ class SharedSGD:
             weight.copy_(parameter.detach())
             parameter.data = weight
             parameter.register_post_accumulate_grad_hook(functools.partial(_deliver, slot))
-        host.meet()
+        host.barrier()
 
     def step(self) -> None:
         """Update the weights by the gradients that the last backward pass of every process has made."""
         host = self._host
-        gradients, velocity, weights = host.added().numpy(), host.velocity.numpy(), host.weights.numpy()
+        gradients, velocity, weights = host.reduce().numpy(), host.velocity.numpy(), host.weights.numpy()
         _update(gradients, velocity, weights, host.part.start, host.part.stop, *self._constants)
-        host.meet()
+        host.barrier()
 
 
 def _deliver(slot: Tensor, parameter: Tensor) -> None:
@@ -98,8 +98,8 @@ class Host:
             memory = mmap.mmap(-1, _bytes_needed(1, n))
         self._index, n_members = members.index(dist.get_rank()), len(members)
         self.part = slice(self._index * n // n_members, (self._index + 1) * n // n_members)
-        self._turns = np.frombuffer(memory, np.int64, n_members * LINE // 8, LINE)[:: LINE // 8]
-        numbers = np.frombuffer(memory, np.float32, (n_members + COMMON) * n, (1 + n_members) * LINE)
+        self._turns = np.frombuffer(memory, np.int64, n_members * CACHE_LINE // 8, CACHE_LINE)[:: CACHE_LINE // 8]
+        numbers = np.frombuffer(memory, np.float32, (n_members + COMMON) * n, (1 + n_members) * CACHE_LINE)
         vectors = torch.from_numpy(numbers).view(-1, n)
         self._total, self.weights, self.velocity = vectors[:COMMON]
         self._slots = vectors[COMMON:]
@@ -108,32 +108,31 @@ class Host:
         self._leaders = dist.new_group(leaders) if len(leaders) > 1 else None
         self._turn = 0
 
-    def added(self) -> Tensor:
+    def reduce(self) -> Tensor:
         """Vectors (k, n) whose sum is that of the gradients of all processes, when all have called this."""
-        self.meet()
+        self.barrier()
         if self._leaders is None:
             return self._slots
         torch.sum(self._slots[:, self.part], 0, out=self._total[self.part])
-        self.meet()
+        self.barrier()
         if self._index == 0:
             dist.all_reduce(self._total, group=self._leaders)
-        self.meet()
+        self.barrier()
         return self._total[None]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all processes of this host; what they wrote before is then seen here.
 
-        Asking again and again takes a tenth of the time of being woken up. Who has waited for long sleeps in between,
-        for where processes outnumber cores the others need this one. (sched_yield would not do: to give way a
-        thousand times can cost many time slices.)
+        Spinning reacts ten times faster than sleeping. After SPIN_S the process sleeps, so that others can run where
+        processes outnumber cores. (sched_yield would not do: a thousand calls of it can cost many time slices.)
         """
         self._turn += 1
         _fence()
         self._turns[self._index] = self._turn
         since = time.perf_counter()
         while self._turns.min() < self._turn:
-            if time.perf_counter() - since > AWAKE:
-                time.sleep(NAP)
+            if time.perf_counter() - since > SPIN_S:
+                time.sleep(SLEEP_S)
         _fence()
 
 
@@ -145,7 +144,7 @@ def _gathered(thing):
 
 
 def _bytes_needed(n_members: int, n: int) -> int:
-    return (1 + n_members) * LINE + (n_members + COMMON) * n * 4
+    return (1 + n_members) * CACHE_LINE + (n_members + COMMON) * n * 4
 
 
 def _shared_memory(members: Sequence[int], n: int) -> mmap.mmap | None:

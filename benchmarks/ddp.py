@@ -34,7 +34,7 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Images
 from mnist_nn.parallel.networks import KUBEFLOW_CHANNELS, KUBEFLOW_UNITS
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
-from mnist_nn.parallel.train import DistributedTraining, TrainingOptions
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining
 
 RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
@@ -80,7 +80,7 @@ def plain(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) 
 def resident(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
     data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
     training = DistributedTraining(
-        TrainingOptions(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, rank_info, CPU, data
+        DistributedOptions(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, rank_info, CPU, data
     )
 
     def epoch() -> None:

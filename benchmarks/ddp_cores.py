@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from benchmarks.machine import circumstances, publish, table
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
-from mnist_nn.parallel.train import DistributedTraining, TrainingOptions
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining
 
 
 def train(
@@ -36,7 +36,7 @@ def train(
     for part, n in (("train", n_images), ("test", 1)):
         data[f"{part}_images"] = torch.randint(256, (n, 28, 28), generator=generator).to(torch.uint8)
         data[f"{part}_labels"] = torch.randint(10, (n,), generator=generator)
-    options = TrainingOptions(64, 1000, 0.01, 0.5, 1)
+    options = DistributedOptions(64, 1000, 0.01, 0.5, 1)
     training = DistributedTraining(
         options, {"network": "kubeflow"}, RankInfo(rank, size, rank, size, 1), torch.device("cpu"), data
     )

@@ -38,7 +38,7 @@ _STALLED_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DatasetSettings:
     """Which images, and where they lie."""
 
     dataset: str = setting("mnist", "images to learn: " + ", ".join(NAMES), choices=NAMES)
@@ -68,7 +68,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSettings(Source, Experiment):
+class ImageSettings(DatasetSettings, Experiment):
     """What studies of images have in common. Keyword-only, so that subclasses may add positionals."""
 
     train_size: int | None = setting(None, "learn from the first N training images (default all)", low=2, metavar="N")
@@ -261,8 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m common.data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
     parser = Parser(prog="python -m common.data", description="Fetch a data set ahead of a job, and check it.")
     try:
-        add_settings(parser, Source)
-        source = from_namespace(Source, parser.parse_args(arguments))
+        add_settings(parser, DatasetSettings)
+        source = from_namespace(DatasetSettings, parser.parse_args(arguments))
         arrays = load(source.dataset, source.data_folder)
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

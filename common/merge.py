@@ -21,7 +21,7 @@ from common.storage.journal import Journal
 
 
 @dataclass(frozen=True)
-class Options:
+class MergeOptions:
     folders: tuple[Path, ...] = setting(help="results folders to join")
     into: Path | None = setting(None, "results folder that shall hold all of them; it may exist", metavar="RESULTS")
 
@@ -55,9 +55,9 @@ def merge(folders: Sequence[Path], into: Path) -> History:
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
     parser = Parser(prog="python -m common.merge", description="Join the journals of one study.")
-    add_settings(parser, Options)
+    add_settings(parser, MergeOptions)
     try:
-        options = from_namespace(Options, parser.parse_args(arguments))
+        options = from_namespace(MergeOptions, parser.parse_args(arguments))
         if options.into is None:
             raise UsageError("--into is missing: name the results folder that shall hold all of them")
         history = merge(options.folders, options.into)

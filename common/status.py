@@ -25,7 +25,7 @@ from common.storage.table import last_line
 
 
 @dataclass(frozen=True)
-class Options:
+class StatusOptions:
     folder: Path = setting(help="results folder of the study")
     repair: bool = setting(False, "set damaged lines of the journal aside, so that the search does their trials again")
 
@@ -69,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     parser: argparse.ArgumentParser = Parser(
         prog="python -m common.status", description="How far a study is, from its journal alone."
     )
-    add_settings(parser, Options)
+    add_settings(parser, StatusOptions)
     try:
-        options = from_namespace(Options, parser.parse_args(arguments))
+        options = from_namespace(StatusOptions, parser.parse_args(arguments))
         folder = options.folder
         if options.repair:
             _repair(folder)

@@ -31,9 +31,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernel_svm.grid import MAX_ITER, TOLERANCE, Fold, Model, Point, fit, fit_samples, solve_gamma
+    from kernel_svm.grid import MAX_ITER, TOLERANCE, Classifier, Fold, PointResult, fit, fit_samples, solve_gamma
     from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
-    from kernel_svm.plan import Plan, choose_plan
+    from kernel_svm.plan import MatrixPlan, choose_plan
     from kernel_svm.search import Fitted, fit_grid
     from kernel_svm.svc import SVC
     from kernel_svm.warm import warm_up
@@ -42,11 +42,11 @@ __all__ = [
     "MAX_ITER",
     "SVC",
     "TOLERANCE",
+    "Classifier",
     "Fitted",
     "Fold",
-    "Model",
-    "Plan",
-    "Point",
+    "MatrixPlan",
+    "PointResult",
     "Samples",
     "choose_plan",
     "fit",
@@ -60,9 +60,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "kernel_svm.grid": ("MAX_ITER", "TOLERANCE", "Fold", "Model", "Point", "fit", "fit_samples", "solve_gamma"),
+    "kernel_svm.grid": (
+        "MAX_ITER",
+        "TOLERANCE",
+        "Fold",
+        "Classifier",
+        "PointResult",
+        "fit",
+        "fit_samples",
+        "solve_gamma",
+    ),
     "kernel_svm.kernel": ("Samples", "kernel_minus_one", "prepare", "squared_distances"),
-    "kernel_svm.plan": ("Plan", "choose_plan"),
+    "kernel_svm.plan": ("MatrixPlan", "choose_plan"),
     "kernel_svm.search": ("Fitted", "fit_grid"),
     "kernel_svm.svc": ("SVC",),
     "kernel_svm.warm": ("warm_up",),

@@ -12,8 +12,8 @@ from jit.simd import aligned_zeros
 from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths
 from kernel_svm.multiclass import Solutions, machines_of
 from kernel_svm.path import Kernel, Path, Whole, solve_path
-from kernel_svm.plan import Plan, choose_plan
-from kernel_svm.sources import RbfSource, Source, decisions, kernel_between
+from kernel_svm.plan import MatrixPlan, choose_plan
+from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 MAX_ITER = 100_000_000  # iterations per binary problem and C
@@ -22,7 +22,7 @@ Fold = tuple[np.ndarray, np.ndarray]  # indices of training and of validation sa
 
 
 @dataclass(frozen=True)
-class Point:
+class PointResult:
     """One C on one fold.
 
     predictions: (n_validation,), labels as given to `prepare`. n_support: distinct support vectors.
@@ -41,12 +41,12 @@ def solve_gamma(
     gamma: float,
     penalties: Sequence[float],
     folds: Sequence[Fold],
-    plan: Plan,
+    plan: MatrixPlan,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
-) -> list[list[Point]]:
+) -> list[list[PointResult]]:
     """Solve all C of one gamma on each fold; returns [fold][C] in the order given.
 
     distances: squared distances of all samples, if the plan keeps them. kernel: K - 1 of all samples for this
@@ -64,7 +64,7 @@ def solve_gamma(
     for (_, validation), solved in zip(folds, solutions, strict=True):
         predictions = samples.classes[_labels(solved, source, samples.place[validation])]
         figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
-        points = [Point(*point) for point in zip(predictions, *figures, strict=True)]
+        points = [PointResult(*point) for point in zip(predictions, *figures, strict=True)]
         result.append([points[c] for c in back])
     return result
 
@@ -74,7 +74,7 @@ def solve(
     gamma: float,
     penalties: np.ndarray,
     trainings: Sequence[np.ndarray],
-    plan: Plan,
+    plan: MatrixPlan,
     distances: np.ndarray | None,
     kernel: np.ndarray | None,
     tolerance: float,
@@ -94,7 +94,7 @@ def solve(
         problems = _one_vs_rest(samples, Whole(matrix))
     solutions = [Solutions(samples, len(penalties)) for _ in trainings]
 
-    def walked(problem: Problem) -> tuple[Problem, list[Path]]:
+    def walked(problem: BinaryProblem) -> tuple[BinaryProblem, list[Path]]:
         _, matrix, rows, sign = problem
         return problem, [
             solve_path(matrix, sign * (weights[rows] > 0), penalties, tolerance, max_iter) for weights in trainings
@@ -108,10 +108,10 @@ def solve(
     return solutions
 
 
-Problem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # machine, kernel, row of each column, sign
+BinaryProblem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # machine, kernel, row of each column, sign
 
 
-def pairs(samples: Samples, source: Source) -> Iterator[Problem]:
+def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
     """One-vs-one: the matrix of two classes at a time, all in the same memory."""
     size = np.diff(samples.first)
     buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,))
@@ -127,7 +127,7 @@ def pairs(samples: Samples, source: Source) -> Iterator[Problem]:
         yield (a, b), Whole(matrix), np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in parts]), sign
 
 
-def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[Problem]:
+def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[BinaryProblem]:
     rows = np.arange(samples.width)
     for c, _ in machines_of(len(samples.classes), "ovr"):
         sign = np.full(samples.width, -1, np.int8)
@@ -155,8 +155,8 @@ def _labels(solved: Solutions, source: RbfSource, rows: np.ndarray) -> np.ndarra
 
 
 @dataclass(frozen=True)
-class Model:
-    """A classifier of one C and gamma; see `fit`. n_support, iterations, converged as in `Point`."""
+class Classifier:
+    """A classifier of one C and gamma; see `fit`. n_support, iterations, converged as in `PointResult`."""
 
     solved: Solutions
     gamma: float
@@ -196,7 +196,7 @@ def fit(
     memory: int = 8 << 30,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
-) -> Model:
+) -> Classifier:
     """Fit one support vector classifier.
 
     x: (n, n_features). y: (n,). memory: bytes that may be used. multiclass: "ovo" or "ovr".
@@ -211,14 +211,14 @@ def fit_samples(
     samples: Samples,
     C: float,
     gamma: float,
-    plan: Plan,
+    plan: MatrixPlan,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
-) -> Model:
+) -> Classifier:
     """Fit one classifier to all samples. plan, distances, kernel: as for `solve_gamma`."""
     everything = [np.arange(len(samples.place))]
     penalties = np.array([C], np.float64)
     (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)
-    return Model(solved, gamma)
+    return Classifier(solved, gamma)

@@ -18,7 +18,7 @@ from kernel_svm.kernel import (
     squared_distances,
 )
 from kernel_svm.layout import DISTANCES
-from kernel_svm.plan import Plan, choose_plan
+from kernel_svm.plan import MatrixPlan, choose_plan
 from kernel_svm.pool import Pool, SharedBuffers, SharedMatrix
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Matrices(Protocol):
     """What the plan keeps, made when it is first asked for; all of it is only read."""
 
-    plan: Plan
+    plan: MatrixPlan
 
     @property
     def distances(self) -> np.ndarray | None:
@@ -40,7 +40,7 @@ class Matrices(Protocol):
 class PrivateMatrices:
     """Matrices of this process alone; K - 1 is kept until another gamma is asked for."""
 
-    def __init__(self, samples: Samples, plan: Plan) -> None:
+    def __init__(self, samples: Samples, plan: MatrixPlan) -> None:
         self.plan, self._samples = plan, samples
         self.distances = squared_distances(samples) if plan.distances else None
         self._gamma: float | None = None
@@ -58,7 +58,7 @@ class PrivateMatrices:
 class NodeMatrices:
     """Matrices that processes of this node fill together."""
 
-    def __init__(self, samples: Samples, plan: Plan, matrices: Mapping[str, SharedMatrix]) -> None:
+    def __init__(self, samples: Samples, plan: MatrixPlan, matrices: Mapping[str, SharedMatrix]) -> None:
         self.plan, self._samples = plan, samples
         self._matrices = matrices  # the memory of `distances` goes with them
         self._pool = Pool([matrix for name, matrix in matrices.items() if name != DISTANCES])

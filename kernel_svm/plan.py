@@ -14,7 +14,7 @@ THREADS = 2  # where processes share a matrix: the cores of those that wait for 
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatrixPlan:
     """Which matrices one process keeps; none of it changes a result.
 
     distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
@@ -43,7 +43,7 @@ def choose_plan(
     sharers: int = 1,
     kernels: int = 1,
     distances: bool = True,
-) -> Plan:
+) -> MatrixPlan:
     """The fastest plan that fits ``memory`` bytes per process.
 
     n_points: folds times values of C that are solved in one call at most. sharers: processes of this node that share
@@ -96,7 +96,7 @@ def choose_plan(
     kept = "squared distances kept" if fits else "squared distances computed when needed"
     shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
     description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return Plan(fits, kernel, capacity, need, description, kernels, threads)
+    return MatrixPlan(fits, kernel, capacity, need, description, kernels, threads)
 
 
 def _gb(size: int) -> str:

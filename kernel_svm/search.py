@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_X_y
 
 from kernel_svm.functions import KernelFunction
-from kernel_svm.solved import Data, Solved, Training, solve
+from kernel_svm.solved import Data, Solved, TrainingSet, solve
 from kernel_svm.svc import SVC, check_weights, dense
 from kernel_svm.warm import warm_up
 
@@ -167,7 +167,7 @@ class _Work:
 def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold]) -> Iterator[Fitted]:
     """Candidates that differ in C alone, on all folds."""
     first = models[0][1]
-    together: dict[KernelFunction, list[tuple[int, Training, dict[str, Any]]]] = {}
+    together: dict[KernelFunction, list[tuple[int, TrainingSet, dict[str, Any]]]] = {}
     for split, fold in enumerate(folds):
         gamma = fold.gamma(first)
         try:
@@ -194,7 +194,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
                 yield _fitted(number, split, copy(model), folds[split], found, c, facts, seconds)
 
 
-def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[Training, dict[str, Any]]:
+def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
     """The weighted training set of a fold, and attributes of models fitted to it. Raises what `fit` would."""
     labels = work.labels[fold.train]
     classes, coded = np.unique(labels, return_inverse=True)
@@ -213,7 +213,7 @@ def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[Training, dict[str,
         "shape_fit_": (len(fold.train), n_features),
         "_effective_probability": model._wants_probability,
     }
-    return Training(fold.train, weights * class_weight[coded]), facts
+    return TrainingSet(fold.train, weights * class_weight[coded]), facts
 
 
 def _fitted(

@@ -16,7 +16,7 @@ from kernel_svm.multiclass import Solutions
 from kernel_svm.path import solve_path
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
-from kernel_svm.sources import FINE, DoubleSource, RbfSource, Source, fine_distances
+from kernel_svm.sources import FINE, DoubleSource, KernelSource, RbfSource, fine_distances
 
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
 
@@ -29,7 +29,7 @@ def free_memory() -> int:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSet:
     """Samples to train on.
 
     indices: (m,), of samples, none twice. weights: float64 (m,), of their bounds; what is not above 0 is left out.
@@ -47,8 +47,8 @@ class Solved:
     """
 
     solutions: Solutions
-    source: Source
-    training: Training
+    source: KernelSource
+    training: TrainingSet
     classes: np.ndarray
     sigmoids: list[np.ndarray] = field(default_factory=list)
     _values: dict[str, np.ndarray] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Data:
         self._distances: np.ndarray | None = None
         self._fine = False
 
-    def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> Source:
+    def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
         """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
         plan = choose_plan(self.samples, "ovo", n_penalties * n_trainings, self.memory)
         if function.name != "rbf":
@@ -149,7 +149,7 @@ def solve(
     data: Data,
     function: KernelFunction,
     penalties: np.ndarray,
-    trainings: Sequence[Training],
+    trainings: Sequence[TrainingSet],
     tolerance: float,
     max_iter: int,
     seeds: Sequence[int] | None = None,

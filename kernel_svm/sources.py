@@ -22,7 +22,7 @@ CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
 
 
-class Source(Protocol):
+class KernelSource(Protocol):
     """A kernel over all samples."""
 
     def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
@@ -144,7 +144,7 @@ def parts(count: int, blocks: Blocks, offsets: np.ndarray) -> Iterator[slice]:
 def decisions(
     solved: Solutions, count: int, block: Callable[[slice, np.ndarray], np.ndarray]
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """As `Source.decisions`; ``block(part, support)`` is K - 1 of a slice of the samples, packed."""
+    """As `KernelSource.decisions`; ``block(part, support)`` is K - 1 of a slice of the samples, packed."""
     blocks, offsets = list(solved.blocks()), solved.offsets()
     for part in parts(count, blocks, offsets):
         values = np.tile(-offsets, (part.stop - part.start, 1))

@@ -16,7 +16,7 @@ from kernel_svm.functions import KernelFunction
 from kernel_svm.kernel import Samples, prepare, sq_lengths
 from kernel_svm.multiclass import choose_class, machines_of
 from kernel_svm.platt import coupled
-from kernel_svm.solved import Data, Solved, Training, solve
+from kernel_svm.solved import Data, Solved, TrainingSet, solve
 from kernel_svm.sources import CHUNK, FINE, kernel_between, product
 from kernel_svm.warm import warm_up
 
@@ -72,7 +72,7 @@ class SVC(sklearn.svm.SVC):
             Data(X, labels, self.kernel),
             KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0),
             np.array([self.C], np.float64),
-            [Training(np.arange(len(labels)), weights * self.class_weight_[labels])],
+            [TrainingSet(np.arange(len(labels)), weights * self.class_weight_[labels])],
             self.tol,
             self.max_iter,
             [random_seed] if self._wants_probability else None,

@@ -12,7 +12,7 @@ from numba.core import event
 from jit.private import locked, private_folder
 from kernel_svm.grid import solve_gamma
 from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
-from kernel_svm.plan import Plan
+from kernel_svm.plan import MatrixPlan
 
 
 class _Word(event.Listener):
@@ -48,4 +48,4 @@ def warm_up() -> None:
         folds = [(np.arange(10, 60), np.arange(10))]
         for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
                                    ("whole", None, kernel), ("rows", None, None)):  # fmt: skip
-            solve_gamma(samples, 0.1, [0.01, 10.0], folds, Plan(False, kind, samples.width, 0, ""), kept, matrix)
+            solve_gamma(samples, 0.1, [0.01, 10.0], folds, MatrixPlan(False, kind, samples.width, 0, ""), kept, matrix)

@@ -11,7 +11,7 @@ import numpy as np
 
 from common import statistics
 from common.experiment import Data, DoctorChecks, Objective
-from common.images import N_CLASSES, ImageSettings, Source
+from common.images import N_CLASSES, DatasetSettings, ImageSettings
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table, write_trials
@@ -38,7 +38,7 @@ class Bagging(ImageSettings):
     """
 
     doctor_checks = DoctorChecks(
-        settings=Source,
+        settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},
         self_checks=("mnist_nn.trust:verdict_of_gpu",),
     )
@@ -250,13 +250,13 @@ class Bagging(ImageSettings):
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
     ) -> None:
-        from mnist_nn.predict import Model, save_model
+        from mnist_nn.predict import SavedNetwork, save_model
 
         weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
         params = {name: row[name] for name in HYPERPARAMETERS}
         width = max(2, len(str(self.n_bootstrap - 1)))
         frame = Frame.of(data["train_images"], self.max_pixel)
-        save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", Model(params, frame, weights))
+        save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", SavedNetwork(params, frame, weights))
 
     def _draw_figures(self, probabilities: np.ndarray, extra: np.ndarray, data: Data, folder: Path) -> None:
         """figures/: unsure-01-test-..., least sure first, least-sure (all on one sheet), no-digit, image-1-..."""

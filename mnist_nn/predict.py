@@ -25,7 +25,7 @@ PROG = "python -m mnist_nn.predict"
 FORMAT = 1
 
 
-class Model(NamedTuple):
+class SavedNetwork(NamedTuple):
     """A network of the ensemble: its parameters, the form of its images, and its weights by name, float32."""
 
     params: Mapping[str, float | int | str]
@@ -42,7 +42,7 @@ class Predict:
     output: Path | None = setting(None, "folder of the figures (default: figures in the results folder)", metavar="DIR")
 
 
-def save_model(path: Path, model: Model) -> None:
+def save_model(path: Path, model: SavedNetwork) -> None:
     """Write a model for `torch.load(path, weights_only=True)`: a dictionary of plain values and tensors."""
     import torch
 
@@ -52,7 +52,7 @@ def save_model(path: Path, model: Model) -> None:
         torch.save(content, file)
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: Path) -> SavedNetwork:
     """Read what `save_model` wrote. Raises UsageError naming the file when it is anything else."""
     import torch
 
@@ -68,10 +68,10 @@ def load_model(path: Path) -> Model:
                 raise ValueError(f"its {name} does not have the shape that its parameters ask for")
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
         raise UsageError(f"{path} is no model of mnist_nn: train again with --save-models and --restart") from error
-    return Model(params, frame, weights)
+    return SavedNetwork(params, frame, weights)
 
 
-def predict(model: Model, images: np.ndarray) -> np.ndarray:
+def predict(model: SavedNetwork, images: np.ndarray) -> np.ndarray:
     """float32 (n, n_classes): probabilities of images uint8 (n, height, width), computed on the CPU."""
     import torch
 

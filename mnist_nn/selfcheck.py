@@ -70,13 +70,13 @@ class Case(NamedTuple):
         return self.images.shape[1], self.images.shape[2]
 
 
-class Run(NamedTuple):
+class StepRun(NamedTuple):
     """losses: of each epoch, by network; weights: on the CPU, by network."""
 
     losses: list[dict[int, float]]
     weights: dict[int, net.Weights]
 
-    def has_bits_of(self, other: Run) -> bool:
+    def has_bits_of(self, other: StepRun) -> bool:
         return self.losses == other.losses and all(
             torch.equal(weight, other.weights[number][name])
             for number in self.weights
@@ -121,7 +121,7 @@ def examine(kind: str, batch_size: str) -> Iterator[tuple[str, str]]:
     yield "fused", _problem(fused)
 
 
-def with_reference(architecture: tuple[int, int, int, int], batch_size: int, kind: str) -> tuple[Case, Run]:
+def with_reference(architecture: tuple[int, int, int, int], batch_size: int, kind: str) -> tuple[Case, StepRun]:
     """A case, and the run of it by autograd in double precision on the CPU."""
     n_batches = min(8, max(2, IMAGES[kind] // batch_size))
     found = []
@@ -165,7 +165,7 @@ def case_of(architecture: tuple[int, int, int, int], batch_size: int, n_batches:
     return Case(params, batch_size, images, labels, orders)
 
 
-def one_by_one(case: Case, step: str, device: torch.device) -> Run:
+def one_by_one(case: Case, step: str, device: torch.device) -> StepRun:
     """The networks of a case by the step of that name."""
 
     def make(weights: net.Weights) -> Any:
@@ -176,7 +176,7 @@ def one_by_one(case: Case, step: str, device: torch.device) -> Run:
     return _alone(case, device, make, torch.float32)
 
 
-def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any], dtype: torch.dtype) -> Run:
+def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any], dtype: torch.dtype) -> StepRun:
     pixels = net.normalised(case.images.to(device), WHITE) if dtype == torch.float32 else _exact(case.images)
     labels, losses, weights = case.labels.to(device), [dict[int, float]() for _ in case.orders], {}
     for number in case.orders[0]:
@@ -185,12 +185,12 @@ def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any],
             batches = torch.from_numpy(orders[number]).to(device).split(case.batch_size)
             losses[epoch][number] = float(sum(step.learn(pixels[batch], labels[batch]) for batch in batches))
         weights[number] = _on_cpu(step.finish())
-    return Run(losses, weights)
+    return StepRun(losses, weights)
 
 
 def grouped(
     case: Case, layer: type[GroupedHidden], device: torch.device, *, replayed: bool = False, wild: bool = False
-) -> Run:
+) -> StepRun:
     """The networks of a case together. wild: one of them learns from images that are not numbers."""
     images = case.images.to(device)
     if wild:
@@ -214,10 +214,10 @@ def grouped(
             learn()
         sums = step.losses()
         losses.append({number: sums[number] for number in orders})
-    return Run(losses, {number: _on_cpu(step.finish(number)) for number in range(N_NETWORKS) if number != ABSENT})
+    return StepRun(losses, {number: _on_cpu(step.finish(number)) for number in range(N_NETWORKS) if number != ABSENT})
 
 
-def check_group(case: Case, wanted: Run, layer: type[GroupedHidden], device: torch.device) -> None:
+def check_group(case: Case, wanted: StepRun, layer: type[GroupedHidden], device: torch.device) -> None:
     """Raises Wrong."""
     eager = grouped(case, layer, device)
     compare(case, eager, wanted, TOLERANCE)
@@ -237,7 +237,7 @@ def check_group(case: Case, wanted: Run, layer: type[GroupedHidden], device: tor
             raise Wrong("a network that is not a number changes its neighbours")
 
 
-def compare(case: Case, found: Run, wanted: Run, tolerance: float) -> None:
+def compare(case: Case, found: StepRun, wanted: StepRun, tolerance: float) -> None:
     """Raises Wrong where a loss or a weight differs by more than the tolerance, or is not a number."""
     for epoch, losses in enumerate(wanted.losses):
         for number, loss in losses.items():

@@ -21,7 +21,7 @@ from common.cluster.devices import Device, free_memory, workers_here
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.errors import UsageError
 from common.experiment import Data, DoctorChecks, Objective
-from common.images import ImageSettings, Source, fold_slices
+from common.images import DatasetSettings, ImageSettings, fold_slices
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table
@@ -43,7 +43,7 @@ class SvmGrid(ImageSettings):
     """
 
     doctor_checks = DoctorChecks(
-        settings=Source,
+        settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
         optional={"cuda": ("cupy", "cuml")},
         self_checks=("mnist_svm.solvers.trust:verdict_of_gpu",),
@@ -159,7 +159,7 @@ class SvmGrid(ImageSettings):
 
     def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
         from mnist_svm.objective import SvmObjective
-        from mnist_svm.problem import Problem
+        from mnist_svm.problem import Dataset
         from mnist_svm.solvers import make_solver, name_here
 
         memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
@@ -168,7 +168,7 @@ class SvmGrid(ImageSettings):
         n_points = self.n_tuning * (1 if self._is_divided(workers_here()) else self.folds)
         solver = make_solver(name, device, self.multiclass, int(memory), n_points, scratch, workers_here())
         on_gpu = device == "cuda" and name not in ("shared-on-cpu", "sklearn")
-        return SvmObjective(Problem.of(data, self.folds, self.max_pixel), solver, on_gpu)
+        return SvmObjective(Dataset.of(data, self.folds, self.max_pixel), solver, on_gpu)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds).

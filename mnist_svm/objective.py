@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from common.trial import Batch, NoRoom, Result, Trial
-from mnist_svm.problem import Fit, LittleMemory, Point, Problem, Solver, solved
+from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, Solver, solved
 
 
 class SvmObjective:
@@ -21,14 +21,14 @@ class SvmObjective:
     which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
     """
 
-    def __init__(self, problem: Problem, solver: Solver, on_gpu: bool = False) -> None:
-        self.problem = problem
+    def __init__(self, dataset: Dataset, solver: Solver, on_gpu: bool = False) -> None:
+        self.dataset = dataset
         self.solver = solver
         self.on_gpu = on_gpu
 
     def __call__(self, batch: Batch) -> Iterator[Result | NoRoom]:
         rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        fits = solved(self.solver, self.problem, rows)
+        fits = solved(self.solver, self.dataset, rows)
         for number, trial in enumerate(batch):
             try:
                 fit = next(fits)
@@ -38,17 +38,17 @@ class SvmObjective:
             yield self._result(trial, fit)
 
     def _result(self, trial: Trial, fit: Fit) -> Result:
-        problem, fold = self.problem, _point(trial).fold
+        dataset, fold = self.dataset, _point(trial).fold
         counts = {"n_support": float(fit.n_support)}
         if fit.converged is not None:
             counts["converged"] = float(fit.converged)
         if self.on_gpu:
             counts["on_gpu"] = 1.0
         if fold is None:
-            error = float(np.mean(fit.predictions != problem.test_labels))
+            error = float(np.mean(fit.predictions != dataset.test_labels))
             arrays = {"predictions": fit.predictions.astype(np.uint8)}
             return Result(trial.key, {"test_error": error, **counts}, arrays)
-        error = float(np.mean(fit.predictions != problem.labels[problem.folds[fold]]))
+        error = float(np.mean(fit.predictions != dataset.labels[dataset.folds[fold]]))
         return Result(trial.key, {"error": error, **counts})
 
 
@@ -56,5 +56,5 @@ def _gamma(trial: Trial) -> float:
     return float(trial.params["gamma"])
 
 
-def _point(trial: Trial) -> Point:
-    return Point(float(trial.params["C"]), int(trial.params["fold"]) if "fold" in trial.params else None)
+def _point(trial: Trial) -> GridPoint:
+    return GridPoint(float(trial.params["C"]), int(trial.params["fold"]) if "fold" in trial.params else None)

@@ -16,7 +16,7 @@ CACHE_MIB = 500  # rows of the kernel matrix that each worker may keep
 
 
 @dataclass(frozen=True)
-class Problem:
+class Dataset:
     """The classification problem that all points of a grid have in common.
 
     images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
@@ -34,7 +34,7 @@ class Problem:
         check_classes(self.labels, self.folds)
 
     @classmethod
-    def of(cls, data: Data, folds: int, max_pixel: int) -> Problem:
+    def of(cls, data: Data, folds: int, max_pixel: int) -> Dataset:
         """From the arrays that `common.data.load` returns."""
         return cls(
             standardised(data["train_images"], max_pixel),
@@ -66,7 +66,7 @@ class Fit(NamedTuple):
     converged: bool | None = True
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """One C on one fold; without a fold, trained on all training images and asked about the test images."""
 
     penalty: float
@@ -77,25 +77,25 @@ class LittleMemory(MemoryError):
     """A solver cannot work with the memory that it may use here; its text says what it needs."""
 
 
-# (problem, gamma, points) -> one Fit per point, in their order, each as soon as it is known.
-Solver = Callable[[Problem, float, Sequence[Point]], Iterator[Fit]]
+# (data set, gamma, points) -> one Fit per point, in their order, each as soon as it is known.
+Solver = Callable[[Dataset, float, Sequence[GridPoint]], Iterator[Fit]]
 
 
 @runtime_checkable
 class SeveralGammas(Protocol):
     """A solver that gains from being given several gammas at once."""
 
-    def together(self, problem: Problem, rows: Sequence[tuple[float, Sequence[Point]]]) -> Iterator[Fit]:
+    def together(self, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
         """A Fit of each point of each row (gamma, points), in their order."""
 
 
-def solved(solver: Solver, problem: Problem, rows: Sequence[tuple[float, Sequence[Point]]]) -> Iterator[Fit]:
+def solved(solver: Solver, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
     """A Fit of each point of each row (gamma, points): all together where the solver can, else row by row."""
     if isinstance(solver, SeveralGammas):
-        yield from solver.together(problem, rows)
+        yield from solver.together(dataset, rows)
     else:
         for gamma, points in rows:
-            yield from solver(problem, gamma, points)
+            yield from solver(dataset, gamma, points)
 
 
 def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
@@ -111,7 +111,7 @@ def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
             )
 
 
-def grids(points: Sequence[Point]) -> Iterator[tuple[list[float], list[int]]]:
+def grids(points: Sequence[GridPoint]) -> Iterator[tuple[list[float], list[int]]]:
     """Runs of consecutive folds that ask for the same penalties, so that each run can be solved together."""
     by_fold: dict[int, list[float]] = {}
     for penalty, fold in points:

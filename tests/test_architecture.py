@@ -65,6 +65,16 @@ def test_libraries_with_one_door() -> None:
             assert file in ONLY.get(name.split(".")[0], (file,)), f"{file} imports {name}"
 
 
+def test_no_class_name_is_defined_twice() -> None:
+    """A name that means two things in two files makes a reader of either look for the other."""
+    defined: dict[str, list[str]] = {}
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: places for name, places in defined.items() if len(places) > 1}
+
+
 def test_no_circle() -> None:
     """Files import each other in one direction; an import inside a function counts too."""
     graph = {

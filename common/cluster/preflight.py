@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Problem:
+class Finding:
     """What is wrong and how to mend it, on one line. fatal: the run could not work."""
 
     text: str
@@ -94,7 +94,7 @@ def problems(
     allow_shared_host: bool,
     allow_mixed_versions: bool,
     environ: Mapping[str, str] = os.environ,
-) -> list[Problem]:
+) -> list[Finding]:
     """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core; and with
     versions.
 
@@ -103,7 +103,7 @@ def problems(
     found = []
     if mixed := _mixed_versions(nodes):
         text = f"hosts have different versions: {mixed}: install the same on all, or give --allow-mixed-versions"
-        found.append(Problem(text, fatal=not allow_mixed_versions))
+        found.append(Finding(text, fatal=not allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
@@ -111,14 +111,14 @@ def problems(
         on_gpus = any(place.device != CPU.name for rank in ranks for place in nodes[rank].places)
         if len(ranks) > 1 and on_gpus and not allow_shared_host:
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
-            found.append(Problem(
+            found.append(Finding(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
                 "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1), or give --gpu none or --allow-shared-host",
                 fatal=True,
             ))  # fmt: skip
     given, source = _hosts_given(environ)
     if given > len(together):
-        found.append(Problem(
+        found.append(Finding(
             f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun "
             "(--expect-nodes refuses to run on fewer)"
         ))  # fmt: skip
@@ -126,14 +126,14 @@ def problems(
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
     pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or (not workers and node in on_cpu))]
     if pinned:
-        found.append(Problem(
+        found.append(Finding(
             f"{hosts_of(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
             "give mpirun --bind-to none, or srun --cpus-per-task"
         ))  # fmt: skip
     return found
 
 
-def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Problem]:
+def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Finding]:
     """Hosts whose CPU workers have too little memory each, and how many workers would fit.
 
     Args:
@@ -148,7 +148,7 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Proble
     fit = node.memory // most
     share = node.memory / len(node.places)
     advice = f"{fit} would fit (--workers {fit})" if fit else "not one would fit"
-    return [Problem(
+    return [Finding(
         f"{hosts_of(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
         f"needs {most / 1e9:.3g} GB: {advice}; what fits no worker is left open"
     )]  # fmt: skip

@@ -21,7 +21,7 @@ from common.cluster.devices import free_memory
 from common.errors import UsageError
 
 
-class Memory:
+class MemoryFile:
     """Memory without a name, zero at first; its pages are taken when first written.
 
     Processes that this one spawns inherit it with the arguments they are given.
@@ -31,7 +31,7 @@ class Memory:
         self.descriptor = descriptor
 
     @classmethod
-    def of_size(cls, n_bytes: int) -> Memory:
+    def of_size(cls, n_bytes: int) -> MemoryFile:
         memory = cls(os.memfd_create("search"))
         os.truncate(memory.descriptor, max(1, n_bytes))
         return memory
@@ -41,10 +41,10 @@ class Memory:
         return _inherited, (reduction.DupFd(self.descriptor),)
 
 
-def _inherited(passed: Any) -> Memory:
+def _inherited(passed: Any) -> MemoryFile:
     descriptor = passed.detach()
     os.set_inheritable(descriptor, False)
-    return Memory(descriptor)
+    return MemoryFile(descriptor)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Spec:
 
     shape: tuple[int, ...]
     dtype: str
-    memory: Memory | None = None
+    memory: MemoryFile | None = None
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +126,7 @@ class SharedArrays:
 
 
 def _with_memory(specs: Mapping[str, Spec]) -> dict[str, Spec]:
-    return {name: Spec(spec.shape, spec.dtype, Memory.of_size(spec.nbytes)) for name, spec in specs.items()}
+    return {name: Spec(spec.shape, spec.dtype, MemoryFile.of_size(spec.nbytes)) for name, spec in specs.items()}
 
 
 def _view(spec: Spec, writeable: bool) -> np.ndarray:

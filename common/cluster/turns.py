@@ -1,6 +1,6 @@
 """Workers that share a device take its memory in turn, so that none of them runs out of it.
 
-It knows no GPU library: `Memory` is what a program makes of the library it computes with. A training says what it
+It knows no GPU library: `DeviceMemory` is what a program makes of the library it computes with. A training says what it
 takes before it starts. One that the device could never hold is refused. One that there is no room for now waits until
 others have ended. It keeps the turn while it waits, so that small ones do not slip past it for ever. A training that
 has begun needs no turn to end.
@@ -47,7 +47,7 @@ def on_wait(told: Callable[[bool], None] | None) -> None:
     _on_wait = told
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     """Of a device. `total` and `free` are bytes; what this process has taken is not free."""
 
     def total(self) -> int: ...
@@ -67,7 +67,7 @@ class Turns:
         folder: where the file with the locks is; default: one of this user alone on this machine.
     """
 
-    def __init__(self, memory: Memory, name: str, folder: Path | None = None) -> None:
+    def __init__(self, memory: DeviceMemory, name: str, folder: Path | None = None) -> None:
         self._memory = memory
         self._file = open_lock((folder or private_folder(local=True)) / f"memory-{name}.lock")
 

@@ -23,12 +23,12 @@ from typing import Any
 from common.cluster import preflight, probe
 from common.cluster.devices import CPU, Device, choose, visible_gpus, why_no_gpu
 from common.cluster.launch import Launch, connect, launched
-from common.cluster.preflight import Problem
+from common.cluster.preflight import Finding
 from common.cluster.transport import Transport
 from common.doctor.checks import (
     GIB,
     Examined,
-    Gpu,
+    GpuInfo,
     check_clocks,
     check_mpi,
     check_ranks,
@@ -63,7 +63,7 @@ def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examine
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
         return Examined(
-            preflight.survey((), options.threads, versions_of()), problems=[Problem(f"{host}: {error}", fatal=True)]
+            preflight.survey((), options.threads, versions_of()), problems=[Finding(f"{host}: {error}", fatal=True)]
         )
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, versions_of()))
@@ -80,19 +80,19 @@ def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examine
         needed_by = kinds_of(every, device.kind).get(what, [])
         if what == "gpu" and wrong:
             fix = advice(str(wrong), "look at nvidia-smi, and at the driver")
-            examined.problems.append(Problem(f"{host}: no worker can use {device.name} ({wrong}): {fix}", fatal=True))
+            examined.problems.append(Finding(f"{host}: no worker can use {device.name} ({wrong}): {fix}", fatal=True))
         elif what == "gpu":
-            examined.gpus[device.name] = Gpu(**answer)  # type: ignore[arg-type]
+            examined.gpus[device.name] = GpuInfo(**answer)  # type: ignore[arg-type]
         elif wrong:
             fix = advice(str(wrong), "see requirements*.txt for versions that fit each other")
             whose = f"{', '.join(needed_by)} cannot run: " if needed_by else ""
             broken.update(needed_by)
             fatal = bool(needed_by) and broken == set(every)
             text = f"{host}: {what} does not work on {device.name} ({wrong}): {whose}{fix}"
-            examined.problems.append(Problem(text, fatal))
+            examined.problems.append(Finding(text, fatal))
         elif not answer["installed"]:
             text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
-            examined.problems.append(Problem(f"{host}: {text}"))
+            examined.problems.append(Finding(f"{host}: {text}"))
     if self_check:
         for device in dict.fromkeys(devices):
             if device != CPU:
@@ -154,7 +154,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
         line, size, wrong = source.examined()
         lines.append(f"data     {line}\n")
         n_bytes = max(n_bytes, size)
-        problems += [Problem(*what) for what in wrong]
+        problems += [Finding(*what) for what in wrong]
     nodes = [one.node for one in examined]
     problems += preflight.problems(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
     problems += check_ranks(examined, n_bytes)

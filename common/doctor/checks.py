@@ -17,7 +17,7 @@ from pathlib import Path
 from common.cluster import preflight
 from common.cluster.devices import CPU, environment
 from common.cluster.launch import Launch
-from common.cluster.preflight import Node, Problem
+from common.cluster.preflight import Finding, Node
 from common.errors import UsageError
 from common.storage.history import read_journal
 from common.storage.journal import NO_LOCKS, is_running, no_locks
@@ -30,7 +30,7 @@ PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuInfo:
     """A GPU as the driver tells of it; memory in bytes."""
 
     name: str
@@ -47,12 +47,12 @@ class Examined:
     """
 
     node: Node
-    gpus: dict[str, Gpu] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    gpus: dict[str, GpuInfo] = field(default_factory=dict)
+    problems: list[Finding] = field(default_factory=list)
     checked: list[tuple[str, ...]] = field(default_factory=list)
 
 
-def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Problem]:
+def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
     """What is wrong on each host. data_bytes: shared memory that each of its ranks needs."""
     of_host: dict[str, list[Examined]] = defaultdict(list)
     for one in examined:
@@ -63,30 +63,30 @@ def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Probl
         yield from _gpu_problems(host, there)
 
 
-def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Problem]:
+def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Finding]:
     """Of the ranks of one host: cores, memory."""
     n_workers = sum(len(node.places) for node in nodes)
     wanted, cores = sum(map(preflight.cores_wanted, nodes)), max(node.cores for node in nodes)
     if wanted > cores and not any(node.pinned for node in nodes):
-        yield Problem(
+        yield Finding(
             f"{host}: {n_workers} workers x {nodes[0].threads} threads would wait for each other on {cores} cores: "
             "give fewer --workers or --threads"
         )
     memory = min(node.memory for node in nodes)
     if 0 < memory < n_workers * WORKER_BYTES:
-        yield Problem(
+        yield Finding(
             f"{host}: {memory / GIB:.1f} GiB of memory for {n_workers} workers, each of which needs about "
             f"{WORKER_BYTES / GIB:g}: give fewer --workers, or ask the scheduler for more memory"
         )
     if 0 < memory < (needed := len(nodes) * data_bytes):
-        yield Problem(
+        yield Finding(
             f"{host}: the data needs {needed / MIB:.0f} MiB of memory, of which {memory / MIB:.0f} are free: "
             "ask the scheduler for more, or give less data",
             fatal=True,
         )
 
 
-def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Problem]:
+def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
     """Of the ranks of one host: a GPU that several of them use, one whose memory is taken."""
     ranks_of: dict[str, set[int]] = defaultdict(set)
     gpus = {}
@@ -96,27 +96,27 @@ def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Problem]:
             gpus[gpu.uuid] = (name, gpu)
     for uuid, (name, gpu) in gpus.items():
         if len(ranks := sorted(ranks_of[uuid])) > 1:
-            yield Problem(
+            yield Finding(
                 f"{host}: ranks {', '.join(map(str, ranks))} share GPU-{uuid}: start one rank per node, or give each "
                 "rank GPUs of its own (srun --gpus-per-task, or CUDA_VISIBLE_DEVICES)"
             )
         if gpu.free < gpu.total / 2:
             taken = f"{(gpu.total - gpu.free) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
-            yield Problem(f"{host}: other processes hold {taken} of {name}: nvidia-smi names them")
+            yield Finding(f"{host}: other processes hold {taken} of {name}: nvidia-smi names them")
 
 
-def check_clocks(hosts: Sequence[str], clocks: Sequence[float], before: float, after: float) -> Iterator[Problem]:
+def check_clocks(hosts: Sequence[str], clocks: Sequence[float], before: float, after: float) -> Iterator[Finding]:
     """Of clocks read, in seconds, on all hosts while rank 0's clock went from `before` to `after`."""
     for host, clock in dict(zip(hosts, clocks, strict=True)).items():
         skew = clock - min(max(clock, before), after)
         if abs(skew) > SKEW_S:
-            yield Problem(
+            yield Finding(
                 f"{host}: its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} rank 0's, so its logs "
                 "mislead: let chrony or ntpd set it"
             )
 
 
-def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Problem]]:
+def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Finding]]:
     """Which MPI library mpi4py found, and whether the launcher on PATH belongs to it."""
     with environment(CPU, 1):
         done = subprocess.run(
@@ -125,7 +125,7 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Pro
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
         text = f"MPI cannot be used ({reason}), so only one process can run: install mpi4py, and the MPI of this site"
-        return "none", [Problem(text)]
+        return "none", [Finding(text)]
     library = " ".join(done.stdout.split())
     described = f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}"
     launcher = shutil.which("mpirun", path=environ.get("PATH"))
@@ -135,11 +135,11 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Pro
     numbers = [re.search(r"\d+\.\d+(\.\d+)*", text) for text in (library, said)]
     if numbers[0] and numbers[1] and numbers[0][0] != numbers[1][0]:
         text = f"mpi4py uses {library}, but {launcher} is of version {numbers[1][0]}: put the mpirun of that MPI first"
-        return described, [Problem(f"{text} on PATH")]
+        return described, [Finding(f"{text} on PATH")]
     return described, []
 
 
-def check_results(folder: Path) -> tuple[str, list[Problem]]:
+def check_results(folder: Path) -> tuple[str, list[Finding]]:
     """Where the results folder is, and whether a journal can be kept there. Leaves nothing behind."""
     there = folder
     while not there.exists() and there != there.parent:
@@ -155,27 +155,27 @@ def check_results(folder: Path) -> tuple[str, list[Problem]]:
         text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
         if error.errno in NO_LOCKS:
             text = no_locks(folder, error)
-        return str(folder), [Problem(text, fatal=True)]
+        return str(folder), [Finding(text, fatal=True)]
     kind, free = file_system(there), status.f_bavail * status.f_frsize
     problems = []
     if kind.startswith("nfs"):
         text = f"results folder {folder} is on {kind}, which each result is sent to: for trials of milliseconds a "
-        problems.append(Problem(text + "--results folder on a local disk is faster"))
+        problems.append(Finding(text + "--results folder on a local disk is faster"))
     if kind in ("tmpfs", "ramfs"):
         text = f"results folder {folder} is in memory ({kind}) and lost with the machine: give one on a disk"
-        problems.append(Problem(text))
+        problems.append(Finding(text))
     if free < SMALL_DISK:
         text = f"results folder {folder} has {free / MIB:.0f} MiB left: free some, or give another one with --results"
-        problems.append(Problem(text))
+        problems.append(Finding(text))
     described = f"{folder} ({kind}, {free / GIB:.0f} GiB free)"
     try:
         if (history := read_journal(folder)) is not None:
             described += f", a study of {history.header['settings']['experiment']}: {len(history.results)} trials known"
             if is_running(folder):
                 text = f"another job is writing to {folder}: wait for it, or give another --results folder"
-                problems.append(Problem(text, fatal=True))
+                problems.append(Finding(text, fatal=True))
     except UsageError as error:
-        problems.append(Problem(str(error), fatal=True))
+        problems.append(Finding(str(error), fatal=True))
     return described, problems
 
 

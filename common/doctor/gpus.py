@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.cluster.devices import Device, nvidia_smi
-from common.cluster.preflight import Problem
+from common.cluster.preflight import Finding
 from common.errors import printable
 
 # Fixes for what a library or the driver says, by words in it.
@@ -30,20 +30,20 @@ def advice(error: str, otherwise: str) -> str:
     return next((fix for words, fix in ADVICE.items() if words in error), otherwise)
 
 
-def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Problem]:
+def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
     """Of devices that several workers are to use, those whose mode lets only one of them in."""
     listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
     modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
     for device, n in Counter(devices).items():
         if n > 1 and modes.get(device.visible) == "Exclusive_Process":
-            yield Problem(
+            yield Finding(
                 f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, or "
                 "nvidia-smi --compute-mode=DEFAULT",
                 fatal=True,
             )
 
 
-def leftovers(host: str) -> Iterator[Problem]:
+def leftovers(host: str) -> Iterator[Finding]:
     """Processes of this user that hold memory of a GPU and have lost the job that they belonged to.
 
     A worker has a parent as long as its job runs. Nothing is ended here.
@@ -52,7 +52,7 @@ def leftovers(host: str) -> Iterator[Problem]:
     for row in listing.splitlines():
         pid, uuid, mib, *_ = [*row.split(", "), "", ""]
         if pid.isdigit() and _is_orphan(int(pid)):
-            yield Problem(
+            yield Finding(
                 f"{host}: process {pid} of yours holds {mib} MiB of {uuid} and belongs to no running job (since "
                 f"{_started(int(pid))}: {_command(int(pid))}): `kill {pid}` ends it, `kill -9 {pid}` if it does not"
             )

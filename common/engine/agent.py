@@ -217,7 +217,7 @@ class Agent:
             match message:
                 case worker.Built():
                     process.built = True
-                case worker.Waiting(waits):
+                case worker.WaitsForMemory(waits):
                     process.waits = waits
                 case worker.Error(traceback):
                     process.error = traceback

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from common.cluster.transport import Lost
 from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, ToAgent, ToCoordinator
-from common.engine.queue import Costs, Queue, Waiting
+from common.engine.queue import Costs, Queue, QueuedBatch
 from common.engine.study import Study
 from common.storage.journal import Journal
 from common.storage.table import last_line
@@ -42,7 +42,7 @@ class _Given:
     """A batch at a slot, with those of its trials that have not returned."""
 
     open: dict[str, Trial]
-    waited: Waiting
+    waited: QueuedBatch
     begun: float  # when it was given, or the one before it had ended; by the coordinator's clock
     seconds: float = 0.0
 
@@ -225,7 +225,7 @@ class Coordinator:
             log.error("trial %s failed: %s", trial.key, last_line(cause))
             self._held.append((trial, replace(result, values={}, arrays={}, error=cause)))
 
-    def _no_room(self, slot: SlotId, trial: Trial, waited: Waiting, reason: str) -> None:
+    def _no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> None:
         """Try the trial on another kind of slot; where none is left, leave it open for another layout."""
         refused = waited.no_room | {self._kind(slot)}
         if all(self._kind(other) in refused for other in self._slots):

@@ -31,7 +31,7 @@ class Costs:
 
 
 @dataclass(order=True)
-class Waiting:
+class QueuedBatch:
     """A batch in the queue; the order of its fields is the order of the queue.
 
     cost: of its trials, and of what they share where the batch can be divided. avoid: a slot where it failed.
@@ -87,7 +87,7 @@ class Queue:
 
     def __init__(self, costs: Costs):
         self._costs = costs
-        self._heap: list[Waiting] = []
+        self._heap: list[QueuedBatch] = []
         self._numbers = itertools.count()
         self._cost = 0.0  # of all that waits
 
@@ -101,15 +101,15 @@ class Queue:
         avoid: tuple[int, int] | None = None,
         no_room: frozenset[Kind] = frozenset(),
     ) -> None:
-        """Add a batch. The arguments are the fields of `Waiting`."""
-        waiting = Waiting(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room)
+        """Add a batch. The arguments are the fields of `QueuedBatch`."""
+        waiting = QueuedBatch(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room)
         # What may fail again is done first, so that a broken study shows early.
         waiting.priority = -math.inf if attempt > 1 else -waiting.cost
         self._put(waiting)
 
     def pop(
         self, slot: tuple[int, int], kind: Kind, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
-    ) -> Waiting | None:
+    ) -> QueuedBatch | None:
         """Take the first batch that this slot may have, or a piece of it; None where there is none.
 
         Args:
@@ -119,8 +119,8 @@ class Queue:
             free_in: when this slot and each other one will have done what it has, in units of cost. Asked only where
                 that matters.
         """
-        passed: list[Waiting] = []
-        found: Waiting | None = None
+        passed: list[QueuedBatch] = []
+        found: QueuedBatch | None = None
         while self._heap and found is None:
             waiting = self._take()
             if (waiting.avoid == slot and n_slots > 1) or kind in waiting.no_room:
@@ -136,21 +136,21 @@ class Queue:
             self._put(waiting)
         return found
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueuedBatch]:
         """Take out all batches."""
         waiting, self._heap, self._cost = self._heap, [], 0.0
         return waiting
 
-    def _put(self, waiting: Waiting) -> None:
+    def _put(self, waiting: QueuedBatch) -> None:
         heapq.heappush(self._heap, waiting)
         self._cost += waiting.cost
 
-    def _take(self) -> Waiting:
+    def _take(self) -> QueuedBatch:
         waiting = heapq.heappop(self._heap)
         self._cost = self._cost - waiting.cost if self._heap else 0.0
         return waiting
 
-    def _pieces_of(self, waiting: Waiting, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
+    def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
         """Into how many pieces to divide a batch, which has just been taken out, before a slot begins it."""
         if n_slots == 1 or len(waiting.parts) == 1:
             return 1
@@ -163,7 +163,7 @@ class Queue:
         return best_division(waiting, self._heap, mine, others)
 
 
-def best_division(first: Waiting, rest: Sequence[Waiting], mine: float, others: Sequence[float]) -> int:
+def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, others: Sequence[float]) -> int:
     """Into how many pieces to divide `first` so that all work ends soonest; the fewest of equally good answers.
 
     Each answer is tried with the rest undivided, and in pieces as small as those of `first` could be, since the rest

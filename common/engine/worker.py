@@ -5,7 +5,7 @@
                        Result, NoRoom       one trial, as soon as it is known
                        Done()               that was the last of the batch
                        Logged(level, text)  a line of its log
-                       Waiting(waits)       it waits for its device's memory, or does so no more: its deadline pauses
+                       WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
 A worker lives no longer than its rank, even if that is killed, and keeps stdout and stderr in a pipe
@@ -65,7 +65,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitsForMemory:
     """It waits for its device's memory, or does so no more."""
 
     waits: bool
@@ -105,7 +105,7 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     os.dup2(output.fileno(), 2)
     wire = _Wire(pipe)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
-    on_wait(lambda waits: wire.send(Waiting(waits)))
+    on_wait(lambda waits: wire.send(WaitsForMemory(waits)))
     try:
         shared = SharedArrays.attach(setup.data)
         scratch = SharedArrays.attach(setup.scratch, writeable=True)

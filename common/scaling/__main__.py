@@ -29,7 +29,7 @@ from common.storage.table import write_table
 
 
 @dataclass(frozen=True)
-class Options:
+class ScalingOptions:
     sources: tuple[Path, ...] = setting(
         help="results folders of the same study, each complete; or tables (CSV) of the same training"
     )
@@ -37,7 +37,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """A measurement against the reference: the median of those on the fewest slots, taken as perfect."""
 
     measured: RunTiming
@@ -61,15 +61,15 @@ class Point:
         }  # fmt: skip
 
 
-def compare(all_measured: Sequence[RunTiming]) -> list[Point]:
+def compare(all_measured: Sequence[RunTiming]) -> list[ScalingPoint]:
     """Each measurement against those on the fewest slots, by number of slots."""
     fewest = min(one.n_slots for one in all_measured)
     reference = fewest * median(one.seconds for one in all_measured if one.n_slots == fewest)
     ordered = sorted(all_measured, key=lambda one: (one.n_slots, one.name))
-    return [Point(one, reference / one.seconds) for one in ordered]
+    return [ScalingPoint(one, reference / one.seconds) for one in ordered]
 
 
-def draw(points: Sequence[Point], folder: Path) -> None:
+def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
     """scaling.svg and scaling.png: time with the perfect line, and efficiency with busy, against slots and nodes."""
     from common.figures import BLUE, GREY, ORANGE, save, subplots
 
@@ -98,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     parser = Parser(
         prog="python -m common.scaling", description="Speed-up of one study, or training, on several layouts."
     )
-    add_settings(parser, Options)
+    add_settings(parser, ScalingOptions)
     try:
-        options = from_namespace(Options, parser.parse_args(arguments))
+        options = from_namespace(ScalingOptions, parser.parse_args(arguments))
         points = compare(read(options.sources))
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

@@ -9,11 +9,11 @@ within the tolerance.
     for gamma, points in zip(gammas, solve_gammas(loaded, gammas, penalties, folds, "ovo")):
         points                                               # [fold][C], as kernel_svm.solve_gamma returns them
 
-The host side works on any array module and anything that can run the kernel, see `Device`.
+The host side works on any array module and anything that can run the kernel, see `ComputeDevice`.
 """
 
-from kernel_svm.cuda.device import Device, Gpu
+from kernel_svm.cuda.device import ComputeDevice, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
 
-__all__ = ["Device", "Gpu", "Loaded", "fit", "solve_gammas"]
+__all__ = ["ComputeDevice", "Gpu", "Loaded", "fit", "solve_gammas"]

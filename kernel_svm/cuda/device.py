@@ -15,7 +15,7 @@ PART = 0.9  # of the free memory that is used
 DEFINITIONS = (f"-DSCRATCH={SCRATCH}",)  # what a compiler of path.cu is told
 
 
-class Device(Protocol):
+class ComputeDevice(Protocol):
     """Arrays and the kernel of one device.
 
     xp: numpy or a module like it, whose arrays lie in the device's memory. shared_memory: bytes that a thread

@@ -11,9 +11,9 @@ import numpy as np
 
 from kernel_svm.cuda.launch import solve_paths
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
-from kernel_svm.cuda.plan import CHUNK, Loaded, Plan, View, plan
+from kernel_svm.cuda.plan import CHUNK, LaunchPlan, Loaded, View, plan
 from kernel_svm.cuda.verify import check_launch
-from kernel_svm.grid import TOLERANCE, Fold, Point
+from kernel_svm.grid import TOLERANCE, Fold, PointResult
 from kernel_svm.kernel import sq_lengths
 from kernel_svm.multiclass import Solutions
 
@@ -30,7 +30,7 @@ def solve_gammas(
     multiclass: str,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
-) -> Iterator[list[list[Point]]]:
+) -> Iterator[list[list[PointResult]]]:
     """Solve all C of each gamma on each fold; yields [fold][C] in the order given, gamma by gamma.
 
     As `kernel_svm.solve_gamma`, with which it agrees within the tolerance. As many gammas are in flight as the
@@ -50,7 +50,7 @@ def solve_gammas(
             rows = loaded.device.xp.asarray(samples.place[validation])
             predictions = samples.classes[_labels(loaded, solved, gamma, loaded.x[rows], loaded.sq_norms[rows])]
             figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
-            points = [Point(*point) for point in zip(predictions, *figures, strict=True)]
+            points = [PointResult(*point) for point in zip(predictions, *figures, strict=True)]
             result.append([points[c] for c in back])
         yield result
 
@@ -81,7 +81,7 @@ def solve(
 
 def _solve_planned(
     loaded: Loaded,
-    planned: Plan,
+    planned: LaunchPlan,
     gammas: Sequence[float],
     penalties: np.ndarray,
     n_trainings: int,
@@ -156,7 +156,7 @@ def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, norms: Any)
 
 
 @dataclass(frozen=True)
-class Model:
+class CudaClassifier:
     """A classifier of one C and gamma; see `fit`."""
 
     loaded: Loaded
@@ -179,8 +179,8 @@ class Model:
         return samples.classes[_labels(self.loaded, self.solved, self.gamma, xp.asarray(centred), norms)[0]]
 
 
-def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> Model:
+def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifier:
     """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
     everything = [np.arange(len(loaded.samples.place))]
     (solutions,) = solve(loaded, [gamma], np.array([C], float), everything, multiclass, TOLERANCE, MAX_ITER)
-    return Model(loaded, solutions[0], gamma)
+    return CudaClassifier(loaded, solutions[0], gamma)

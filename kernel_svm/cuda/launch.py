@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jit import WIDE
-from kernel_svm.cuda.device import SCRATCH, Device
+from kernel_svm.cuda.device import SCRATCH, ComputeDevice
 from kernel_svm.path import Path
 
 STATE = 9  # bytes of a lane while its path is walked: f in double, and flags
@@ -46,7 +46,7 @@ class Lanes:
 
 
 def solve_paths(
-    device: Device,
+    device: ComputeDevice,
     kernels: Any,
     matrices: Sequence[tuple[int, int]],
     problems: Sequence[tuple[int, Lanes]],

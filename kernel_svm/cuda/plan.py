@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.device import Device
+from kernel_svm.cuda.device import ComputeDevice
 from kernel_svm.cuda.launch import Lanes
 from kernel_svm.cuda.matrices import STRIP
 from kernel_svm.kernel import Samples
@@ -25,7 +25,7 @@ CHUNK = 256 << 20  # bytes of the blocks in which decision values are computed
 class Loaded:
     """Samples on a device. memory: bytes that may be used besides, by default what the device says."""
 
-    device: Device
+    device: ComputeDevice
     samples: Samples
     memory: int | None = None
 
@@ -61,7 +61,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """What is on the device at a time.
 
     views: of one gamma. groups: what is launched together, as (number of the gamma, number of the view). bytes: that
@@ -80,7 +80,7 @@ def plan(
     trainings: Sequence[np.ndarray],
     multiclass: str,
     memory: int,
-) -> Plan:
+) -> LaunchPlan:
     """One view of all samples, else, for one-vs-one, one of each pair of classes, in so many bytes of memory.
 
     Raises:
@@ -112,7 +112,7 @@ def plan(
     log.info(
         "%s: K of %s, %.2f GB each; %d gammas in %d launches", multiclass, of, max(sizes) / 1e9, n_gammas, len(groups)
     )
-    return Plan(views, groups, max(taken) + loaded.working)
+    return LaunchPlan(views, groups, max(taken) + loaded.working)
 
 
 def _view(rows: np.ndarray, machines: list[tuple[int, int]], samples: Samples, masks: Sequence[np.ndarray]) -> View:

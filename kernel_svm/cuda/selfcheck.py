@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.device import SCRATCH, Device, Gpu
+from kernel_svm.cuda.device import SCRATCH, ComputeDevice, Gpu
 from kernel_svm.cuda.grid import solve_gammas
 from kernel_svm.cuda.launch import Lanes, solve_paths
 from kernel_svm.cuda.matrices import kernels_minus_one
@@ -53,7 +53,7 @@ def examine(per_class: str = "70", most_threads: str = "512") -> Iterator[tuple[
     matrices, flat = few.to_host(kernels), kernels.ravel()
     lanes = {multiclass: case.lanes(loaded, multiclass) for multiclass in ("ovo", "ovr")}
 
-    def walked(layout: Device) -> list[Path]:
+    def walked(layout: ComputeDevice) -> list[Path]:
         places = [(number * width**2, width) for number in range(len(GAMMAS))]
         return [
             path
@@ -67,7 +67,7 @@ def examine(per_class: str = "70", most_threads: str = "512") -> Iterator[tuple[
     expected = walked(few)
     problems = [(g, each) for of_machines in lanes.values() for g in range(len(GAMMAS)) for each in of_machines]
     yield FINDINGS[2], _wrong_solutions(matrices, problems, expected)
-    others: dict[str, Callable[[], Device]] = {
+    others: dict[str, Callable[[], ComputeDevice]] = {
         FINDINGS[3]: lambda: _Layout(device, int(most_threads)),
         FINDINGS[4]: lambda: _Layout(device, 64, SCRATCH),
         FINDINGS[5]: lambda: few,

@@ -20,15 +20,15 @@ from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import LEARNING_RATE, MOMENTUM, Settings
-from mnist_nn.parallel.train import TrainingOptions
-from mnist_nn.predict import Model, save_model
+from mnist_nn.parallel.train import DistributedOptions
+from mnist_nn.predict import SavedNetwork, save_model
 
 
 class Job(NamedTuple):
     """What all processes are told. shapes: of the uint8 arrays they are about to get. epochs: already done."""
 
     params: Parameters
-    options: TrainingOptions
+    options: DistributedOptions
     shapes: dict[str, tuple[int, ...]]
     epochs: list[Epoch]
 
@@ -50,7 +50,7 @@ class Recorder:
             raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
         rate = params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr
         momentum = params.get("momentum", MOMENTUM) if settings.momentum is None else settings.momentum
-        options = TrainingOptions(
+        options = DistributedOptions(
             settings.batch_size, settings.test_batch_size, float(rate) * (rank_info.size if settings.scale_lr else 1),
             float(momentum), settings.seed, settings.strategy, settings.amp is not None, settings.compile,
             settings.log_interval, float(settings.max_pixel),
@@ -97,7 +97,7 @@ class Recorder:
             if self.settings.save_model:
                 frame = Frame.of(self.arrays["train_images"], self.settings.max_pixel)
                 named = {name: weight.numpy() for name, weight in weights.items()}
-                save_model(folder / "model.pt", Model(self.job.params, frame, named))
+                save_model(folder / "model.pt", SavedNetwork(self.job.params, frame, named))
         except OSError as error:
             return StorageError(f"{folder} cannot be written ({error.strerror}): free it, then --resume")
         print(summary(row), flush=True)

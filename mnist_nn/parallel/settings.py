@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UsageError
-from common.images import Source
+from common.images import DatasetSettings
 from common.settings import setting
 
 PROG = "python -m mnist_nn.ddp"
@@ -15,7 +15,7 @@ LEARNING_RATE, MOMENTUM = 0.01, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Source):
+class Settings(DatasetSettings):
     """Train one network on many devices at once: data parallel."""
 
     batch_size: int = setting(64, "images per step and process", low=1)

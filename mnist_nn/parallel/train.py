@@ -67,7 +67,7 @@ class Block(NamedTuple):
         return total
 
 
-class TrainingOptions(NamedTuple):
+class DistributedOptions(NamedTuple):
     """batch_size and test_batch_size are per process, learning_rate is what the optimizer gets."""
 
     batch_size: int
@@ -103,7 +103,7 @@ class DistributedTraining:
 
     def __init__(
         self,
-        options: TrainingOptions,
+        options: DistributedOptions,
         params: Params,
         rank_info: RankInfo,
         device: torch.device,
@@ -224,7 +224,7 @@ def _distribute_like(weight: Tensor, content: Tensor | None) -> Tensor:
     return whole
 
 
-def _wrap_model(network: nn.Module, options: TrainingOptions, device: torch.device) -> nn.Module:
+def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.device) -> nn.Module:
     """The network as the strategy wants it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
@@ -247,7 +247,7 @@ def _wrap_model(network: nn.Module, options: TrainingOptions, device: torch.devi
 
 
 def _optimizer(
-    weights: list[nn.Parameter], options: TrainingOptions, device: torch.device
+    weights: list[nn.Parameter], options: DistributedOptions, device: torch.device
 ) -> tuple[torch.optim.SGD | SharedSGD, list[Tensor]]:
     """What updates the weights, and the velocity of each of them."""
     rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 
 from common.cluster.shared_arrays import NOTHING, SharedArrays
-from mnist_svm.problem import Fit, Point, Problem, Solver
+from mnist_svm.problem import Dataset, Fit, GridPoint, Solver
 
 
 def name_here(name: str, device: str) -> str:
@@ -53,9 +53,9 @@ def make_solver(
     else:
         from mnist_svm.solvers.cuml import fit_cuml as fit
 
-    def pointwise(problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
+    def pointwise(dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         for penalty, fold in points:
-            images, labels, validation, _ = problem.split(fold)
+            images, labels, validation, _ = dataset.split(fold)
             yield fit(images, labels, validation, penalty, gamma, multiclass)
 
     return pointwise

@@ -10,7 +10,7 @@ import kernel_svm
 from common.cluster.shared_arrays import NOTHING, SharedArrays
 from kernel_svm import Samples
 from kernel_svm.matrices import Matrices, keep
-from mnist_svm.problem import Fit, LittleMemory, Point, Problem, grids
+from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, grids
 
 
 class SharedSolver:
@@ -32,24 +32,24 @@ class SharedSolver:
         self.scratch, self.sharers = scratch, sharers
         self._kept: tuple[Samples, Matrices] | None = None
 
-    def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
-        samples, kept = self._prepared(problem)
-        everything = np.arange(len(problem.labels))
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+        samples, kept = self._prepared(dataset)
+        everything = np.arange(len(dataset.labels))
         with kept.kernel(gamma) as kernel:
             if points[0].fold is None:
                 for penalty, _ in points:
                     model = kernel_svm.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
-                    yield Fit(model.predict(problem.test_images), model.n_support, model.converged)
+                    yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                 return
             for penalties, folds in grids(points):
-                cuts = [(np.delete(everything, problem.folds[fold]), everything[problem.folds[fold]]) for fold in folds]
+                cuts = [(np.delete(everything, dataset.folds[fold]), everything[dataset.folds[fold]]) for fold in folds]
                 for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
                     yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 
-    def _prepared(self, problem: Problem) -> tuple[Samples, Matrices]:
+    def _prepared(self, dataset: Dataset) -> tuple[Samples, Matrices]:
         """Sorted samples and their matrices, made once. Raises LittleMemory."""
         if self._kept is None:
-            samples = kernel_svm.prepare(problem.images, problem.labels)
+            samples = kernel_svm.prepare(dataset.images, dataset.labels)
             try:
                 kept = keep(samples, self.multiclass, self.n_points, self.memory, self.scratch, self.sharers)
             except MemoryError as error:

@@ -11,15 +11,15 @@ import numpy as np
 
 from common.cluster.driver import Driver
 from common.cluster.turns import Turns, device_name, spare_bytes
-from kernel_svm.cuda.device import Device, Gpu
+from kernel_svm.cuda.device import ComputeDevice, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
 from kernel_svm.kernel import prepare
-from mnist_svm.problem import Fit, Point, Problem, grids
+from mnist_svm.problem import Dataset, Fit, GridPoint, grids
 
 
 class CupyMemory:
-    """What CUDA has, and cupy's pool keeps for this process; see `common.cluster.turns.Memory`."""
+    """What CUDA has, and cupy's pool keeps for this process; see `common.cluster.turns.DeviceMemory`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -63,18 +63,18 @@ class SharedGpu(Gpu):
 class CudaSolver:
     """All points of one gamma, or of several, in one launch; images stay on the device from one batch to the next."""
 
-    def __init__(self, multiclass: str, device: Device | None = None) -> None:
+    def __init__(self, multiclass: str, device: ComputeDevice | None = None) -> None:
         self.multiclass = multiclass
-        self.device: Device = device or SharedGpu()
+        self.device: ComputeDevice = device or SharedGpu()
         self._kept: Loaded | None = None
 
-    def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
-        yield from self.together(problem, [(gamma, points)])
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+        yield from self.together(dataset, [(gamma, points)])
 
-    def together(self, problem: Problem, rows: Sequence[tuple[float, Sequence[Point]]]) -> Iterator[Fit]:
+    def together(self, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
         """A Fit of each point of each row (gamma, points), in their order."""
         if self._kept is None:
-            self._kept = Loaded(self.device, prepare(problem.images, problem.labels))
+            self._kept = Loaded(self.device, prepare(dataset.images, dataset.labels))
         loaded = self._kept
         for points, same in groupby(rows, key=lambda row: list(row[1])):
             gammas = [gamma for gamma, _ in same]
@@ -82,13 +82,13 @@ class CudaSolver:
                 for gamma in gammas:
                     for penalty, _ in points:
                         model = fit(loaded, penalty, gamma, self.multiclass)
-                        yield Fit(model.predict(problem.test_images), model.n_support, model.converged)
+                        yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                 continue
-            parts, everything = list(grids(points)), np.arange(len(problem.labels))
+            parts, everything = list(grids(points)), np.arange(len(dataset.labels))
             # What is left of a batch after a crash is not one grid: then gamma by gamma, to keep the order.
             for together in [gammas] if len(parts) == 1 else [[gamma] for gamma in gammas]:
                 for penalties, folds in parts:
-                    cuts = [(np.delete(everything, problem.folds[f]), everything[problem.folds[f]]) for f in folds]
+                    cuts = [(np.delete(everything, dataset.folds[f]), everything[dataset.folds[f]]) for f in folds]
                     for grid in solve_gammas(loaded, together, penalties, cuts, self.multiclass):
                         for fold in grid:
                             yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)

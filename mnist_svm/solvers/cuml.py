@@ -11,7 +11,7 @@ import numpy as np
 from common.errors import UsageError
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
 from kernel_svm.multiclass import choose_class, machines_of
-from mnist_svm.problem import CACHE_MIB, TOLERANCE, Fit, Point, Problem
+from mnist_svm.problem import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint
 
 
 class PrecomputedSolver:
@@ -35,10 +35,10 @@ class PrecomputedSolver:
             told = f"--solver cuml-precomputed needs a cuML whose SVC takes kernel='precomputed' ({error}): "
             raise UsageError(told + "update it, or give --solver cuml") from error
 
-    def __call__(self, problem: Problem, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         xp = self._xp
-        mean = problem.images.mean(axis=0, dtype=np.float64)
-        x, test_x = (xp.asarray((part - mean).astype(np.float32)) for part in (problem.images, problem.test_images))
+        mean = dataset.images.mean(axis=0, dtype=np.float64)
+        x, test_x = (xp.asarray((part - mean).astype(np.float32)) for part in (dataset.images, dataset.test_images))
         norms, test_norms = (xp.einsum("ij,ij->i", part, part) for part in (x, test_x))
         kernel = xp.empty((len(x), len(x)), np.float32)
         kernels_minus_one(xp, x, norms, [gamma], kernel[None])
@@ -48,9 +48,9 @@ class PrecomputedSolver:
             if fold is None:
                 answers = kernel_between(xp, test_x, test_norms, x, norms, gamma) + 1
             else:
-                train = np.delete(train, problem.folds[fold])
-                answers = kernel[problem.folds[fold]]
-            yield self._fit(kernel, answers, problem.labels, train, penalty)
+                train = np.delete(train, dataset.folds[fold])
+                answers = kernel[dataset.folds[fold]]
+            yield self._fit(kernel, answers, dataset.labels, train, penalty)
 
     def _fit(self, kernel: Any, answers: Any, labels: np.ndarray, train: np.ndarray, penalty: float) -> Fit:
         """kernel: K of all samples. answers: K of the images to classify with all samples. train: rows to learn."""

@@ -13,7 +13,7 @@ import pytest
 
 from common.cluster.devices import usable_cores, visible_gpus
 from common.cluster.preflight import Node, problems, survey
-from common.doctor.checks import GIB, Examined, Gpu, check_clocks, check_ranks, check_results, file_system
+from common.doctor.checks import GIB, Examined, GpuInfo, check_clocks, check_ranks, check_results, file_system
 from common.errors import Exit
 from common.trial import Place
 from tests.helpers import ROOT, TOYS, start, wait_for_lines, write_files
@@ -103,7 +103,7 @@ def test_what_a_host_lacks() -> None:
 
 
 def test_gpus_that_are_not_one_ranks_own() -> None:
-    whole = Gpu("H200", "abc", 140 * GIB, 139 * GIB)
+    whole = GpuInfo("H200", "abc", 140 * GIB, 139 * GIB)
     here, there = Examined(node(), {"cuda:0": whole}), Examined(node("node1", 1), {"cuda:0": whole})
     assert judged(here, there) == ""
     assert "node0: ranks 0, 1 share GPU-abc" in judged(here, Examined(node(rank=1), {"cuda:3": whole}))

@@ -36,7 +36,7 @@ def library(*options: str) -> ctypes.CDLL:
 
 
 class Emulator:
-    """See `kernel_svm.cuda.Device`. schedule: the order in which threads run, see emulator.h.
+    """See `kernel_svm.cuda.ComputeDevice`. schedule: the order in which threads run, see emulator.h.
 
     options: further options of the compiler. there: bytes that others leave, of those which `memory` promises.
     """

@@ -30,7 +30,7 @@ from kernel_svm.path import Path as Walked
 from kernel_svm.path import Whole, solve_path
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Point, Problem
+from mnist_svm.problem import Dataset, GridPoint
 from mnist_svm.solvers.cuda import CudaSolver
 from mnist_svm.solvers.cuml import PrecomputedSolver
 from mnist_svm.solvers.peers import fit_sklearn
@@ -273,7 +273,7 @@ class TestGrid:
 
     def test_a_study_does_not_depend_on_gammas_per_batch(self, multiclass: str) -> None:
         small = SvmGrid(3, dataset="digits", train_size=150, test_size=50, multiclass=multiclass, solver="shared")
-        problem = Problem.of(small.data(), 5, 16)
+        problem = Dataset.of(small.data(), 5, 16)
         answers = []
         for together, launches in ((1, 3), (2, 2), (5, 1)):
             experiment, device = replace(small, gammas_per_batch=together), Emulator()
@@ -299,8 +299,8 @@ class TestGrid:
 def test_machines_over_a_precomputed_kernel_give_scikit_learns_answers(multiclass: str) -> None:
     """The solver around cuML's SVC, here around scikit-learn's, which has the same interface."""
     experiment = SvmGrid(1, dataset="digits", train_size=200, test_size=50, multiclass=multiclass)
-    problem = Problem.of(experiment.data(), 4, 16)
-    points = [Point(10.0, 1), Point(100.0, 3), Point(10.0, None)]
+    problem = Dataset.of(experiment.data(), 4, 16)
+    points = [GridPoint(10.0, 1), GridPoint(100.0, 3), GridPoint(10.0, None)]
     fits = PrecomputedSolver(multiclass, np, SVC)(problem, 1e-2, points)
     for point, found in zip(points, fits, strict=True):
         images, labels, validation, _ = problem.split(point.fold)

@@ -16,7 +16,7 @@ from sklearn.svm import SVC
 from common.images import fold_slices, load, standardised
 from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.multiclass import choose_class, machines_of
-from kernel_svm.plan import Plan
+from kernel_svm.plan import MatrixPlan
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.numerical
@@ -114,7 +114,7 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     expected = solve_gamma(samples, gamma, penalties, folds, choose_plan(samples, multiclass, 9, GB), distances)
     kinds = ["pairs"] if multiclass == "ovo" else ["whole", "rows"]
     for kind in kinds:
-        plan = Plan(False, kind, samples.width, 0, "")
+        plan = MatrixPlan(False, kind, samples.width, 0, "")
         assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan))
         for number, fold in enumerate(folds):
             assert same(expected[number : number + 1], solve_gamma(samples, gamma, penalties, [fold], plan, distances))
@@ -122,7 +122,7 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
         kernel = kernel_minus_one(samples, gamma)
         kernel.flags.writeable = False
         for threads in (1, 2):
-            plan = Plan(False, "whole", 0, 0, "", threads=threads)
+            plan = MatrixPlan(False, "whole", 0, 0, "", threads=threads)
             assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan, None, kernel))
 
 

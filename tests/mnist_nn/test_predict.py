@@ -10,21 +10,21 @@ from PIL import Image
 from common.images import load
 from common.trial import seed_of
 from mnist_nn.images import Frame
-from mnist_nn.predict import Model, load_model, main, predict, save_model
+from mnist_nn.predict import SavedNetwork, load_model, main, predict, save_model
 from mnist_nn.training import probabilities, train
 
 PARAMS = {"n_conv_layer": 8, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.5}
 DIGITS = Frame(8, 8, 16, 8)
 
 
-def trained(n_images: int, key: str) -> Model:
+def trained(n_images: int, key: str) -> SavedNetwork:
     """A network that knows the digits somewhat."""
     data = load("digits", Path())
     images = torch.from_numpy(data["train_images"][:n_images].copy())
     labels = torch.from_numpy(data["train_labels"][:n_images].astype(np.int64))
     device = torch.device("cpu")
     network = train(PARAMS, images, labels, n_classes=10, seed=seed_of(0, key), device=device, epochs=4, white=16.0)
-    return Model(PARAMS, DIGITS, {name: weight.numpy() for name, weight in network.weights.items()})
+    return SavedNetwork(PARAMS, DIGITS, {name: weight.numpy() for name, weight in network.weights.items()})
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ import mnist_nn.parallel.cpu.sgd  # noqa: F401  Imports numba
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.train import DistributedTraining, TrainingOptions, order_of, parts
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, order_of, parts
 from tests.mnist_nn.scaled_digits import scaled_digits
 
 BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
@@ -51,7 +51,7 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     if strategy == "strangers" and rank == 0:
         os.getpid = lambda: 0
     strategy = strategy if strategy == "fsdp" else "ddp"
-    options = TrainingOptions(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
+    options = DistributedOptions(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
 
     def training() -> DistributedTraining:
         return DistributedTraining(options, KUBEFLOW, RankInfo(rank, size, rank, size, 1), CPU, data())

@@ -22,7 +22,7 @@ from common.images import ImageSettings, standardised
 from common.settings import result_settings
 from common.trial import NoRoom, Outcome, Result, Trial
 from mnist_svm.experiment import SvmGrid, best_point
-from mnist_svm.problem import Fit, Problem, check_classes
+from mnist_svm.problem import Dataset, Fit, check_classes
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
 from tests.helpers import ROOT, reported, table_without_run
@@ -236,14 +236,14 @@ def test_the_shared_solver_answers_as_scikit_learn(multiclass: str) -> None:
 def test_results_come_one_by_one() -> None:
     fits = []
 
-    def solver(problem, gamma, points):  # type: ignore[no-untyped-def]
+    def solver(dataset, gamma, points):  # type: ignore[no-untyped-def]
         for point in points:
             fits.append(point)
-            yield Fit(problem.labels[problem.folds[point.fold]], 1)
+            yield Fit(dataset.labels[dataset.folds[point.fold]], 1)
 
     from mnist_svm.objective import SvmObjective
 
-    objective = SvmObjective(Problem.of(SMALL.data(), 5, 16), solver)
+    objective = SvmObjective(Dataset.of(SMALL.data(), 5, 16), solver)
     (search,) = SMALL.searches()
     results = objective(next(search)[0])
     assert next(results).values == {"error": 0.0, "n_support": 1.0, "converged": 1.0}
@@ -354,7 +354,7 @@ def test_a_class_missing_from_a_folds_training_part_is_named() -> None:
 def test_a_problem_with_a_missing_class_cannot_be_built() -> None:
     images, labels = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
     with pytest.raises(ValueError, match=r"fold 0 .* class 0"):
-        Problem(images, labels, images, labels, [slice(0, 2), slice(2, 4)])
+        Dataset(images, labels, images, labels, [slice(0, 2), slice(2, 4)])
 
 
 def test_too_few_images_are_refused_before_any_worker_starts() -> None:

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from common.errors import UsageError
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Problem
+from mnist_svm.problem import Dataset
 from mnist_svm.solvers.cuml import PrecomputedSolver
 from tests.helpers import ROOT, journal_lines
 from tests.stand_ins import A, Machine
@@ -26,11 +26,11 @@ import os, sys
 from common.cluster import turns
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Problem
+from mnist_svm.problem import Dataset
 from mnist_svm.solvers.cuda import CudaSolver
 turns.POLL_S, turns.GRACE_S = 0.01, 5.0
 experiment = SvmGrid(2, dataset="digits", train_size=100, test_size=50, solver="shared", folds=2)
-objective = SvmObjective(Problem.of(experiment.data(), 2, 16), CudaSolver("ovo"))
+objective = SvmObjective(Dataset.of(experiment.data(), 2, 16), CudaSolver("ovo"))
 print("ready", flush=True)
 sys.stdin.readline()
 (search,) = experiment.searches()
@@ -75,9 +75,9 @@ def test_cupys_tf32_is_off_and_a_gpu_with_a_display_is_refused(tmp_path: Path) -
 
 
 def test_a_solver_that_does_not_tell_whether_it_converged_has_no_such_value() -> None:
-    problem = Problem.of(DIGITS.data(), 5, 16)
+    dataset = Dataset.of(DIGITS.data(), 5, 16)
     (search,) = DIGITS.searches()
-    results = list(SvmObjective(problem, PrecomputedSolver("ovo", np, SVC))(next(search)[0]))
+    results = list(SvmObjective(dataset, PrecomputedSolver("ovo", np, SVC))(next(search)[0]))
     assert all("converged" not in result.values and result.values["n_support"] > 0 for result in results)
 
 

@@ -25,7 +25,7 @@ from .disk import Disk
 from .hosts import Host, Hosts, missing
 from .mpirun import mpirun
 
-STUDY = ("60", "--rounds", "2", "--array-size", "9")
+STUDY = ("60", "--rounds", "2", "--array-size", "9", "--data-size", "100000")
 N_TRIALS = 120
 END_SECONDS = 30.0
 
@@ -49,9 +49,9 @@ def start(
 ) -> subprocess.Popen[str]:
     """The study on all hosts, left alone until every rank has returned something."""
     words = log_to or folder.parent / "log"
-    log = open(words, "w")  # noqa: SIM115 - the job's for its life
     program = command(folder, *arguments, seconds=seconds)
-    job = hosts[0].popen(*mpirun(hosts, *program, options=options), stdout=log, stderr=log)
+    with open(words, "w") as log:
+        job = hosts[0].popen(*mpirun(hosts, *program, options=options), stdout=log, stderr=log)
     deadline = time.monotonic() + 60
     while not (folder / "journal.jsonl").exists() or {line["place"][1] for line in journal_lines(folder)} != {0, 1, 2}:
         assert time.monotonic() < deadline and job.poll() is None, words.read_text()
@@ -64,6 +64,12 @@ def require_whole(folder: Path, clean: str) -> None:
     keys = [line["key"] for line in journal_lines(folder)]
     assert len(keys) == len(set(keys)) == N_TRIALS
     assert table_without_run(folder / "trials.csv") == clean
+
+
+def shared_memory(host: Host) -> list[str]:
+    """Names of the shared memory that is left on a host; Open MPI's own (72 KiB) is not counted."""
+    names = host.run("ls", "/dev/shm").stdout.split()
+    return [name for name in names if not name.startswith("sm_segment.")]
 
 
 def kill_rank(hosts: Hosts, number: int) -> None:
@@ -101,6 +107,8 @@ def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     job.wait(5)
+    dead = {"node killed": "node2", "node of rank 0 killed": "node0"}.get(fault)
+    assert {host.name: shared_memory(host) for host in hosts if host.name != dead and shared_memory(host)} == {}
     assert len(journal_lines(folder)) < N_TRIALS
     for host in hosts:  # the dead node and the cut link stay so: the job goes on with what is left
         if fault == "node of rank 0 killed" and host.name == "node0":
@@ -196,6 +204,26 @@ def test_a_results_folder_that_hangs_costs_time_only(disk: Disk, tmp_path: Path,
         assert job.wait(60) == Exit.DONE, log.read_text()
     assert "has not answered for 10 s" in log.read_text()
     assert "lost" not in log.read_text()
+    require_whole(folder, clean)
+
+
+def test_data_and_a_report_that_hang_cost_time_only(hosts: Hosts, tmp_path: Path, clean: str) -> None:
+    """Rank 0 waits in the kernel before the first trial and after the last one, for several times --silence."""
+    folder, marks = tmp_path / "r", tmp_path / "marks"
+    marks.mkdir()
+    gates = [marks / "data", marks / "report"]
+    for gate in gates:
+        os.mkfifo(gate)
+    program = [word if word != "tests.toys" else "tests.cluster.stalls" for word in command(folder, "--silence", "2")]
+    with (
+        open(tmp_path / "log", "w") as log,
+        hosts[0].popen(*mpirun(hosts, *program, "--marks", str(marks)), stdout=log, stderr=log) as job,
+    ):
+        for gate in gates:
+            with open(gate, "w"):  # returns once the study reads it
+                time.sleep(7)
+        assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert "lost" not in (tmp_path / "log").read_text()
     require_whole(folder, clean)
 
 

@@ -4,12 +4,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.errors import Exit
 from tests.helpers import ROOT, journal_lines, table_without_run
 
 from .hosts import environment
@@ -162,6 +164,34 @@ def test_scancel_leaves_no_process(slurm: Slurm, tmp_path: Path) -> None:
         slurm.cancel(number)
         assert slurm.wait(number)["JobState"] == "CANCELLED"
     assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
+    last = (both["srun"].results / "journal.jsonl").read_text().splitlines()[-1]
+    assert '"end":{"complete":false' in last, "each rank hears TERM and has KillWait to end the run"
+
+
+def test_signals_to_srun(slurm: Slurm, tmp_path: Path) -> None:
+    """Slurm's rows in docs/stopping.md. What srun kills is continued by the same command."""
+    folder, log = tmp_path / "r", tmp_path / "log"
+    study = (sys.executable, *TOYS, "400", "--seconds", "0.1", *CPU, "--results", str(folder))
+
+    def interrupt(number: int) -> int:
+        known = len(journal_lines(folder)) if folder.exists() else 0
+        with open(log, "w") as words:
+            srun = slurm.login.popen("srun", "--mpi=pmix", *THREE, *study, stdout=words, stderr=words)
+        assert wait_until(lambda: (folder / "journal.jsonl").exists() and len(journal_lines(folder)) > known + 6)
+        srun.send_signal(number)
+        if number == signal.SIGINT:  # the first says what runs
+            assert wait_until(lambda: "sending Ctrl-C again" in log.read_text() or "abort" in log.read_text())
+            srun.send_signal(number)
+        status = srun.wait(timeout=60)
+        assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
+        return status
+
+    goes_on = "run the same command to continue"
+    assert interrupt(signal.SIGUSR1) == Exit.STOPPED and goes_on in log.read_text()
+    assert interrupt(signal.SIGTERM) == 128 + signal.SIGKILL
+    assert interrupt(signal.SIGINT) not in (Exit.DONE, Exit.STOPPED)
+    keys = [line["key"] for line in journal_lines(folder)]
+    assert len(keys) == len(set(keys)) < 400
 
 
 def tell_of_the_end(jobs: Jobs, job: int) -> None:

@@ -21,6 +21,7 @@ from common.cluster.process import die_with, require_linux
 from common.errors import Exit, UsageError
 from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
+from common.storage.provenance import code_and_libraries
 from jit.private import set_cache_variables
 from mnist_nn.parallel.gpus import gpu_names
 from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             problem = str(error)  # only this node may have it, so the others must hear of it
         rendezvous = join()
-        ranks = ranks_here(rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive)
+        ranks = ranks_here(
+            rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
+            versions=code_and_libraries("mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
+        )  # fmt: skip
     except UsageError as error:
         if launch_info().rank:
             return Exit.DONE

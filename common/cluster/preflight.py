@@ -101,9 +101,8 @@ def problems(
     nodes: of all ranks, in their order.  workers, allow_...: as given to the run.
     """
     found = []
-    if mixed := _mixed_versions(nodes):
-        text = f"hosts have different versions: {mixed}: install the same on all, or give --allow-mixed-versions"
-        found.append(Finding(text, fatal=not allow_mixed_versions))
+    if mixed := mixed_versions([(node.host, node.versions) for node in nodes]):
+        found.append(Finding(mixed, fatal=not allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
@@ -169,21 +168,30 @@ def cores_wanted(node: Node) -> int:
 
 def hosts_of(nodes: Sequence[Node]) -> str:
     """The hosts by name, a few of them."""
-    names = list(dict.fromkeys(node.host for node in nodes))
+    return _a_few([node.host for node in nodes])
+
+
+def _a_few(hosts: Sequence[str]) -> str:
+    names = list(dict.fromkeys(hosts))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _mixed_versions(nodes: Sequence[Node]) -> str:
-    """What differs, and who has which, such as "torch 2.9.1 on a, b, 2.10.0 on c; ..."; empty where nothing does."""
+def mixed_versions(hosts: Sequence[tuple[str, Mapping[str, str]]]) -> str:
+    """What differs among hosts with their versions, who has which, and the fix; empty where nothing differs.
+
+    Such as "hosts have different versions: torch 2.9.1 on a, b, 2.10.0 on c; ...".
+    """
     different = []
-    for name in dict.fromkeys(name for node in nodes for name in node.versions):
-        who: dict[str, list[Node]] = defaultdict(list)
-        for node in nodes:
-            who[node.versions.get(name, "missing")].append(node)
+    for name in dict.fromkeys(name for _, versions in hosts for name in versions):
+        who: dict[str, list[str]] = defaultdict(list)
+        for host, versions in hosts:
+            who[versions.get(name, "missing")].append(host)
         if len(who) > 1:
-            described = ", ".join(f"{version} on {hosts_of(having)}" for version, having in who.items())
+            described = ", ".join(f"{version} on {_a_few(having)}" for version, having in who.items())
             different.append(f"{name} {described}")
-    return "; ".join(different)
+    mixed = "; ".join(different)
+    fix = "install the same on all, or give --allow-mixed-versions"
+    return f"hosts have different versions: {mixed}: {fix}" if mixed else ""
 
 
 def _hosts_given(environ: Mapping[str, str]) -> tuple[int, str]:

@@ -36,12 +36,13 @@ from common.doctor.checks import (
 )
 from common.doctor.gpus import advice, check_sharing, leftovers
 from common.doctor.programs import kinds_of, programs
-from common.engine.node import RunOptions, versions_of
+from common.engine.node import RunOptions
 from common.errors import Exit, UsageError
 from common.experiment import DoctorChecks
 from common.output import outlive_readers
 from common.selfcheck import LIMIT_S
 from common.settings import Parser, add_settings, from_namespace, setting
+from common.storage.provenance import code_and_libraries
 from common.trial import Place
 
 PROG = "python -m common.doctor"
@@ -63,10 +64,11 @@ def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examine
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
         return Examined(
-            preflight.survey((), options.threads, versions_of()), problems=[Finding(f"{host}: {error}", fatal=True)]
+            preflight.survey((), options.threads, code_and_libraries()),
+            problems=[Finding(f"{host}: {error}", fatal=True)],
         )
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
-    examined = Examined(preflight.survey(places, options.threads, versions_of()))
+    examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
     examined.problems.extend(leftovers(host))
     every = programs()

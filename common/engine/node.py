@@ -36,7 +36,7 @@ from common.errors import Exit, UsageError
 from common.experiment import Data, Experiment
 from common.settings import result_settings, setting
 from common.storage.journal import Journal
-from common.storage.provenance import commit, fingerprint, versions
+from common.storage.provenance import code_and_libraries, commit, versions
 from common.storage.table import last_line
 from common.storage.waiting import waiting
 from common.trial import Outcome, Place
@@ -133,7 +133,7 @@ def run(
         if note and transport.rank == 0:
             log.info(note)
         places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-        nodes = transport.gather(survey(places, options.threads, versions_of(type(experiment).__module__)))
+        nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
 
         data: Data = {}
         journal = None
@@ -296,11 +296,6 @@ def _agree(transport: Transport, host: str, problem: str | None) -> None:
     first = next((f"{where}: {what}" if transport.size > 1 else what for where, what in problems if what), None)
     if (first := transport.broadcast(first)) is not None:
         raise UsageError(first)
-
-
-def versions_of(*modules: str) -> dict[str, str]:
-    """Versions of all that results depend on: the code of this package and of these modules', Python and libraries."""
-    return {"code": fingerprint(__name__, *modules), **versions()}
 
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 _LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu11", "cuml-cu12", "cuml-cu13", "mpi4py")
+
+# What every program here stands on. The results of kernel_svm and jit depend on their code as on a library's.
+_OURS = ("common", "jit", "kernel_svm")
+_SOURCES = (".py", ".cu")
 
 
 def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
@@ -43,17 +48,24 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def code_and_libraries(*modules: str) -> dict[str, str]:
+    """Versions of all that results depend on: our own code and that of these modules, Python and libraries."""
+    return {"code": fingerprint(*_OURS, *modules), **versions()}
+
+
 def fingerprint(*modules: str) -> str:
     """Eight hexadecimal digits that differ where the source code does.
 
     Args:
-        modules: Names of imported modules. Each stands for its whole package, or for its file where it has none.
+        modules: Names of modules; none is imported for this. Each stands for its whole package, or for its file where
+            it has none. One that is not there counts nothing.
     """
     total = hashlib.sha256()
-    for module in modules:
-        top = sys.modules[module.partition(".")[0]]
-        file = Path(getattr(top, "__file__", None) or ".")
-        for path in sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]:
+    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+        top = sys.modules.get(name) or find_spec(name)
+        file = Path(getattr(top, "__file__", None) or getattr(top, "origin", None) or ".")
+        whole = [path for path in sorted(file.parent.rglob("*")) if path.suffix in _SOURCES]
+        for path in whole if file.name == "__init__.py" else [file]:
             if path.is_file():
                 total.update(f"{path.relative_to(file.parent)}\n".encode() + path.read_bytes())
     return total.hexdigest()[:8]

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import socket
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from common.cluster.launch import connect, launched
+from common.cluster.preflight import mixed_versions
 from common.cluster.process import die_with
 from common.cluster.transport import Transport
 from common.errors import UsageError
@@ -198,7 +200,14 @@ def _refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], co
 
 
 def ranks_here(
-    rendezvous: Rendezvous, processes: int | None, gpus: Sequence[str], problem: str, *, exclusive: bool = False
+    rendezvous: Rendezvous,
+    processes: int | None,
+    gpus: Sequence[str],
+    problem: str,
+    *,
+    exclusive: bool = False,
+    versions: Mapping[str, str] | None = None,
+    allow_mixed_versions: bool = False,
 ) -> list[RankInfo]:
     """The processes of the training that this launched one stands for, after a call of the roll.
 
@@ -207,27 +216,35 @@ def ranks_here(
     gpus: names of those that are used; [] for none.
     problem: why this process cannot take part; "" when it can.
     exclusive: no two processes may use the same GPU, which NCCL does not allow.
-    Raises UsageError where a process has a problem, where `processes` are asked for and the launcher has already
-    started several on a host, and where an exclusive GPU would have two.
+    versions: of all that results depend on, by name; where those of two processes differ and may, rank 0 warns.
+    Raises UsageError where a process has a problem, where versions differ and may not, where `processes` are asked for
+    and the launcher has already started several on a host, and where an exclusive GPU would have two.
     """
     me, key = rendezvous.launch, f"{rendezvous.run}/here/"
-    rendezvous.store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem]))
+    rendezvous.store.set(
+        f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem, dict(versions or {})])
+    )
     try:
         roll = [json.loads(rendezvous.store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
         raise UsageError(f"a process is missing, of {me.size} ({str(error).splitlines()[0]})") from error
-    for host, _, why in roll:
+    for host, _, why, _ in roll:
         if why:
             raise UsageError(f"on {host}: {why}")
-    hosts = [host for host, _, _ in roll]
+    if mixed := mixed_versions([(host, theirs) for host, _, _, theirs in roll]):
+        if not allow_mixed_versions:
+            raise UsageError(mixed)
+        if me.rank == 0:
+            print(f"warning: {mixed}", file=sys.stderr)
+    hosts = [host for host, *_ in roll]
     counts = []
-    for host, names, _ in roll:
+    for host, names, *_ in roll:
         alone = hosts.count(host) == 1 and not one_each()
         if processes is not None and not alone:
             raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
         counts.append(processes if processes is not None else max(1, len(names)) if alone else 1)
     if exclusive:
-        _refuse_two_on_a_gpu(hosts, [names for _, names, _ in roll], counts)
+        _refuse_two_on_a_gpu(hosts, [names for _, names, *_ in roll], counts)
     first = sum(counts[: me.rank])
     local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
     local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])

@@ -44,6 +44,9 @@ class Settings(DatasetSettings):
         None, "processes on each node, where the launcher starts one (default one per GPU)", low=1, high=1024,
         changes_results=False, metavar="N",
     )  # fmt: skip
+    allow_mixed_versions: bool = setting(
+        False, "run although hosts have different versions of this package or of libraries", changes_results=False
+    )
     log_interval: int = setting(10, "steps between two losses in the log", low=1, changes_results=False)
     log_path: Path | None = setting(
         None, "JSON lines (default log.jsonl in the results)", changes_results=False, metavar="FILE"

@@ -477,6 +477,31 @@ def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path: Path) -> None:
+    """The second pod has an image of yesterday."""
+    other = tmp_path / "other"
+    for package in ("common", "jit", "kernel_svm", "mnist_nn"):
+        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with open(other / "mnist_nn" / "net.py", "a") as file:
+        file.write("# of yesterday\n")
+    for more, status in (([], Exit.USAGE), (["--allow-mixed-versions", "--epochs", "1"], Exit.DONE)):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        command = [sys.executable, "-m", "mnist_nn.ddp", "--data", str(data), "--results", str(tmp_path / "r"), *more]
+        both = [
+            subprocess.Popen(
+                command, cwd=folder, env={**os.environ, **where, "RANK": str(rank), "PYTHONPATH": str(folder)},
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            for rank, folder in enumerate((ROOT, other))
+        ]  # fmt: skip
+        said = [process.communicate(timeout=120)[1] for process in both]
+        assert both[0].returncode == status, said
+        assert "hosts have different versions: code " in said[0] and said[1] == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "how"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)],
     ids=["rank 1 killed", "rank 0 killed", "rank 1 silent"],

@@ -8,8 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from common.errors import Exit
 from tests.helpers import ROOT, TOYS, mpirun_command
+
+
+@pytest.mark.parametrize("changed", ["jit/simd.py", "kernel_svm/cuda/path.cu"])
+def test_every_package_of_ours_is_in_the_fingerprint(changed: str, tmp_path: Path) -> None:
+    """Also one that is imported in the workers alone, and what is compiled on the GPU."""
+    for package in ("common", "jit", "kernel_svm"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from common.storage.provenance import code_and_libraries; print(code_and_libraries()['code'])"
+
+    def fingerprint() -> str:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    before = fingerprint()
+    assert before == fingerprint()
+    with open(tmp_path / changed, "a") as file:
+        file.write("\n")
+    assert fingerprint() != before
 
 
 def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ SEARCH = ["-m", "mnist_svm", "2", "--dataset", "digits", "--gpu", "none", "--wor
 def environment(tmp_path: Path) -> Iterator[Path]:
     """The Python of a fresh virtual environment."""
     if not index_is_reachable():
-        pytest.skip("pip's index does not answer")
+        pytest.skip("the index of packages does not answer")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     yield tmp_path / "venv" / "bin" / "python"
     shutil.rmtree(tmp_path / "venv")

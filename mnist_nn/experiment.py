@@ -260,7 +260,7 @@ class Bagging(ImageSettings):
 
     def _draw_figures(self, probabilities: np.ndarray, extra: np.ndarray, data: Data, folder: Path) -> None:
         """figures/: unsure-01-test-..., least sure first, least-sure (all on one sheet), no-digit, image-1-..."""
-        from mnist_nn.figures import Shown, draw_certainty, draw_sheet, file_stem
+        from mnist_nn.figures import Shown, draw_certainty, file_stem
 
         noun = "class" if self.dataset == "fashion-mnist" else "digit"
         unsure = []
@@ -278,9 +278,7 @@ class Bagging(ImageSettings):
         names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(self.image, start=1))]
         titles = [f"an image that is no {noun}", *(path.name for path in self.image)]
         others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
-        draw_certainty(folder, unsure + others, noun)
-        if len(unsure) > 1:
-            draw_sheet(folder, "least-sure", unsure)
+        draw_certainty(folder, unsure + others, noun, unsure)
 
 
 def best_set(losses: np.ndarray) -> int | None:

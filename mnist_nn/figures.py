@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from common.errors import printable
-from common.figures import BLUE, GREEN, GREY, INK, RED, save, subplots
+from common.figures import BLUE, GREEN, GREY, INK, RED, boxes, draw_all, save, subplots
 from mnist_nn.bootstrap import majority_vote
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
@@ -53,10 +54,15 @@ class Shown(NamedTuple):
         return BLUE if self.label is None else GREEN if self.label == self.answer else RED
 
 
-def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str) -> None:
-    """One box plot per image as SVG and PNG. noun: what a class is, such as "digit"."""
-    for one in shown:
-        save(box_plot(one, noun), folder, one.name)
+def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
+    """One box plot per image as SVG and PNG, and least-sure with those of the sheet, if they are two or more.
+
+    noun: what a class is, such as "digit".
+    """
+    figures = {one.name: partial(box_plot, one, noun) for one in shown}
+    if len(sheet) > 1:
+        figures["least-sure"] = partial(draw_sheet, sheet)
+    draw_all(folder, figures)
 
 
 def box_plot(shown: Shown, noun: str) -> Any:
@@ -73,8 +79,8 @@ def box_plot(shown: Shown, noun: str) -> Any:
     return figure
 
 
-def draw_sheet(folder: Path, name: str, shown: Sequence[Shown]) -> None:
-    """The first 20 labelled images, at least two, with small box plots, on one sheet: SVG and PNG."""
+def draw_sheet(shown: Sequence[Shown]) -> Any:
+    """The first 20 labelled images, at least two, with small box plots, on one sheet."""
     shown = shown[: SHEET_ROWS * SHEET_COLUMNS]
     columns = min(SHEET_COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
@@ -83,36 +89,27 @@ def draw_sheet(folder: Path, name: str, shown: Sequence[Shown]) -> None:
     )
     for axes in grid.flat[2 * len(shown) :]:
         axes.set_visible(False)
-    for one, image, boxes in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
+    for one, image, certainties in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
         draw_image(image, one.image)
-        draw_boxes(boxes, one, points=False)
-        boxes.tick_params(labelsize=7.5, length=2)
+        draw_boxes(certainties, one, points=False)
+        certainties.tick_params(labelsize=7.5, length=2)
         title = f"true {one.label}, ensemble {one.answer} ({100 * one.certainty:.0f} %)"
-        boxes.set_title(title, fontsize=9, pad=4, color=one.colour)
+        certainties.set_title(title, fontsize=9, pad=4, color=one.colour)
     figure.suptitle("The ensemble is least sure of these test images", fontsize=10.5, x=0.005, ha="left")
-    save(figure, folder, name)
+    return figure
 
 
 def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
     """A box per class over the networks: quartiles, median, whiskers to the extremes."""
     n, n_classes = shown.probabilities.shape
-    for digit in range(n_classes):
-        colour = GREEN if digit == shown.label else shown.colour if digit == shown.answer else GREY
-        certainties = shown.probabilities[:, digit]
-        axes.boxplot(
-            certainties,
-            positions=[digit],
-            widths=0.62,
-            whis=(0, 100),
-            showcaps=False,
-            patch_artist=True,
-            manage_ticks=False,
-            boxprops={"facecolor": colour, "alpha": 0.25, "edgecolor": "none"},
-            medianprops={"color": colour, "linewidth": 2},
-            whiskerprops={"color": colour, "linewidth": 1},
-        )
-        if points:
-            beside = np.linspace(-0.22, 0.22, n) if n > 1 else np.zeros(1)
+    colours = [
+        GREEN if digit == shown.label else shown.colour if digit == shown.answer else GREY for digit in range(n_classes)
+    ]
+    boxes(axes, range(n_classes), shown.probabilities.T, 0.62, colours)
+    if points:
+        beside = np.linspace(-0.22, 0.22, n) if n > 1 else np.zeros(1)
+        for digit, colour in enumerate(colours):
+            certainties = shown.probabilities[:, digit]
             axes.plot(digit + beside, certainties, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
     axes.set_xlim(-0.6, n_classes - 0.4)
     axes.set_ylim(-0.02, 1.02)

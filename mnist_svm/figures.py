@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from common.figures import BLUE, COLOUR_MAP, GREY, INK, PALE, RED, percent_axis, save, subplots
+from common.figures import BLUE, COLOUR_MAP, GREY, INK, PALE, RED, boxes, draw_all, percent_axis, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -23,12 +24,13 @@ def draw_figures(
     errors: float64 (folds, n_gamma, n_C), fractions, NaN where failed. gammas: (n_gamma,). penalties: (n_C,).
     best: indices of gamma and C. All box plots share one scale, so that they can be leafed through.
     """
-    save(heat_map(errors.mean(axis=0), gammas, penalties, best), folder, "heat_map")
+    figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties, best)}
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))
     for g, gamma in enumerate(gammas):
-        figure = box_plot(errors[:, g], gamma, penalties, limits, best is not None and best[0] == g)
-        save(figure, folder / "figures", f"gamma_{g:0{width}}")
+        is_best = best is not None and best[0] == g
+        figures[f"figures/gamma_{g:0{width}}"] = partial(box_plot, errors[:, g], gamma, penalties, limits, is_best)
+    draw_all(folder, figures)
 
 
 def box_plot(
@@ -44,23 +46,12 @@ def box_plot(
     positions, step = _exponents(penalties)
     means = errors.mean(axis=0)
     least = None if np.isnan(means).all() else int(np.nanargmin(np.round(means, 12)))  # ties as in best_point
-    for c, position in enumerate(positions):
-        colour = RED if c == least else BLUE
-        folds = np.maximum(errors[:, c][~np.isnan(errors[:, c])], low)
-        if len(folds):
-            axes.boxplot(
-                folds,
-                positions=[position],
-                widths=0.6 * step,
-                whis=(0, 100),
-                showcaps=False,
-                showfliers=False,
-                patch_artist=True,
-                manage_ticks=False,
-                boxprops={"facecolor": colour, "alpha": 0.25, "edgecolor": "none"},
-                medianprops={"color": colour, "linewidth": 2},
-                whiskerprops={"color": colour, "linewidth": 1},
-            )
+    colours = [RED if c == least else BLUE for c in range(n)]
+    shown = [np.maximum(column[~np.isnan(column)], low) for column in errors.T]
+    there = [c for c in range(n) if len(shown[c])]
+    if there:
+        boxes(axes, positions[there], [shown[c] for c in there], 0.6 * step, [colours[c] for c in there])
+    for position, folds, colour in zip(positions, shown, colours, strict=True):
         beside = np.linspace(-0.15, 0.15, len(folds)) * step if len(folds) > 1 else np.zeros(len(folds))
         axes.plot(position + beside, folds, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
         if len(folds) < len(errors):
@@ -71,7 +62,7 @@ def box_plot(
     axes.grid(False, axis="x")
     axes.set_xlim(positions[0] - 0.7 * step, positions[-1] + 0.7 * step)
     _label(axes.xaxis, positions)
-    axes.set_xlabel("log$_{10}$ C")
+    axes.set_xlabel("log₁₀ C")
     axes.set_ylabel("validation error of a fold")
     axes.set_title(f"gamma = {gamma:.3g}")
     if least is not None:
@@ -112,8 +103,8 @@ def heat_map(means: np.ndarray, gammas: np.ndarray, penalties: np.ndarray, best:
     axes.set_title(title)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("log$_{10}$ C")
-    axes.set_ylabel("log$_{10}$ gamma")
+    axes.set_xlabel("log₁₀ C")
+    axes.set_ylabel("log₁₀ gamma")
     _label(axes.xaxis, x)
     _label(axes.yaxis, y)
     bar = figure.colorbar(image, ax=axes, pad=0.02)

@@ -6,6 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from common.errors import UsageError
 
@@ -28,3 +31,24 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(1)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """A process started now does not run the main script again, which may have no `if __name__ == "__main__"`.
+
+    What it needs of the script is sent by cloudpickle.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def begin_helper(parent: int) -> None:
+    """The first call of a process that works for process `parent`: end with it; signals to stop are the parent's."""
+    die_with(parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides

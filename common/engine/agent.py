@@ -16,17 +16,15 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import time
-import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from common.cluster.devices import Device, environment
+from common.cluster.process import without_main
 from common.engine import worker
 from common.engine.messages import Died, Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from common.trial import Batch, NoRoom, Place, Result
@@ -188,7 +186,7 @@ class Agent:
         os.set_blocking(output.fileno(), False)
         setup = replace(self._setup, device=slot.device.kind)
         handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
-        with environment(slot.device, self._threads, len(self.slots)), _without_main():
+        with environment(slot.device, self._threads, len(self.slots)), without_main():
             handle.start()
         worker_pipe.close()
         worker_output.close()
@@ -307,20 +305,6 @@ class Agent:
         if not process.built:
             return BUILD_SECONDS
         return float("inf") if self._deadline is None else self._deadline
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A process started now does not run the main script again, which may have no `if __name__ == "__main__"`.
-
-    What a worker needs of it is sent by cloudpickle.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _cause(process: Process) -> str:

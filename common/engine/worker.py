@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import pickle
-import signal
 import sys
 import time
 import traceback
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.process import die_with
+from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.turns import on_wait
 from common.experiment import Experiment, Objective
@@ -98,9 +97,7 @@ class _Wire(logging.Handler):
 
 def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     """Entry point of the process."""
-    die_with(setup.parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
+    begin_helper(setup.parent)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     wire = _Wire(pipe)

@@ -16,7 +16,8 @@ from kernel_svm.multiclass import Solutions
 from kernel_svm.path import solve_path
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
-from kernel_svm.sources import FINE, DoubleSource, KernelSource, RbfSource, fine_distances
+from kernel_svm.sources import FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
+from kernel_svm.thresholds import refined
 
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
 
@@ -142,7 +143,8 @@ class Data:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
-        return RbfSource(self.samples, function.gamma, self._distances)
+        double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
+        return RbfSource(self.samples, function.gamma, self._distances, double=double)
 
 
 def solve(
@@ -171,13 +173,19 @@ def solve(
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
         for training in trainings
     ]
+    double = source.double if isinstance(source, RbfSource) else None
     for machine, matrix, rows, sign in pairs(samples, source):
-        for number, (weights, solved) in enumerate(zip(bounds, result, strict=True)):
-            here = weights[rows]
-            signs = sign * (here > 0)
-            if not ((signs > 0).any() and (signs < 0).any()):
-                continue
-            path = solve_path(matrix, signs, penalties, tolerance, limit, here)
+        ready = [
+            (solved, weights[rows], sign * (weights[rows] > 0)) for weights, solved in zip(bounds, result, strict=True)
+        ]
+        numbers = [n for n, (_, _, signs) in enumerate(ready) if (signs > 0).any() and (signs < 0).any()]
+        paths = [solve_path(matrix, ready[n][2], penalties, tolerance, limit, ready[n][1]) for n in numbers]
+        if double is not None and numbers:
+            paths = refined(
+                double, rows, paths, [ready[n][2] for n in numbers], [ready[n][1] for n in numbers], penalties
+            )
+        for number, path in zip(numbers, paths, strict=True):
+            solved, here, signs = ready[number]
             solved.solutions.add(machine, path, rows[path.columns], source.shift(rows[path.columns]))
             if seeds is not None:
                 position = np.full(samples.width, len(samples.place))

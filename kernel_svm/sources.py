@@ -20,6 +20,7 @@ from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
+FAR = 8.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
 
 
 class KernelSource(Protocol):
@@ -38,13 +39,19 @@ class KernelSource(Protocol):
 class RbfSource:
     """K - 1 of the RBF kernel in float32.
 
-    distances, kernel: squared distances and K - 1 of all samples, if they are kept.
+    distances, kernel: squared distances and K - 1 of all samples, if they are kept. double: where samples are far from
+    each other, it computes decision values: between classes of equal size, values of K like 1e-20 decide.
     """
 
     def __init__(
-        self, samples: Samples, gamma: float, distances: np.ndarray | None = None, kernel: np.ndarray | None = None
+        self,
+        samples: Samples,
+        gamma: float,
+        distances: np.ndarray | None = None,
+        kernel: np.ndarray | None = None,
+        double: DoubleSource | None = None,
     ) -> None:
-        self.samples, self.gamma, self.distances, self.kernel = samples, gamma, distances, kernel
+        self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
 
     def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         kernel_minus_one(self.samples, self.gamma, self.distances, out, rows, columns)
@@ -64,7 +71,12 @@ class RbfSource:
             expm1_scaled(panels.reshape(len(panels), -1), self.gamma, panels.reshape(len(panels), -1))
             return panels
 
-        return decisions(solved, len(rows), block)
+        return self.double.decisions(solved, rows) if self.double else decisions(solved, len(rows), block)
+
+
+def far(samples: Samples, gamma: float) -> bool:
+    """Whether K - 1 of typical samples is -1 in float32, or nearly so."""
+    return bool(2 * gamma * float(samples.sq_norms.sum()) > FAR * len(samples.place))
 
 
 def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from kernel_svm.kernel import Samples, prepare, sq_lengths
 from kernel_svm.multiclass import choose_class, machines_of
 from kernel_svm.platt import coupled
 from kernel_svm.solved import Data, Solved, TrainingSet, solve
-from kernel_svm.sources import CHUNK, FINE, kernel_between, product
+from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
 from kernel_svm.warm import warm_up
 
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
@@ -163,7 +163,8 @@ class SVC(sklearn.svm.SVC):
         if not self._vectors:
             labels = np.repeat(np.arange(len(self.classes_)), self._n_support)
             vectors = prepare(self.support_vectors_, labels)
-            self._vectors.append(vectors if function.gamma * vectors.sq_norms.max() <= FINE else None)
+            fine = function.gamma * vectors.sq_norms.max() <= FINE and not far(vectors, function.gamma)
+            self._vectors.append(vectors if fine else None)
         return self._vectors[0]
 
     def _decision_function(self, X: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sklearn.svm
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -116,3 +116,42 @@ def test_fits_that_were_given_up_say_so():
         f.candidate: f.model.fit_status_ for f in fit_grid(SVC(gamma=1e-3), [{"max_iter": 3}, {}], x, y, splits)
     }
     assert given_up == {0: 1, 1: 0}
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
+def test_labels_differ_from_scikit_learns_only_where_the_tolerance_decides(load):
+    """A tight solution judges: where a label differs, one of its decision values is within the tolerance of zero."""
+    x, y = load(return_X_y=True)
+    x, y = StandardScaler().fit_transform(x)[:300], y[:300]
+    splits = list(StratifiedKFold(3).split(x, y))
+    candidates = [{"C": C, "gamma": gamma} for C in np.logspace(-2, 4, 4) for gamma in np.logspace(-4, 1, 6)]
+    differ = 0
+    for fitted in fit_grid(sklearn.svm.SVC(), candidates, x, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(**candidates[fitted.candidate]).fit(x[train], y[train])
+        other = validation[fitted.model.predict(fitted.x_validation) != theirs.predict(x[validation])]
+        if len(other):
+            differ += 1
+            tight = clone(theirs).set_params(tol=1e-7, decision_function_shape="ovo").fit(x[train], y[train])
+            decisions = np.abs(tight.decision_function(x[other]).reshape(len(other), -1)).min(axis=1)
+            assert (decisions < 1e-3).all(), (candidates[fitted.candidate], fitted.split, decisions)
+    assert differ <= 0.05 * len(candidates) * len(splits)
+
+
+def test_classes_of_equal_size_that_are_far_apart():
+    """Thresholds and decision values are as small as the kernel's values, and decide nevertheless."""
+    x, y = load_digits(return_X_y=True)
+    x = StandardScaler().fit_transform(x)
+    some = np.concatenate([np.flatnonzero(y == c)[:60] for c in range(4)])
+    x, y = x[some], y[some]
+    splits = list(StratifiedKFold(3).split(x, y))
+    candidates = [{"C": C, "gamma": gamma} for C in (0.01, 1.0, 100.0) for gamma in (10.0, 30.0)]
+    for fitted in fit_grid(sklearn.svm.SVC(), candidates, x, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(**candidates[fitted.candidate]).fit(x[train], y[train])
+        expected = theirs.predict(x[validation])
+        alone = SVC(**candidates[fitted.candidate]).fit(x[train], y[train])
+        whole, other = fitted.model.predict(fitted.x_validation), fitted.model.predict(x[validation])
+        for found in (whole, other, alone.predict(x[validation])):
+            # Without thresholds in double, half of them differ in some fits.
+            assert np.mean(found == expected) > 0.9, (candidates[fitted.candidate], fitted.split)

@@ -16,9 +16,10 @@ TRIPLE = "aarch64-unknown-linux-gnu"
 
 
 def run_everything() -> None:
-    """A step of the search, and the data-parallel operations."""
+    """A step of the search of networks, the data-parallel operations, a fit of an SVM and its predictions."""
     import torch
 
+    from kernel_svm import SVC
     from mnist_nn import net
     from mnist_nn.parallel.cpu import sgd
     from mnist_nn.parallel.cpu.linear import linear
@@ -36,6 +37,8 @@ def run_everything() -> None:
     vector = np.ones(5, np.float32)
     sgd._update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.5)))
     sgd._fence()
+    images = np.random.default_rng(0).normal(size=(60, 5))
+    SVC(C=1.0, gamma=0.1).fit(images, np.arange(60) % 3).predict(images)
 
 
 def compiled_functions() -> dict[str, list[str]]:
@@ -44,7 +47,7 @@ def compiled_functions() -> dict[str, list[str]]:
 
     found = {}
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in ("jit", "mnist_nn"):
+        if name.split(".")[0] in ("jit", "kernel_svm", "mnist_nn"):
             for value in vars(module).values():
                 if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.overloads:
                     found[f"{name}.{value.py_func.__name__}"] = list(value.inspect_llvm().values())

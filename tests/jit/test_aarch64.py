@@ -1,4 +1,4 @@
-"""What numba and our own LLVM code emit for networks can be compiled for Grace and Graviton nodes too."""
+"""What numba and our own LLVM code emit can be compiled for Grace and Graviton nodes too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers import ROOT
 
 
 @pytest.mark.slow
-def test_the_functions_for_networks_can_be_compiled_for_aarch64(tmp_path: Path) -> None:
+def test_what_is_compiled_can_be_compiled_for_aarch64(tmp_path: Path) -> None:
     """Into an empty cache, since numba shows no code that it has read from one."""
     processors = ("cortex-a72", "neoverse-v1")
     done = subprocess.run(
@@ -25,4 +25,4 @@ def test_the_functions_for_networks_can_be_compiled_for_aarch64(tmp_path: Path) 
     assert [line.split(":")[0] for line in lines] == list(processors)
     for line in lines:
         functions, n_bytes, fused = map(int, re.findall(r" (\d+)", line))
-        assert functions >= 6 and n_bytes > 50_000 and fused > 50, line
+        assert functions >= 24 and n_bytes > 300_000 and fused > 500, line

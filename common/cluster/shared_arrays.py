@@ -81,7 +81,7 @@ class SharedArrays:
         if needed > (free := free_memory()):
             raise UsageError(
                 f"the data needs {needed >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
-                f"scheduler for more, or give a smaller --train-size"
+                f"scheduler for more, or take less data"
             )
         return cls(_with_memory(specs))
 

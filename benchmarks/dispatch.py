@@ -34,7 +34,7 @@ from common.engine.messages import Returned, Run
 from common.engine.node import RunOptions, run
 from common.engine.queue import Costs
 from common.engine.study import Study
-from common.experiment import Experiment, one_round, per_trial
+from common.experiment import Experiment, WorkerContext, one_round, per_trial
 from common.settings import setting
 from common.storage.journal import Journal
 from common.trial import Place, Result, Search, Trial
@@ -52,7 +52,7 @@ class Empty(Experiment):
     def searches(self) -> list[Search]:
         return [one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))]
 
-    def objective(self, device: str, data: Any) -> Any:
+    def objective(self, worker: WorkerContext) -> Any:
         return per_trial(lambda trial: {"y": nothing(int(trial.params["x"]))})
 
 

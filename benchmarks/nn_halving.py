@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.machine import circumstances, publish, table
 from common import evaluate
-from common.experiment import Objective
+from common.experiment import Objective, WorkerContext
 from common.trial import Outcome
 from mnist_nn import training
 from mnist_nn.experiment import Bagging
@@ -72,7 +72,7 @@ def main() -> None:
         max_conv_layer=options.channels,
         max_hidden_layer=options.units,
     )
-    objective = full.objective("cpu", full.data())
+    objective = full.objective(WorkerContext("cpu", full.data()))
     reference = run(full, objective, [])
     best = chosen(reference)
     epochs, moved = work(full, reference)

@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
 from common import evaluate
+from common.experiment import WorkerContext
 from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
@@ -66,7 +67,7 @@ def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
 def run(experiment: Bagging, n_sample: int | None) -> list[Timed]:
     """The whole search, batch by batch; every n-th trial by the reference way too."""
     data = experiment.data()
-    objective = experiment.objective("cpu", data)
+    objective = experiment.objective(WorkerContext("cpu", data))
     n_trials = experiment.n_trials()
     assert n_trials is not None
     every = 1 if n_sample is None else max(1, n_trials // n_sample)

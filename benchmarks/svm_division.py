@@ -28,6 +28,7 @@ from common.engine.coordinator import Coordinator
 from common.engine.messages import Returned, Run
 from common.engine.queue import Costs
 from common.engine.study import Study
+from common.experiment import WorkerContext
 from common.trial import Batch, Outcome, Place, Result, Search, Trial
 from mnist_svm.experiment import KERNEL_PART, SvmGrid
 
@@ -120,7 +121,7 @@ def measure(images: int, n_tuning: int, data: Path | None, repeats: int) -> str:
     """CPU time of one gamma with all its folds, whole and fold by fold, in pairs."""
     options: dict[str, Any] = {"data_folder": data} if data else {"dataset": "digits"}
     grid = SvmGrid(n_tuning, train_size=images, solver="shared", **options)
-    objective = grid.objective("cpu", grid.data())
+    objective = grid.objective(WorkerContext("cpu", grid.data()))
     (search,) = grid.searches()
     batches = list(next(search))
     list(objective(batches[0][:1]))  # compiles

@@ -11,7 +11,7 @@
         def searches(self):
             yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
 
-        def objective(self, device, data):
+        def objective(self, worker):
             return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
 
     outcomes = run_study(Parabola(10))          # python, mpirun or srun: every rank gets them
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from common.cli import run
     from common.engine.node import RunOptions
     from common.errors import UsageError
-    from common.experiment import Experiment, one_round, per_trial
+    from common.experiment import Experiment, WorkerContext, one_round, per_trial
     from common.settings import setting
     from common.studies import StudyError, evaluate, run_study
-    from common.trial import Batch, NoRoom, Outcome, Result, Search, Trial, seed_of
+    from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Search, Trial, seed_of
 
 __all__ = [
     "Batch",
+    "Evaluation",
     "Experiment",
     "NoRoom",
     "Outcome",
@@ -47,6 +48,7 @@ __all__ = [
     "StudyError",
     "Trial",
     "UsageError",
+    "WorkerContext",
     "evaluate",
     "one_round",
     "per_trial",
@@ -60,10 +62,10 @@ _HOME = {
     "common.cli": ("run",),
     "common.engine.node": ("RunOptions",),
     "common.errors": ("UsageError",),
-    "common.experiment": ("Experiment", "one_round", "per_trial"),
+    "common.experiment": ("Experiment", "WorkerContext", "one_round", "per_trial"),
     "common.settings": ("setting",),
     "common.studies": ("StudyError", "evaluate", "run_study"),
-    "common.trial": ("Batch", "NoRoom", "Outcome", "Result", "Search", "Trial", "seed_of"),
+    "common.trial": ("Batch", "Evaluation", "NoRoom", "Outcome", "Result", "Search", "Trial", "seed_of"),
 }
 
 

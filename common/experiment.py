@@ -7,7 +7,7 @@ class Quadratic(Experiment):
     def searches(self):
         yield one_round([Trial(f"x{i}", {"x": i}) for i in range(self.n)])
 
-    def objective(self, device, data):
+    def objective(self, worker):
         return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
 
 if __name__ == "__main__":
@@ -24,13 +24,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from common.cluster.shared_arrays import SharedArrays, Spec
+from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.storage.provenance import digest
 from common.storage.table import write_trials
-from common.trial import Batch, NoRoom, Outcome, Result, Search, Trial
+from common.trial import Batch, Evaluation, NoRoom, Outcome, Search, Trial
 
 Data = Mapping[str, np.ndarray]
-Objective = Callable[[Batch], Iterator[Result | NoRoom]]
+Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,25 @@ class DoctorChecks:
     libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     self_checks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """The worker that an objective is built in.
+
+    Attributes:
+        device: "cpu", or "cuda" for the one GPU that this process can see.
+        data: read-only views of the arrays that `Experiment.data` returned.
+        buffers: arrays of `Experiment.shared_buffers`, as many as the node had room for, writeable. Workers must
+            synchronise access themselves (record locks on `buffers.descriptor(name)`) and tolerate another worker
+            being killed at any moment.
+        n_workers: workers of this node, which share the buffers.
+    """
+
+    device: str = "cpu"
+    data: Data = field(default_factory=dict)
+    buffers: SharedArrays = NOTHING
+    n_workers: int = 1
 
 
 class Experiment(ABC):
@@ -76,32 +95,31 @@ class Experiment(ABC):
         """The searches of the study. They advance independently of each other, on rank 0."""
 
     @abstractmethod
-    def objective(self, device: str, data: Data) -> Objective:
-        """What evaluates batches. Called once in each worker; heavy imports belong here.
+    def objective(self, worker: WorkerContext) -> Objective:
+        """The function that evaluates batches. Called once in each worker; heavy imports belong here.
 
-        device: "cpu", or "cuda" for the one GPU that this process can see.
-        data: read-only views of what `data()` returned.
+        Args:
+            worker: its device, the data, and buffers shared with other workers.
 
-        A trial that failed is a Result with an `error`: it is tried once more, elsewhere if there is another slot,
-        then recorded as failed. An exception does the same, at the price of the worker. A trial that this slot has no
-        room for is a `NoRoom`: where it fits no other slot either, it is left open.
+        Returns:
+            A function of a batch that yields an `Evaluation` of each trial. One with an `error` is tried once more,
+            elsewhere if there is another slot, then recorded as failed. An exception does the same, at the price of
+            the worker. A trial that this slot has no room for is a `NoRoom`: where it fits no other slot either, it is
+            left open.
         """
 
-    def scratch(self, device: str, data: Data, workers: int) -> Mapping[str, Spec]:
-        """Arrays that the workers of one node shall share and fill themselves, the most important first.
+    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
+        """Arrays that the workers of one node share and fill themselves, the most important first.
 
-        As many of them as the node has room for are allocated, all zero. A worker finds them in `sharing_objective`.
-        workers: how many there are on this node. Called on every rank; must not import heavy libraries.
+        As many of them as the node has room for are allocated, all zero; `WorkerContext.buffers` has them. Called on
+        every rank; must not import heavy libraries.
+
+        Args:
+            device: "cpu" or "cuda".
+            data: the arrays that `data()` returned.
+            n_workers: workers of this node.
         """
         return {}
-
-    def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
-        """What a worker evaluates batches with, for an experiment with `scratch`; the others have `objective`.
-
-        scratch: what was allocated of it, writeable. Its users take care of each other (record locks on
-        `scratch.descriptor`), and of deaths: a worker may be killed anywhere.
-        """
-        return self.objective(device, data)
 
     def cost(self, trial: Trial) -> float:
         """How long this trial may take compared with others: costly batches are handed out first."""
@@ -150,13 +168,13 @@ class Experiment(ABC):
         write_trials(folder / "trials.csv", outcomes)
 
 
-def per_trial(function: Callable[[Trial], Mapping[str, float] | Result | NoRoom]) -> Objective:
-    """An objective from a function of one trial, which returns its values, or a whole Result, or NoRoom."""
+def per_trial(function: Callable[[Trial], Mapping[str, float] | Evaluation | NoRoom]) -> Objective:
+    """An objective from a function of one trial, which returns its values, or a whole Evaluation, or NoRoom."""
 
-    def objective(batch: Batch) -> Iterator[Result | NoRoom]:
+    def objective(batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
             returned = function(trial)
-            yield returned if isinstance(returned, Result | NoRoom) else Result(trial.key, dict(returned))
+            yield returned if isinstance(returned, Evaluation | NoRoom) else Evaluation(trial.key, dict(returned))
 
     return objective
 

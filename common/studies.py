@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 
 from common.cluster.launch import connect, launched
-from common.cluster.shared_arrays import NOTHING
 from common.cluster.transport import Transport
 from common.engine import node
 from common.engine.node import Ended, RunOptions
@@ -24,7 +23,7 @@ from common.engine.progress import start_logging
 from common.engine.study import Study
 from common.engine.worker import evaluated
 from common.errors import Exit, UsageError
-from common.experiment import Experiment, Objective
+from common.experiment import Experiment, Objective, WorkerContext
 from common.trial import NoRoom, Outcome, Result
 
 
@@ -111,7 +110,7 @@ def evaluate(
         UsageError: for a trial that this process has no room for.
     """
     if objective is None:
-        objective = experiment.sharing_objective(device, experiment.data(), NOTHING)
+        objective = experiment.objective(WorkerContext(device, experiment.data()))
     known = list(known)
     trials = {trial.key: trial for trial, _ in known}
     study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})

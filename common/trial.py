@@ -1,6 +1,7 @@
-"""The five nouns of a search: trial, result, outcome, batch, search.
+"""The nouns of a search: trial, evaluation, result, outcome, batch, search.
 
-A *trial* is one point to evaluate. A *result* is what became of it; an *outcome* is both. A *batch* is a tuple of
+A *trial* is one point to evaluate. An *evaluation* is what an objective says of it, a *result* is that with what the
+engine knows of it, an *outcome* is trial and result. A *batch* is a tuple of
 trials that one worker evaluates together because they share work. A *search* is a generator that yields
 rounds of batches and is sent the results of each round, in the order it asked. What it returns is its conclusion.
 """
@@ -52,22 +53,19 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What became of one trial. An objective says values, arrays and error; the engine adds the others.
+class Evaluation:
+    """What an objective says of one trial.
 
-    values: named scalars; infinity is a value (a diverged fit), NaN is a failure.
-    arrays: named arrays; once journaled they are read from disk when looked at.
-    seconds: wall time of this trial in its worker; of a batch, the time since the result before.
-    attempt: 1, or 2 when the first attempt failed.
-    error: None, or why the trial failed; then `values` is empty.
+    Attributes:
+        key: of the trial.
+        values: named scalars; infinity is a value (a diverged fit), NaN is a failure.
+        arrays: named arrays; once journaled they are read from disk when looked at.
+        error: None, or why the trial failed; then `values` is empty.
     """
 
     key: str
     values: Mapping[str, float] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    seconds: float = 0.0
-    place: Place = Place()
-    attempt: int = 1
     error: str | None = None
 
     @property
@@ -77,6 +75,21 @@ class Result:
     def value(self, name: str) -> float:
         """The value of that name; NaN when the trial failed, so that it can never win a comparison."""
         return float("nan") if self.failed else self.values[name]
+
+
+@dataclass(frozen=True)
+class Result(Evaluation):
+    """An evaluation with what the engine records of it.
+
+    Attributes:
+        seconds: wall time of this trial in its worker; of a batch, the time since the result before.
+        place: where it was evaluated.
+        attempt: 1, or 2 when the first attempt failed.
+    """
+
+    seconds: float = field(default=0.0, kw_only=True)
+    place: Place = field(default=Place(), kw_only=True)
+    attempt: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from common import statistics
-from common.experiment import Data, DoctorChecks, Objective
+from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import N_CLASSES, DatasetSettings, ImageSettings
 from common.settings import setting
 from common.storage.files import written_whole
@@ -156,7 +156,7 @@ class Bagging(ImageSettings):
         """Of the network of these parameters."""
         return weights_of(params, self.image_shape, N_CLASSES)
 
-    def objective(self, device: str, data: Data) -> Objective:
+    def objective(self, worker: WorkerContext) -> Objective:
         from mnist_nn.objective import BaggingObjective, TrainingOptions
 
         options = TrainingOptions(
@@ -169,7 +169,7 @@ class Bagging(ImageSettings):
             max_pixel=self.max_pixel,
             save_models=self.save_models,
         )
-        return BaggingObjective(options, device, data)
+        return BaggingObjective(options, worker.device, worker.data)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.

@@ -14,7 +14,7 @@ import torch
 
 from common.experiment import Data
 from common.images import N_CLASSES
-from common.trial import Batch, NoRoom, Result, Trial, seed_of
+from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
@@ -66,7 +66,7 @@ class BaggingObjective:
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = admission(self.device)
 
-    def __call__(self, batch: Batch) -> Iterator[Result | NoRoom]:
+    def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         groups: dict[Any, list[Trial]] = {}
         for trial in batch:
             same = (trial.params["bootstrap"], trial.params["tuning"], self._epochs(trial))
@@ -76,7 +76,7 @@ class BaggingObjective:
             with self._memory.admitted(needed) as there:
                 yield from self._evaluated(group) if there is None else _refused(group, needed, there)
 
-    def _evaluated(self, group: list[Trial]) -> Iterator[Result]:
+    def _evaluated(self, group: list[Trial]) -> Iterator[Evaluation]:
         """Trials that are trained together, or a single one."""
         first = group[0]
         images, labels, folds = self._sample(int(first.params["bootstrap"]))
@@ -93,9 +93,9 @@ class BaggingObjective:
             if not trained.diverged:
                 loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out], white=self._white)
             values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
-            yield Result(trial.key, {**values, **self._way(trained)})
+            yield Evaluation(trial.key, {**values, **self._way(trained)})
 
-    def _refit(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> Result:
+    def _refit(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
         test, extra, train = (
             self._probabilities(trained, each) for each in (self.data["test_images"], self.data["extra_images"], images)
@@ -103,12 +103,12 @@ class BaggingObjective:
         values = {"train_error": math.inf, "test_error": math.inf, "epochs": float(trained.epochs)}
         values.update(self._way(trained))
         if trained.diverged or not all(bool(each.isfinite().all()) for each in (test, extra, train)):
-            return Result(trial.key, values)
+            return Evaluation(trial.key, values)
         values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.data["test_labels"])
         arrays = {"probabilities": test.cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
         if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
-        return Result(trial.key, values, arrays)
+        return Evaluation(trial.key, values, arrays)
 
     def _way(self, trained: training.Trained) -> dict[str, float]:
         """On a GPU, where nodes may trust different ways, the one that was taken."""

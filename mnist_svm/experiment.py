@@ -17,10 +17,10 @@ import numpy as np
 
 from common import statistics
 from common.cluster import probe
-from common.cluster.devices import Device, free_memory, workers_here
-from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
+from common.cluster.devices import Device, free_memory
+from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
-from common.experiment import Data, DoctorChecks, Objective
+from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import DatasetSettings, ImageSettings, fold_slices
 from common.settings import setting
 from common.storage.files import written_whole
@@ -144,31 +144,28 @@ class SvmGrid(ImageSettings):
             yield [(Trial(REFIT, {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}),)]
         return errors
 
-    def scratch(self, device: str, data: Data, workers: int) -> dict[str, Spec]:
-        """What the shared solver's workers can share: one-vs-rest, a kernel matrix for each; squared distances."""
-        if device != "cpu" or self.solver not in ("auto", "shared") or workers == 1:
+    def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
+        """For the workers of the shared solver: with one-vs-rest a kernel matrix for each; squared distances."""
+        if device != "cpu" or self.solver not in ("auto", "shared") or n_workers == 1:
             return {}
         _, sizes = np.unique(data["train_labels"], return_counts=True)
         return {
             name: Spec((n_bytes,), "|u1")
-            for name, n_bytes in buffer_sizes(sizes, workers if self.multiclass == "ovr" else 0).items()
+            for name, n_bytes in buffer_sizes(sizes, n_workers if self.multiclass == "ovr" else 0).items()
         }
 
-    def objective(self, device: str, data: Data) -> Objective:
-        return self.sharing_objective(device, data, NOTHING)
-
-    def sharing_objective(self, device: str, data: Data, scratch: SharedArrays) -> Objective:
+    def objective(self, worker: WorkerContext) -> Objective:
         from mnist_svm.objective import SvmObjective
         from mnist_svm.problem import Dataset
         from mnist_svm.solvers import make_solver, name_here
 
-        memory = 0.6 * free_memory() / workers_here() if self.memory is None else self.memory * 1e9
-        name = name_here(self.solver, device)
+        memory = 0.6 * free_memory() / worker.n_workers if self.memory is None else self.memory * 1e9
+        name = name_here(self.solver, worker.device)
         # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
-        n_points = self.n_tuning * (1 if self._is_divided(workers_here()) else self.folds)
-        solver = make_solver(name, device, self.multiclass, int(memory), n_points, scratch, workers_here())
-        on_gpu = device == "cuda" and name not in ("shared-on-cpu", "sklearn")
-        return SvmObjective(Dataset.of(data, self.folds, self.max_pixel), solver, on_gpu)
+        n_points = self.n_tuning * (1 if self._is_divided(worker.n_workers) else self.folds)
+        solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
+        on_gpu = worker.device == "cuda" and name not in ("shared-on-cpu", "sklearn")
+        return SvmObjective(Dataset.of(worker.data, self.folds, self.max_pixel), solver, on_gpu)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds).

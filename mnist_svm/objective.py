@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from common.trial import Batch, NoRoom, Result, Trial
+from common.trial import Batch, Evaluation, NoRoom, Trial
 from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, Solver, solved
 
 
@@ -26,7 +26,7 @@ class SvmObjective:
         self.solver = solver
         self.on_gpu = on_gpu
 
-    def __call__(self, batch: Batch) -> Iterator[Result | NoRoom]:
+    def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
         fits = solved(self.solver, self.dataset, rows)
         for number, trial in enumerate(batch):
@@ -37,7 +37,7 @@ class SvmObjective:
                 return
             yield self._result(trial, fit)
 
-    def _result(self, trial: Trial, fit: Fit) -> Result:
+    def _result(self, trial: Trial, fit: Fit) -> Evaluation:
         dataset, fold = self.dataset, _point(trial).fold
         counts = {"n_support": float(fit.n_support)}
         if fit.converged is not None:
@@ -47,9 +47,9 @@ class SvmObjective:
         if fold is None:
             error = float(np.mean(fit.predictions != dataset.test_labels))
             arrays = {"predictions": fit.predictions.astype(np.uint8)}
-            return Result(trial.key, {"test_error": error, **counts}, arrays)
+            return Evaluation(trial.key, {"test_error": error, **counts}, arrays)
         error = float(np.mean(fit.predictions != dataset.labels[dataset.folds[fold]]))
-        return Result(trial.key, {"error": error, **counts})
+        return Evaluation(trial.key, {"error": error, **counts})
 
 
 def _gamma(trial: Trial) -> float:

@@ -103,7 +103,7 @@ def listeners(pid: int) -> list[str]:
 def outcome(number: int, **changes: object) -> tuple[Trial, Result]:
     """A trial with its result, made up from a number."""
     trial = Trial(f"a/{number}", {"x": number, "rate": 0.1 * number, "name": "sgd"})
-    result = Result(trial.key, {"loss": number / 3}, {}, 0.25, Place("host", 1, 2, "cpu"), 1)
+    result = Result(trial.key, {"loss": number / 3}, seconds=0.25, place=Place("host", 1, 2, "cpu"))
     return trial, Result(**{**result.__dict__, **changes})
 
 

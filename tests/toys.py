@@ -28,9 +28,9 @@ import numpy as np
 from common.cli import run
 from common.cluster.devices import workers_here
 from common.cluster.turns import tell_waiting
-from common.experiment import Experiment
+from common.experiment import Experiment, WorkerContext
 from common.settings import setting
-from common.trial import Batch, NoRoom, Result, Search, Trial, seed_of
+from common.trial import Batch, Evaluation, NoRoom, Search, Trial, seed_of
 
 
 def sigkill() -> None:
@@ -137,13 +137,13 @@ class Toy(Experiment):
             assert [result.key for result in results] == [trial.key for trial in trials]
             offset = int(np.nansum([result.value("square") for result in results])) % 1000
 
-    def objective(self, device: str, data: Any) -> Any:
+    def objective(self, worker: WorkerContext) -> Any:
         here = self.fault == "cannot_build_here" and (self.marks or Path()).joinpath(socket.gethostname()).exists()
         if here or self.fault == "cannot_build":
             raise ImportError("no module named warp_drive")
-        total = float(data["numbers"].sum()) if self.data_size else 0.0
+        total = float(worker.data["numbers"].sum()) if self.data_size else 0.0
 
-        def objective(batch: Batch) -> Iterator[Result | NoRoom]:
+        def objective(batch: Batch) -> Iterator[Evaluation | NoRoom]:
             for trial in batch:
                 time.sleep(self.seconds)
                 result = self._result(trial, total)
@@ -152,7 +152,7 @@ class Toy(Experiment):
 
         return objective
 
-    def _result(self, trial: Trial, total: float) -> Result | NoRoom | None:
+    def _result(self, trial: Trial, total: float) -> Evaluation | NoRoom | None:
         x = float(trial.params["x"])
         values = {"square": x * x + float(trial.params["offset"]) + total}
         rng = np.random.default_rng(seed_of(self.seed, trial.key))
@@ -183,7 +183,7 @@ class Toy(Experiment):
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
                 if fault == "dies_sending":  # which takes longer than that
                     arrays["much"] = np.zeros(50_000_000)
-        return Result(key, values, arrays)
+        return Evaluation(key, values, arrays)
 
     def _strikes(self, key: str) -> bool:
         """Whether it happens this time: always, or where marks are kept the first time only."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from common.cluster.shared_arrays import NOTHING
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from common.engine.worker import evaluated
-from common.experiment import Data, Experiment, Objective
+from common.experiment import Data, Experiment, Objective, WorkerContext
 
 
 class AgentHere:
@@ -26,7 +25,7 @@ class AgentHere:
         match message:
             case Run(slot, batch):
                 if self._objective is None:
-                    self._objective = self._experiment.sharing_objective("cpu", self._data, NOTHING)
+                    self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
                 for result in evaluated(self._objective, batch):
                     self._tell(Returned(slot, (result,), 0))
                 self._tell(Returned(slot, (), 1))

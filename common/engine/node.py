@@ -161,11 +161,11 @@ def run(
                 array[...] = data[array_name]
             transport.broadcast_array(array)
 
-        wanted = experiment.scratch(devices[0].kind, shared.arrays, len(devices))
-        scratch = stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
-        if len(scratch.specs) < len(wanted):
+        wanted = experiment.shared_buffers(devices[0].kind, shared.arrays, len(devices))
+        buffers = stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
+        if len(buffers.specs) < len(wanted):
             log.info(
-                "%s: room to share %d of %d scratch arrays of %d MiB", host, len(scratch.specs), len(wanted),
+                "%s: room for %d of %d shared buffers of %d MiB", host, len(buffers.specs), len(wanted),
                 sum(spec.nbytes for spec in wanted.values()) >> 20,
             )  # fmt: skip
 
@@ -178,7 +178,7 @@ def run(
         else:
             agent = Agent(
                 tell,
-                Setup(packed, shared.specs, "", os.getpid(), scratch.specs),
+                Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
                 devices,
                 places,
                 threads=options.threads,

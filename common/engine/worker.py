@@ -2,7 +2,7 @@
 
     agent -> worker    batch                or None: end
     worker -> agent    Built()              the objective stands
-                       Result, NoRoom       one trial, as soon as it is known
+                       Result, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt
                        Done()               that was the last of the batch
                        Logged(level, text)  a line of its log
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
+from common.cluster.devices import workers_here
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.turns import on_wait
-from common.experiment import Experiment, Objective
-from common.trial import Batch, NoRoom, Result
+from common.experiment import Experiment, Objective, WorkerContext
+from common.trial import Batch, Evaluation, NoRoom, Result
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Setup:
     data: Mapping[str, Spec]
     device: str  # "cpu" or "cuda"
     parent: int  # process id of the rank
-    scratch: Mapping[str, Spec]
+    buffers: Mapping[str, Spec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,9 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     on_wait(lambda waits: wire.send(WaitsForMemory(waits)))
     try:
         shared = SharedArrays.attach(setup.data)
-        scratch = SharedArrays.attach(setup.scratch, writeable=True)
+        buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
-        objective = experiment.sharing_objective(setup.device, shared.arrays, scratch)
+        objective = experiment.objective(WorkerContext(setup.device, shared.arrays, buffers, workers_here()))
         wire.send(Built())
         while (batch := pipe.recv()) is not None:
             for result in evaluated(objective, batch):
@@ -123,32 +124,32 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
 
 
 def evaluated(objective: Objective, batch: Batch) -> Iterator[Result | NoRoom]:
-    """What the objective says of a batch, checked to be one answer for each trial, in plain types and timed.
+    """The results of a batch: each evaluation of the objective, checked, in plain types and timed.
 
     A value that is NaN makes the result a failed one.
     """
     open_keys = {trial.key for trial in batch}
     start = time.perf_counter()
-    for result in objective(batch):
-        if result.key not in open_keys:
-            raise ValueError(f"the objective returned {result.key!r}, which is not an open trial of its batch")
-        open_keys.remove(result.key)
-        if isinstance(result, NoRoom):
-            yield result
+    for answer in objective(batch):
+        if answer.key not in open_keys:
+            raise ValueError(f"the objective returned {answer.key!r}, which is not an open trial of its batch")
+        open_keys.remove(answer.key)
+        if isinstance(answer, NoRoom):
+            yield answer
         else:
-            yield _checked(result, time.perf_counter() - start)
+            yield _result(answer, time.perf_counter() - start)
         start = time.perf_counter()
     if open_keys:
         raise ValueError(f"the objective returned nothing for {sorted(open_keys)[0]!r}")
 
 
-def _checked(result: Result, seconds: float) -> Result:
-    values = {name: float(value) for name, value in result.values.items()}
-    error, nan = result.error, [name for name, value in values.items() if math.isnan(value)]
+def _result(evaluation: Evaluation, seconds: float) -> Result:
+    values = {name: float(value) for name, value in evaluation.values.items()}
+    error, nan = evaluation.error, [name for name, value in values.items() if math.isnan(value)]
     if nan and error is None:
         error = f"the objective returned NaN as {', '.join(nan)}"
-    arrays = {name: _plain(name, array) for name, array in result.arrays.items()}
-    return Result(result.key, {} if error else values, arrays, seconds=seconds, error=error)
+    arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
+    return Result(evaluation.key, {} if error else values, arrays, error, seconds=seconds)
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

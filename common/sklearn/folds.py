@@ -19,11 +19,11 @@ import sklearn
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 
-from common.experiment import Data, Experiment, Objective
+from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
 from common.sklearn.grids import groups_of, solved
 from common.sklearn.shared_steps import SharedSteps
-from common.trial import Batch, Outcome, Result, Search, Trial
+from common.trial import Batch, Evaluation, Outcome, Result, Search, Trial
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,8 @@ class Folds(Experiment):
         """The objective for this process, which has the tasks."""
         return Evaluator(list(self.tasks), self.search.accelerate, None)
 
-    def objective(self, device: str, data: Data) -> Objective:
+    def objective(self, worker: WorkerContext) -> Objective:
+        data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         tasks, accelerate, config = pickle.loads(data["tasks"].data, buffers=buffers)
         return Evaluator(tasks, accelerate, config)
@@ -141,7 +142,7 @@ class Evaluator:
         self._accelerate, self._config = accelerate, config
         self._steps = SharedSteps()
 
-    def __call__(self, batch: Batch) -> Iterator[Result]:
+    def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         with sklearn.config_context(**self._config) if self._config else nullcontext():
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._accelerate):
                 tasks = {key: self._tasks[key] for key in group.keys}
@@ -152,7 +153,7 @@ class Evaluator:
                     if self._config is None:
                         raise
                     for key in tasks:
-                        yield Result(key, error=traceback.format_exc())
+                        yield Evaluation(key, error=traceback.format_exc())
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):
@@ -171,7 +172,7 @@ class Evaluator:
         yield from self._one_by_one(tasks)  # what is left of them
 
 
-def encoded(key: str, what: Mapping[str, Any]) -> Result:
+def encoded(key: str, what: Mapping[str, Any]) -> Evaluation:
     """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
     values: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -184,7 +185,7 @@ def encoded(key: str, what: Mapping[str, Any]) -> Result:
             arrays[name] = np.array(str(value))
     if nan := [name for name, value in values.items() if np.isnan(value)]:
         arrays["nan"] = np.array(nan)
-    return Result(key, {name: value for name, value in values.items() if name not in nan}, arrays)
+    return Evaluation(key, {name: value for name, value in values.items() if name not in nan}, arrays)
 
 
 def decoded(result: Result) -> dict[str, Any]:

@@ -244,10 +244,10 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
             key,
             {name: float(value) for name, value in values.items()},
             arrays,
-            float(record["seconds"]),
-            place,
-            int(record["attempt"]),
             record["error"],
+            seconds=float(record["seconds"]),
+            place=place,
+            attempt=int(record["attempt"]),
         )
     elif "run" in record:
         history.runs.append(dict(record["run"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 
-from common.cluster.shared_arrays import NOTHING, SharedArrays
+from common.experiment import WorkerContext
 from mnist_svm.problem import Dataset, Fit, GridPoint, Solver
 
 
@@ -18,35 +18,28 @@ def name_here(name: str, device: str) -> str:
     return "shared" if name == "auto" else name
 
 
-def make_solver(
-    name: str,
-    device: str,
-    multiclass: str,
-    memory: int,
-    n_points: int,
-    scratch: SharedArrays = NOTHING,
-    sharers: int = 1,
-) -> Solver:
-    """The solver called "shared", "shared-on-cpu", "sklearn", "cuml", or "cuml-precomputed".
+def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: int, n_points: int) -> Solver:
+    """The solver of that name for this worker. `SvmGrid.check` says whether it can work there.
 
-    device: "cpu" or "cuda". multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
-    memory: bytes that this worker may use, which the shared-kernel solver keeps to. n_points: the most points of one
-    gamma that it will be asked for at once. scratch: matrices that it can
-    share with others, `sharers` processes in all.
-    `SvmGrid.check` says whether the solver can work there.
+    Args:
+        name: "shared", "shared-on-cpu", "sklearn", "cuml", or "cuml-precomputed".
+        worker: its device, and the buffers that workers of the node share.
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
+        memory: bytes that this worker may use, which the shared-kernel solver keeps to.
+        n_points: the most points of one gamma that it will be asked for at once.
     """
     if name == "cuml-precomputed":
         from mnist_svm.solvers.cuml import PrecomputedSolver
 
         return PrecomputedSolver(multiclass)
-    if name == "shared" and device == "cuda":
+    if name == "shared" and worker.device == "cuda":
         from mnist_svm.solvers.cuda import CudaSolver
 
         return CudaSolver(multiclass)
     if name in ("shared", "shared-on-cpu"):
         from mnist_svm.solvers.cpu import SharedSolver
 
-        return SharedSolver(multiclass, memory, n_points, scratch, sharers)
+        return SharedSolver(worker, multiclass, memory=memory, n_points=n_points)
     importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
     if name == "sklearn":
         from mnist_svm.solvers.peers import fit_sklearn as fit

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 import kernel_svm
-from common.cluster.shared_arrays import NOTHING, SharedArrays
+from common.experiment import WorkerContext
 from kernel_svm import Samples
 from kernel_svm.matrices import Matrices, keep
 from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, grids
@@ -17,19 +17,15 @@ class SharedSolver:
     """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows.
 
     Args:
+        worker: its buffers are matrices that the workers of the node share.
         multiclass: "ovo" or "ovr".
         memory: bytes that this process may use.
         n_points: the most points (folds times C) of one gamma that it will be asked for at once.
-        scratch: matrices that it can share with others.
-        sharers: how many processes share them.
     """
 
-    def __init__(
-        self, multiclass: str, memory: int, n_points: int, scratch: SharedArrays = NOTHING, sharers: int = 1
-    ) -> None:
+    def __init__(self, worker: WorkerContext, multiclass: str, *, memory: int, n_points: int) -> None:
         kernel_svm.warm_up()
-        self.multiclass, self.memory, self.n_points = multiclass, memory, n_points
-        self.scratch, self.sharers = scratch, sharers
+        self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[Samples, Matrices] | None = None
 
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
@@ -51,7 +47,9 @@ class SharedSolver:
         if self._kept is None:
             samples = kernel_svm.prepare(dataset.images, dataset.labels)
             try:
-                kept = keep(samples, self.multiclass, self.n_points, self.memory, self.scratch, self.sharers)
+                kept = keep(
+                    samples, self.multiclass, self.n_points, self.memory, self.worker.buffers, self.worker.n_workers
+                )
             except MemoryError as error:
                 raise LittleMemory(str(error)) from error
             self._kept = samples, kept

@@ -119,7 +119,7 @@ class Devices(Experiment):
     def searches(self):
         yield one_round(Trial(f"t{i}", {}) for i in range(24))
 
-    def objective(self, device, data):
+    def objective(self, worker):
         def objective(trial):
             time.sleep(0.5)
             return {"visible": int(os.environ["CUDA_VISIBLE_DEVICES"])}

@@ -153,7 +153,7 @@ class Counting(ImageSettings):
     def searches(self):  # type: ignore[no-untyped-def]
         return []
 
-    def objective(self, device, data):  # type: ignore[no-untyped-def]
+    def objective(self, worker):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 
 

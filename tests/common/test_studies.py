@@ -12,6 +12,7 @@ import pytest
 
 import common
 from common import Experiment, Outcome, RunOptions, Trial, UsageError, evaluate, one_round, per_trial, run_study
+from common.experiment import WorkerContext
 from tests.helpers import ROOT
 from tests.toys import Toy
 
@@ -19,7 +20,7 @@ SCRIPT = """
 import json, sys
 from dataclasses import dataclass
 import numpy as np
-from common import Experiment, Result, RunOptions, Trial, one_round, per_trial, run_study
+from common import Evaluation, Experiment, RunOptions, Trial, one_round, per_trial, run_study
 
 OFFSET = 3
 class Shape:
@@ -32,10 +33,10 @@ class Parabola(Experiment):
     twice: object = lambda x: 2 * x
     def searches(self):
         yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
-    def objective(self, device, data):
+    def objective(self, worker):
         def result(trial):
             x = trial.params["x"]
-            return Result(trial.key, {"loss": Shape().at(x), "twice": self.twice(x)}, {"xs": np.arange(x)})
+            return Evaluation(trial.key, {"loss": Shape().at(x), "twice": self.twice(x)}, {"xs": np.arange(x)})
         return per_trial(result)
 
 options = RunOptions(gpu="none", workers=int(sys.argv[1]), quiet=True)
@@ -94,7 +95,7 @@ class Listed(Experiment):
     def searches(self) -> Iterator[Any]:
         yield one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))
 
-    def objective(self, device: str, data: Any) -> Any:
+    def objective(self, worker: WorkerContext) -> Any:
         return per_trial(self.function)
 
 

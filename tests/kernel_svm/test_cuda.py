@@ -19,6 +19,7 @@ from sklearn.svm import SVC
 
 import kernel_svm as shared
 from common.errors import UsageError
+from common.experiment import WorkerContext
 from common.images import fold_slices, load, standardised
 from kernel_svm.cuda import Gpu, Loaded, fit, solve_gammas
 from kernel_svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE
@@ -376,7 +377,7 @@ def test_a_gpu_gives_cumls_errors(gpu: Gpu, peer_solver: str, mnist: Any) -> Non
     answers = []
     for solver in ("shared", peer_solver):
         try:
-            objective = replace(experiment, solver=solver).objective("cuda", experiment.data())
+            objective = replace(experiment, solver=solver).objective(WorkerContext("cuda", experiment.data()))
         except UsageError as error:
             pytest.skip(str(error))  # a cuML without precomputed kernels
         (search,) = experiment.searches()

@@ -162,13 +162,13 @@ def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
     experiment = SvmGrid(3, dataset="digits", train_size=203, multiclass="ovr")
     data = experiment.data()
     width = prepare(data["train_images"].reshape(203, -1), data["train_labels"]).width
-    specs = experiment.scratch("cpu", data, 3)
+    specs = experiment.shared_buffers("cpu", data, 3)
     assert list(specs) == ["kernel 0", "kernel 1", "kernel 2", "distances"]
     assert set(specs.values()) == {matrix_spec(width)}
-    assert list(replace(experiment, multiclass="ovo").scratch("cpu", data, 2)) == ["distances"]
-    assert not experiment.scratch("cpu", data, 1)
-    assert not experiment.scratch("cuda", data, 2)
-    assert not replace(experiment, solver="sklearn").scratch("cpu", data, 2)
+    assert list(replace(experiment, multiclass="ovo").shared_buffers("cpu", data, 2)) == ["distances"]
+    assert not experiment.shared_buffers("cpu", data, 1)
+    assert not experiment.shared_buffers("cuda", data, 2)
+    assert not replace(experiment, solver="sklearn").shared_buffers("cpu", data, 2)
 
 
 def test_workers_that_share_matrices_work_on_one_gamma() -> None:

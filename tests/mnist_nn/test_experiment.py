@@ -15,8 +15,8 @@ from PIL import Image
 from common import evaluate
 from common.engine.study import Study
 from common.errors import Exit
-from common.experiment import Objective, per_trial
-from common.trial import Batch, NoRoom, Outcome, Result, Trial, seed_of
+from common.experiment import Objective, WorkerContext, per_trial
+from common.trial import Batch, Evaluation, NoRoom, Outcome, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging, best_set
 from mnist_nn.shapes import SMALL, weights_of
@@ -37,15 +37,15 @@ def computed() -> list[Outcome]:
 def scored(loss: Callable[[Trial], float]) -> Objective:
     """Stands for training: folds have a given loss (NaN: failed); networks always answer 0."""
 
-    def score(trial: Trial) -> Result:
+    def score(trial: Trial) -> Evaluation:
         if "fold" in trial.params:
             value = loss(trial)
             if np.isnan(value):
-                return Result(trial.key, error="it\nwas killed")
-            return Result(trial.key, {"loss": value, "epochs": 1.0, "train_loss": value})
+                return Evaluation(trial.key, error="it\nwas killed")
+            return Evaluation(trial.key, {"loss": value, "epochs": 1.0, "train_loss": value})
         answer = np.eye(10, dtype=np.float32)[np.zeros(41, dtype=int)]
         values = {"train_error": 0.5, "test_error": 0.9, "epochs": 1.0}
-        return Result(trial.key, values, {"probabilities": answer[:40], "extra_probabilities": answer[:1]})
+        return Evaluation(trial.key, values, {"probabilities": answer[:40], "extra_probabilities": answer[:1]})
 
     return per_trial(score)
 
@@ -132,9 +132,9 @@ def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
 
 
 def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
-    objective = TINY.objective("cpu", TINY.data())
+    objective = TINY.objective(WorkerContext("cpu", TINY.data()))
 
-    def alone(batch: Batch) -> Iterator[Result]:
+    def alone(batch: Batch) -> Iterator[Evaluation]:
         return (result for trial in reversed(batch) for result in objective((trial,)))
 
     for (trial, one), (_, other) in zip(computed(), evaluate(TINY, objective=alone), strict=True):
@@ -146,13 +146,13 @@ def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
 def test_folds_trained_together_have_the_results_that_they_have_alone() -> None:
     """To the bit, in whatever batch, as after a resumption or a retry; and those of autograd are close."""
     grouped = replace(TINY, step="grouped", n_bootstrap=1)
-    objective = grouped.objective("cpu", grouped.data())
+    objective = grouped.objective(WorkerContext("cpu", grouped.data()))
     batch = next(next(iter(grouped.searches())))[0]
     assert len(batch) == 3
     together = {result.key: result.values for result in objective(batch)}
     alone = {result.key: result.values for trial in reversed(batch) for result in objective((trial,))}
     assert together == alone
-    other = grouped.objective("cpu", grouped.data())(tuple(reversed(batch)))
+    other = grouped.objective(WorkerContext("cpu", grouped.data()))(tuple(reversed(batch)))
     assert {result.key: result.values for result in other} == together
     longer = Trial(batch[0].key + "/e1", {**batch[0].params, "epoch_limit": 1})
     first, *_, last = objective((longer, *batch[1:]))
@@ -163,11 +163,11 @@ def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
     """Without them the training is the same, and only the validation is another."""
     data = TINY.data()
     trial = next(trial for trial, _ in computed() if trial.key == "b0/t0/f1")
-    (expected,) = TINY.objective("cpu", data)((trial,))
+    (expected,) = TINY.objective(WorkerContext("cpu", data))((trial,))
     sample = bootstrap_sample(150, 3, seed_of(0, "b0"))
     changed = {**data, "train_images": data["train_images"].copy()}
     changed["train_images"][sample.indices[sample.folds[1]]] = 0
-    (result,) = TINY.objective("cpu", changed)((trial,))
+    (result,) = TINY.objective(WorkerContext("cpu", changed))((trial,))
     assert result.value("train_loss") == expected.value("train_loss")
     assert result.value("loss") != expected.value("loss")
 
@@ -218,7 +218,7 @@ def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_path: Path) -> None:
-    objective = TINY.objective("cpu", TINY.data())
+    objective = TINY.objective(WorkerContext("cpu", TINY.data()))
     refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
     wild = {**refit.params, "learning_rate": 1e30, "momentum": 0.9}
     fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial("b0/refit", wild)))
@@ -242,7 +242,9 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
     original = training.train
     monkeypatch.setattr(training, "train", ruined)
     refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
-    fold, network = TINY.objective("cpu", TINY.data())((Trial("b0/t0/f0", {**refit.params, "fold": 0}), refit))
+    fold, network = TINY.objective(WorkerContext("cpu", TINY.data()))(
+        (Trial("b0/t0/f0", {**refit.params, "fold": 0}), refit)
+    )
     assert fold.values["loss"] == INF and np.isfinite(fold.values["train_loss"])
     assert network.values["test_error"] == INF and not network.arrays
 
@@ -254,7 +256,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     experiment = replace(TINY, n_bootstrap=1, save_models=True, plot=0, image=(tmp_path / "mine.png",))
     data = experiment.data()
     assert data["extra_images"].shape == (2, 8, 8)
-    objective = experiment.objective("cpu", data)
+    objective = experiment.objective(WorkerContext("cpu", data))
     reported(experiment, evaluate(experiment, objective=objective), data, tmp_path)
     model = load_model(tmp_path / "models" / "bootstrap-00.pt")
     with np.load(tmp_path / "predictions.npz") as file:
@@ -296,7 +298,7 @@ def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -
         2, 3, data_folder=DATA, train_size=400, test_size=300, folds=2, max_conv_layer=6, max_hidden_layer=32, plot=0
     )
     data = experiment.data()
-    objective = experiment.objective("cpu", data)
+    objective = experiment.objective(WorkerContext("cpu", data))
     reported(experiment, evaluate(experiment, objective=objective), data, tmp_path)
     with np.load(tmp_path / "predictions.npz") as file:
         answers = file["probabilities"].mean(axis=0).argmax(axis=1)
@@ -306,7 +308,7 @@ def test_an_ensemble_learns_from_a_few_hundred_images_of_mnist(tmp_path: Path) -
 @cache
 def searched(step: str) -> list[Outcome]:
     experiment = replace(TINY, n_bootstrap=3, n_tuning=4, step=step)
-    objective = experiment.objective("cpu", experiment.data())
+    objective = experiment.objective(WorkerContext("cpu", experiment.data()))
     return evaluate(experiment, objective=objective)
 
 
@@ -349,5 +351,5 @@ def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.Monke
     for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
         monkeypatch.setattr(reservation, "workers_here", lambda workers=workers: workers)
         monkeypatch.setattr(reservation, "free_memory", lambda free=free: free)
-        (result,) = TINY.objective("cpu", data)((trial,))
+        (result,) = TINY.objective(WorkerContext("cpu", data))((trial,))
         assert isinstance(result, NoRoom) != fits

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.engine.study import Study
-from common.trial import Outcome, Result, Trial
+from common import studies
+from common.experiment import WorkerContext, per_trial
+from common.trial import Evaluation, Outcome, Trial
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import leading, rungs
 from mnist_nn.keys import EPOCH_LIMIT
@@ -42,20 +43,15 @@ def test_the_leading_sets_are_in_their_own_order_and_have_losses() -> None:
     assert leading(losses, 9) == [0, 2, 4, 5] and leading(losses[[1, 3]], 2) == []
 
 
-def run(experiment: Bagging, evaluate: Callable[[Trial], Result]) -> list[Outcome]:
-    study = Study(experiment.searches(), {}, {})
-    batches = study.start()
-    while batches:
-        for trial in batches.pop():
-            batches += study.record(evaluate(trial))
-    return study.outcomes()
+def run(experiment: Bagging, evaluate: Callable[[Trial], Evaluation]) -> list[Outcome]:
+    return studies.evaluate(experiment, objective=per_trial(evaluate))
 
 
 def test_the_last_rung_is_the_cross_validation_without_halving() -> None:
-    objective = FULL.objective("cpu", FULL.data())
-    known: dict[str, Result] = {}
+    objective = FULL.objective(WorkerContext("cpu", FULL.data()))
+    known: dict[str, Evaluation] = {}
 
-    def evaluate(trial: Trial) -> Result:
+    def evaluate(trial: Trial) -> Evaluation:
         (known[trial.key],) = objective((trial,))
         return known[trial.key]
 
@@ -78,9 +74,12 @@ def test_the_last_rung_is_the_cross_validation_without_halving() -> None:
 
 
 def test_the_first_epochs_of_a_training_are_the_same_however_far_it_goes() -> None:
-    objective = FULL.objective("cpu", FULL.data())
+    objective = FULL.objective(WorkerContext("cpu", FULL.data()))
     first, whole = (next(next(iter(one.searches())))[0][0] for one in (HALVED, replace(HALVED, halving=None, epochs=1)))
-    (short,), (full,) = objective((first,)), replace(FULL, epochs=1).objective("cpu", FULL.data())((whole,))
+    (short,), (full,) = (
+        objective((first,)),
+        replace(FULL, epochs=1).objective(WorkerContext("cpu", FULL.data()))((whole,)),
+    )
     assert short.values == full.values and first.key != whole.key
 
 
@@ -88,13 +87,13 @@ def test_what_has_ended_by_itself_is_not_trained_again() -> None:
     """Of 8 sets with eta 2 the better half has more epochs each time, unless it stopped before its limit."""
     asked = []
 
-    def evaluate(trial: Trial) -> Result:
+    def evaluate(trial: Trial) -> Evaluation:
         asked.append(trial.key)
         if "fold" not in trial.params:
-            return Result(trial.key, {"train_error": 0.0, "test_error": 0.0, "epochs": 1.0})
+            return Evaluation(trial.key, {"train_error": 0.0, "test_error": 0.0, "epochs": 1.0})
         ended = trial.params["tuning"] == 0 or (trial.params["tuning"] == 1 and trial.params["fold"] == 0)
         epochs = min(int(trial.params.get(EPOCH_LIMIT, 99)), 1 if ended else 99)
-        return Result(trial.key, {"loss": float(trial.params["tuning"]), "epochs": float(epochs)})
+        return Evaluation(trial.key, {"loss": float(trial.params["tuning"]), "epochs": float(epochs)})
 
     run(replace(HALVED, n_bootstrap=1, n_tuning=8, epochs=100, halving=2), evaluate)
     assert sum(key.endswith("/e1") for key in asked) == 16
@@ -105,7 +104,7 @@ def test_what_has_ended_by_itself_is_not_trained_again() -> None:
 
 
 def test_a_study_in_which_all_fail_on_the_first_rung_is_reported(tmp_path: Path) -> None:
-    outcomes = run(HALVED, lambda trial: Result(trial.key, error="it was killed"))
+    outcomes = run(HALVED, lambda trial: Evaluation(trial.key, error="it was killed"))
     assert len(outcomes) == 2 * 9 * 2 and all(trial.key.endswith("/e1") for trial, _ in outcomes)
     reported(HALVED, outcomes, HALVED.data(), tmp_path)
     assert (tmp_path / "results.csv").read_text().count("no parameter set") == 2

@@ -17,10 +17,10 @@ import pytest
 
 from common import evaluate
 from common.errors import UsageError
-from common.experiment import per_trial
+from common.experiment import WorkerContext, per_trial
 from common.images import ImageSettings, standardised
 from common.settings import result_settings
-from common.trial import NoRoom, Outcome, Result, Trial
+from common.trial import Evaluation, NoRoom, Outcome, Trial
 from mnist_svm.experiment import SvmGrid, best_point
 from mnist_svm.problem import Dataset, Fit, check_classes
 from mnist_svm.solvers.cuml import fit_cuml
@@ -32,23 +32,23 @@ DIGITS = ("--dataset", "digits", "--gpu", "none")
 NAN = float("nan")
 
 
-def study(experiment: SvmGrid, function: Callable[[Trial], Result]) -> list[Outcome]:
+def study(experiment: SvmGrid, function: Callable[[Trial], Evaluation]) -> list[Outcome]:
     """Every trial takes two seconds."""
     outcomes = evaluate(experiment, objective=per_trial(function))
     return [Outcome(trial, replace(result, seconds=2.0)) for trial, result in outcomes]
 
 
-def bowl(trial: Trial) -> Result:
+def bowl(trial: Trial) -> Evaluation:
     """Errors whose least mean lies at C = 10^1.5, gamma = 10^-4."""
     if trial.key == "refit":
-        return Result("refit", {"test_error": 0.25, "n_support": 7}, {"predictions": np.zeros(100, np.uint8)})
+        return Evaluation("refit", {"test_error": 0.25, "n_support": 7}, {"predictions": np.zeros(100, np.uint8)})
     distance = abs(np.log10(trial.params["C"]) - 1.5) + abs(np.log10(trial.params["gamma"]) + 4)
     error = 0.1 + distance / 20 + int(trial.params["fold"]) / 100
-    return Result(trial.key, {"error": error, "n_support": 9})
+    return Evaluation(trial.key, {"error": error, "n_support": 9})
 
 
-def failed(trial: Trial) -> Result:
-    return Result(trial.key, error="Traceback (most recent call last):\n  ...\nMemoryError: no room\n")
+def failed(trial: Trial) -> Evaluation:
+    return Evaluation(trial.key, error="Traceback (most recent call last):\n  ...\nMemoryError: no room\n")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -90,7 +90,7 @@ def test_gammas_can_share_a_batch_and_results_do_not_depend_on_it() -> None:
         experiment = replace(SMALL, solver="shared", gammas_per_batch=together)
         assert result_settings(experiment) == result_settings(replace(SMALL, solver="shared"))
         (search,) = experiment.searches()
-        batches, objective = next(search), experiment.objective("cpu", experiment.data())
+        batches, objective = next(search), experiment.objective(WorkerContext("cpu", experiment.data()))
         assert [len(batch) for batch in batches] == sizes
         assert [trial.key for batch in batches for part in experiment.split_batch(batch) for trial in part] == [
             f"g{g:02}/c{c:02}/f{fold}" for g in range(3) for fold in range(5) for c in range(3)
@@ -100,7 +100,7 @@ def test_gammas_can_share_a_batch_and_results_do_not_depend_on_it() -> None:
 
 
 def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def short(trial: Trial) -> Result:
+    def short(trial: Trial) -> Evaluation:
         result = bowl(trial)
         return replace(result, values={**result.values, "converged": float(trial.key != "g00/c02/f3")})
 
@@ -173,7 +173,7 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
 
     experiment = SvmGrid(3, dataset="digits", train_size=203, test_size=90, multiclass=multiclass, solver="sklearn")
     data = experiment.data()
-    objective = experiment.objective("cpu", data)
+    objective = experiment.objective(WorkerContext("cpu", data))
     (search,) = experiment.searches()
     results = [result for batch in next(search) for result in objective(batch)]
     errors = experiment._errors({result.key: result for result in results})
@@ -200,7 +200,7 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 def test_part_of_a_batch_gives_the_same_results(solver: str, multiclass: str) -> None:
     experiment = replace(SMALL, solver=solver, multiclass=multiclass)
-    objective = experiment.objective("cpu", experiment.data())
+    objective = experiment.objective(WorkerContext("cpu", experiment.data()))
     (search,) = experiment.searches()
     batch = next(search)[1]
     whole = {result.key: result.values for result in objective(batch)}
@@ -222,7 +222,7 @@ def test_the_shared_solver_answers_as_scikit_learn(multiclass: str) -> None:
     answers = []
     for solver in ("shared", "sklearn"):
         experiment = SvmGrid(4, dataset="digits", train_size=400, multiclass=multiclass, solver=solver)
-        objective = experiment.objective("cpu", experiment.data())
+        objective = experiment.objective(WorkerContext("cpu", experiment.data()))
         (search,) = experiment.searches()
         answers.append([result for batch in next(search) for result in objective(batch)])
     for ours, peer in zip(*answers, strict=True):
@@ -252,7 +252,7 @@ def test_results_come_one_by_one() -> None:
 
 def test_real_mnist_is_learned(mnist: Path) -> None:
     experiment = SvmGrid(1, data_folder=mnist, train_size=600, test_size=300)
-    objective = experiment.objective("cpu", experiment.data())
+    objective = experiment.objective(WorkerContext("cpu", experiment.data()))
     batch = tuple(Trial(f"C{c}", {"C": c, "gamma": 1e-3, "fold": 4}) for c in (1e-3, 10.0))
     chance, learned = (result.value("error") for result in objective(batch))
     assert learned < 0.2 < 0.8 < chance
@@ -311,7 +311,7 @@ def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.M
     (search,) = experiment.searches()
     batch = next(search)[0]
     for first in (batch, batch[-1:]):
-        list(experiment.objective("cpu", experiment.data())(first))
+        list(experiment.objective(WorkerContext("cpu", experiment.data()))(first))
     assert planned == [15, 15]
 
 
@@ -319,7 +319,7 @@ def test_what_a_worker_has_no_memory_for_is_left_open() -> None:
     experiment = replace(SMALL, solver="shared", memory=0.1)
     (search,) = experiment.searches()
     batch = next(search)[0]
-    answers = list(experiment.objective("cpu", experiment.data())(batch))
+    answers = list(experiment.objective(WorkerContext("cpu", experiment.data()))(batch))
     assert [answer.key for answer in answers] == [trial.key for trial in batch]
     assert all(isinstance(answer, NoRoom) and "0.10 GB are allowed" in answer.reason for answer in answers)
 

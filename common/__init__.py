@@ -1,25 +1,19 @@
 """Hyperparameter search on all devices of a laptop or a cluster: the names that users import.
 
-    from dataclasses import dataclass
+    from common import Choice, Float, Int, search
 
-    from common import Experiment, Trial, one_round, per_trial, run_study, setting
+    def objective(trial):
+        return {"loss": (trial.params["lr"] - 0.01) ** 2 + abs(trial.params["units"] - 64)}
 
-    @dataclass(frozen=True)
-    class Parabola(Experiment):
-        n: int = setting(help="points to try", low=1)
+    space = {"lr": Float(1e-5, 1e-1, log=True), "units": Int(8, 512, log=True), "act": Choice("relu", "gelu")}
+    study = search(objective, space, strategy="sobol", n_trials=50, minimize="loss")    # python, mpirun or srun
+    print(study.best.params, study.best.values)
 
-        def searches(self):
-            yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
-
-        def objective(self, worker):
-            return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
-
-    outcomes = run_study(Parabola(10))          # python, mpirun or srun: every rank gets them
-    print(min(outcomes, key=lambda outcome: outcome.result.value("loss")).trial.params)
-
-`run(Parabola)` in place of the last two lines makes it a program with a command line; `evaluate(Parabola(10))` is the
-study in this process, for a debugger. `common.sklearn` has scikit-learn's searches. Importing this is quick: a name is
-loaded when it is first used, and no name loads MPI, a GPU library or scikit-learn.
+`common.optimize` has objectives that are commands, generators or classes, and `ask` and `tell`; `common.strategies` has
+the strategies. An `Experiment` is a study with settings of its own: `run_study` runs it here, `run` makes it a program
+with a command line, `evaluate` is the study in this process, for a debugger. `common.sklearn` has scikit-learn's
+searches. Importing this is quick: a name is loaded when it is first used, and no name loads MPI, a GPU library or
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -32,28 +26,39 @@ if TYPE_CHECKING:
     from common.engine.node import RunOptions
     from common.errors import UsageError
     from common.experiment import Experiment, WorkerContext, one_round, per_trial
+    from common.optimize.search import search
+    from common.optimize.study import Study
     from common.settings import setting
+    from common.spaces import Choice, Float, Int, Ordinal, Space, When
     from common.studies import StudyError, evaluate, run_study
     from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Search, Trial, seed_of
 
 __all__ = [
     "Batch",
+    "Choice",
     "Evaluation",
     "Experiment",
+    "Float",
+    "Int",
     "NoRoom",
+    "Ordinal",
     "Outcome",
     "Result",
     "RunOptions",
     "Search",
+    "Space",
+    "Study",
     "StudyError",
     "Trial",
     "UsageError",
+    "When",
     "WorkerContext",
     "evaluate",
     "one_round",
     "per_trial",
     "run",
     "run_study",
+    "search",
     "seed_of",
     "setting",
 ]
@@ -63,7 +68,10 @@ _HOME = {
     "common.engine.node": ("RunOptions",),
     "common.errors": ("UsageError",),
     "common.experiment": ("Experiment", "WorkerContext", "one_round", "per_trial"),
+    "common.optimize.search": ("search",),
+    "common.optimize.study": ("Study",),
     "common.settings": ("setting",),
+    "common.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
     "common.studies": ("StudyError", "evaluate", "run_study"),
     "common.trial": ("Batch", "Evaluation", "NoRoom", "Outcome", "Result", "Search", "Trial", "seed_of"),
 }

@@ -84,8 +84,10 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for what they exchange between studies. Raises UsageError."""
+    if not _parting:
+        _tell_users()
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
-    if transport.size > 1:
+    if not _parting:
         _part_at_the_end(transport)
     return transport
 
@@ -139,18 +141,29 @@ def _outcomes(ended: Ended) -> list[Outcome]:
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 
 
-def _part_at_the_end(transport: Transport) -> None:
-    """A script's ranks wait for each other at its end, and an exception in one of them ends all."""
-    if _parting:
-        return
-    _parting.append(transport)
+def _tell_users() -> None:
+    """A UsageError that ends this script is one line, said once, and status 2."""
     shown = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, UsageError):  # the same on all ranks
-            if transport.rank == 0:
+        if not isinstance(error, UsageError):
+            shown(kind, error, trace)
+        else:
+            if launched().rank == 0:  # the same on all ranks
                 print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
             raise SystemExit(int(Exit.USAGE))
+
+    sys.excepthook = excepthook
+
+
+def _part_at_the_end(transport: Transport) -> None:
+    """A script's ranks wait for each other at its end, and an exception in one of them ends all."""
+    _parting.append(transport)
+    if transport.size == 1:
+        return
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         shown(kind, error, trace)
         transport.abort(Exit.ERROR)
 

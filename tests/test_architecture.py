@@ -13,7 +13,7 @@ ROOMS = {
     "jit": set(),
     "kernel_svm": {"jit"},
     "kernel_svm.cuda": {"jit", "kernel_svm"},
-    "common": {"jit", "common.cluster", "common.engine", "common.storage"},
+    "common": {"jit", "common.cluster", "common.engine", "common.optimize", "common.spaces", "common.storage"},
     "common.cluster": {"jit", "common.errors", "common.trial"},
     "common.storage": {"common.errors", "common.trial"},
     "common.engine": {
@@ -21,6 +21,11 @@ ROOMS = {
     },
     "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
     "common.sklearn": {"common", "common.cluster", "common.engine", "kernel_svm"},
+    "common.spaces": {"common.errors", "common.settings", "common.trial"},
+    "common.strategies": {"common.errors", "common.settings", "common.spaces", "common.trial"},
+    "common.optimize": {
+        "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
+    },
     "common.scaling": {"common", "common.engine", "common.storage"},
     "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},

@@ -181,6 +181,18 @@ def choose(
     return [_device(_entry(part.strip(), gpus)) for part in gpu.split(",")], ""
 
 
+def grouped(devices: list[Device], size: int) -> list[Device]:
+    """The devices joined `size` at a time, for workers that use several. Raises UsageError where some would be left."""
+    if size < 1 or len(devices) % size:
+        what = "GPUs" if devices[0].visible else "CPU workers"
+        raise UsageError(f"{size} devices for each trial, but {len(devices)} {what} are here: give a divisor of that")
+    groups = [devices[i : i + size] for i in range(0, len(devices), size)]
+    return [
+        Device("+".join(device.name for device in group), ",".join(filter(None, (device.visible for device in group))))
+        for group in groups
+    ]
+
+
 def _entry(part: str, gpus: list[str]) -> str:
     if part.isascii() and part.isdigit():
         if int(part) < len(gpus):

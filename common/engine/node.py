@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from common.cluster.devices import CPU, Device, choose
+from common.cluster.devices import CPU, Device, choose, grouped
 from common.cluster.launch import launched
 from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
 from common.cluster.shared_arrays import SharedArrays, specs_of
@@ -88,6 +88,7 @@ class RunOptions:
     )
     verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
+    devices_per_worker: int = 1  # no option of programs: what they compute uses one device
 
     def __post_init__(self) -> None:
         Shard.parse(self.shard)
@@ -125,6 +126,7 @@ def run(
             devices, note = (
                 ([CPU], "") if options.workers == 0 else choose(options.gpu, options.workers, options.threads)
             )
+            devices = devices if options.workers == 0 else grouped(devices, options.devices_per_worker)
             experiment.check(devices[0].kind)
             packed = b"" if options.workers == 0 else _packed(experiment)
         except UsageError as error:
@@ -181,7 +183,7 @@ def run(
                 Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
                 devices,
                 places,
-                threads=options.threads,
+                threads=options.threads * (options.devices_per_worker if devices[0].kind == "cpu" else 1),
                 deadline=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
             )

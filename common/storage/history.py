@@ -139,6 +139,18 @@ def read_lines(folder: Path) -> tuple[History, list[bytes], list[Damage]] | None
     return history, lines, damaged
 
 
+def read_header(folder: Path) -> dict[str, Any] | None:
+    """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
+    try:
+        with open(folder / NAME, "rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{folder / NAME} cannot be read: {error.strerror}") from error
+    return _read_header(folder / NAME, line[:-1]) if line.endswith(b"\n") else None
+
+
 def read_study(folder: Path) -> History:
     """What the journal in `folder` holds.
 

@@ -1,0 +1,9 @@
+"""Searches of any objective: `search`, what it gives to objectives, and the study that it returns."""
+
+from common.optimize.asktell import AskTell
+from common.optimize.commands import Command
+from common.optimize.objectives import ObjectiveTrial
+from common.optimize.search import search
+from common.optimize.study import Study, TrialRecord
+
+__all__ = ["AskTell", "Command", "ObjectiveTrial", "Study", "TrialRecord", "search"]

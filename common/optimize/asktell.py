@@ -1,0 +1,125 @@
+"""`ask` and `tell`, for loops of one's own: an instrument, a person, a scheduler that starts trials elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from common.errors import UsageError
+from common.optimize.objectives import Breach, Contract
+from common.optimize.study import Study, records
+from common.optimize.tuning import described, problem_of
+from common.spaces import Space
+from common.storage.journal import Journal
+from common.strategies.base import Piece, Told
+from common.strategies.names import strategy_of
+from common.trial import Outcome, Result
+
+
+class AskTell:
+    """A search whose trials are evaluated by its user.
+
+        with AskTell({"x": Float(-1, 1)}, strategy="tpe", n_trials=30, minimize="loss", results="folder") as loop:
+            while (trial := loop.ask()) is not None:
+                loop.tell(trial, {"loss": measure(trial.params["x"])})
+            print(loop.study.best)
+
+    Several trials may be asked before they are told, in any order. The arguments are those of `common.search`; with
+    the same results folder it goes on. It knows no other processes: under mpirun one rank uses it.
+
+    Raises:
+        UsageError: As `common.search`, and where the strategy cannot go on without all results of a round.
+    """
+
+    def __init__(
+        self,
+        space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
+        *,
+        strategy: Any = "random",
+        n_trials: int | None = None,
+        minimize: str | Sequence[str] = (),
+        maximize: str | Sequence[str] = (),
+        seed: int = 0,
+        results: str | Path | None = None,
+        enqueue: Sequence[Mapping[str, Any]] = (),
+    ):
+        self._problem = problem_of(space, n_trials, minimize, maximize, seed, enqueue)
+        chosen = strategy_of(strategy)
+        self._proposer = chosen.lanes(self._problem)
+        self._open: dict[int, Piece] = {}
+        self._outcomes: list[Outcome] = []
+        self._journal: Journal | None = None
+        self._folder = None if results is None else Path(results)
+        if self._folder is not None:
+            settings = {
+                "experiment": "AskTell", "space": repr(self._problem.space), "seed": seed,
+                "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
+            }  # fmt: skip
+            self._journal = Journal(self._folder, {"settings": settings, "versions": {}, "commit": None, "command": []})
+            history = self._journal.history
+            for key, trial in history.trials.items():
+                self._tell(Piece.of(trial), Outcome(trial, history.results[key]))
+
+    def ask(self) -> Asked | None:
+        """The next trial; None where there is no more."""
+        pieces = self._proposer.ask(1)
+        if not pieces:
+            return None
+        (piece,) = pieces
+        self._open[piece.number] = piece
+        return Asked(piece.number, self._problem.space.given(piece.point))
+
+    def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None) -> None:
+        """Say what became of a trial: its values, or why it failed. What was told is on disk when this returns.
+
+        Raises UsageError for a trial that is not open, or values that are none.
+        """
+        number = trial if isinstance(trial, int) else trial.number
+        if number not in self._open:
+            raise UsageError(f"trial {number} is not open: ask for it first, and tell it once")
+        piece = self._open[number]
+        if error is None:
+            try:
+                result = Result(piece.key, Contract(list(self._problem.objectives)).values(values))
+            except Breach as breach:
+                raise UsageError(f"trial {number}: {breach}".replace("it returned", "the values are")) from None
+            if any(value != value for value in result.values.values()):
+                result = Result(piece.key, error="it was told NaN")
+        else:
+            result = Result(piece.key, error=error)
+        if self._journal is not None:
+            self._journal.append([(piece.trial(), result)])
+        del self._open[number]
+        self._tell(piece, Outcome(piece.trial(), result))
+
+    @property
+    def study(self) -> Study:
+        """What is known so far."""
+        return Study(records(self._outcomes, self._problem), self._problem.objectives, self._folder)
+
+    def close(self) -> None:
+        """Release the results folder."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def __enter__(self) -> AskTell:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _tell(self, piece: Piece, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._proposer.tell(piece, Told.of(outcome.result, self._problem))
+
+
+class Asked:
+    """A trial to evaluate: its number and its parameters by name."""
+
+    def __init__(self, number: int, params: Mapping[str, Any]):
+        self.number, self.params = number, params
+
+    def __repr__(self) -> str:
+        return f"Asked({self.number}, {dict(self.params)})"

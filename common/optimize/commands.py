@@ -1,0 +1,144 @@
+"""Objectives that are programs: `python train.py --lr {lr}`.
+
+Its last line of output that is a JSON object is the result, or a file that it writes. Output and exit status are
+kept; a program that takes too long is killed with all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import string
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common.cluster.process import die_with
+from common.errors import UsageError
+from common.optimize.objectives import Breach, ObjectiveTrial
+from common.spaces import Space
+
+OUTPUT = "output.txt"  # in the trial's folder
+GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold")  # placeholders beside the parameters
+
+
+class Command:
+    """A program as objective.
+
+    Args:
+        command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
+            start, until and fold for what the trial has (parameters win). No shell is between: write
+            `sh -c "..."` for pipes. Parameters that a trial does not have are left out, with the word they stand in.
+        result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
+            its output that is a JSON object.
+        timeout: Seconds after which it is killed and its trial has failed.
+        environment: Variables to add, with the same placeholders.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        result: str | None = None,
+        timeout: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ):
+        self.words = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self.words:
+            raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
+        self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
+
+    @property
+    def staged(self) -> bool:
+        return "until" in self._names()
+
+    def check(self, space: Space) -> None:
+        """Raise UsageError where it asks for what a trial does not have, or lets a parameter unused."""
+        known = {*space.parts, *space.constants, *GIVEN}
+        for name in self._names():
+            if name not in known:
+                raise UsageError(f"the command has {{{name}}}, but the parameters are {', '.join(space.parts)}")
+        unused = next((name for name in space.parts if name not in self._names()), None)
+        if unused is not None:
+            raise UsageError(f"the command does not use the parameter {unused}: write {{{unused}}} where it belongs")
+
+    def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
+        given: dict[str, Any] = {name: getattr(trial, name) for name in GIVEN} | dict(trial.params)
+        words = [word for template in self.words if (word := _filled(template, given)) is not None]
+        environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
+        output = trial.folder / OUTPUT
+        status, late = _run(words, {**os.environ, **environment}, output, self.timeout)
+        if late:
+            raise RuntimeError(f"no end within {self.timeout:g} s: {shlex.join(words)} was killed, see {output}")
+        if status != 0:
+            ended = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            raise RuntimeError(f"{ended}: {shlex.join(words)}: {_last_line(output)}")
+        if self.result is None:
+            return _last_object(output)
+        path = Path(_filled(self.result, given) or "")
+        try:
+            return dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise Breach(
+                f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
+            ) from None
+
+    def _names(self) -> set[str]:
+        texts = [*self.words, *self.environment.values(), self.result or ""]
+        return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def _filled(template: str, given: Mapping[str, Any]) -> str | None:
+    """The text with its values; None where a parameter is not there."""
+    try:
+        return template.format_map(given)
+    except KeyError:
+        return None
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, timeout: float | None) -> tuple[int, bool]:
+    """(exit status, whether it was killed for taking too long) of a program that writes to `output`."""
+    parent = os.getpid()
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
+            start_new_session=True, preexec_fn=lambda: die_with(parent),
+        )  # fmt: skip
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            _kill(process.pid)
+
+        timer = threading.Timer(timeout or 0.0, end)
+        if timeout is not None:
+            timer.start()
+        try:
+            status = process.wait()
+        finally:
+            timer.cancel()
+            _kill(process.pid)  # what it left behind
+    return status, late.is_set()
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _last_line(output: Path) -> str:
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no output"
+
+
+def _last_object(output: Path) -> Mapping[str, Any]:
+    for line in reversed(output.read_text(errors="replace").splitlines()):
+        with suppress(ValueError):
+            if isinstance(found := json.loads(line), dict):
+                return found
+    raise Breach('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')

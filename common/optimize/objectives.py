@@ -1,0 +1,208 @@
+"""What evaluates a trial in a worker: a function, a generator, or an object that is set up once.
+
+def objective(trial):                       # values, or one number where there is one objective
+    return {"loss": train(trial.params["lr"])}
+
+def objective(trial):                       # a generator yields its values after each step: it can be stopped
+    state = load(trial.folder) if trial.start else new(trial.params)
+    for step in range(state.step, 100):
+        ...
+        save(state, trial.folder)
+        yield {"step": step + 1, "loss": loss}
+
+class Objective:                            # setup runs once in each worker
+    def setup(self, device): self.images = load().to(device)
+    def __call__(self, trial): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import numbers
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.spaces import Space
+from common.strategies.base import Piece
+from common.trial import Batch, Result, Trial, seed_of
+
+MEND = "mend the objective: "  # how the error of a trial begins whose objective does not keep to its contract
+STEPS = "steps.jsonl"  # in a trial's folder: what it has yielded
+
+
+class Breach(Exception):
+    """An objective that returned what it must not; the text says what to return."""
+
+
+@dataclass(frozen=True)
+class ObjectiveTrial:
+    """What an objective is given.
+
+    Attributes:
+        number: Of the trial, from 0.
+        params: Its parameters by name, with the constants of the space.
+        seed: For what is random in it: of the study's seed and the trial alone.
+        device: "cpu" or "cuda".
+        start: Steps that were done before; its folder has the checkpoint that it saved then.
+        until: Steps after which it will be stopped, 0 where it runs to its end.
+        fold: The fold to evaluate where folds are raced, else -1.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    seed: int
+    device: str
+    start: int
+    until: int
+    fold: int
+    _folder: Path
+
+    @property
+    def folder(self) -> Path:
+        """The trial's own folder, kept across its stages, a retry and a restart. It is made when first asked for."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What an objective is to return: at least the values of these names."""
+
+    names: Sequence[str]
+
+    def values(self, returned: Any) -> dict[str, float]:
+        """The values by name. Raises Breach."""
+        example = "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
+        if isinstance(returned, numbers.Real) and len(self.names) == 1:
+            returned = {self.names[0]: returned}
+        if returned is None:
+            raise Breach(f"it returned None: return {example}")
+        if not isinstance(returned, Mapping):
+            raise Breach(f"it returned a {type(returned).__name__}: return {example}")
+        for name in self.names:
+            if name not in returned:
+                raise Breach(f"it returned {', '.join(map(str, returned)) or '{}'} without {name}: return {example}")
+        for name, value in returned.items():
+            if not isinstance(name, str) or "@" in name:
+                raise Breach(f"it returned a value called {name!r}: give it a name without @")
+            if not isinstance(value, numbers.Real):
+                raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
+        return {name: float(value) for name, value in returned.items()}
+
+
+class Evaluator:
+    """Evaluates the batches of a search in a worker.
+
+    objective: A function, a generator function, a class or an object.
+    folder: Of all trials' folders.
+    """
+
+    def __init__(self, objective: Any, space: Space, contract: Contract, seed: int, device: str, folder: Path):
+        if isinstance(objective, type):
+            objective = objective()
+        if callable(setup := getattr(objective, "setup", None)):
+            setup(device)
+        self._call: Callable[[ObjectiveTrial], Any] = objective
+        self._space, self._contract, self._seed, self._device, self._folder = space, contract, seed, device, folder
+        self._names: set[str] = set()
+
+    def __call__(self, batch: Batch) -> Iterator[Result]:
+        for trial in batch:
+            try:
+                yield self._result(trial)
+            except Breach as breach:
+                yield Result(trial.key, error=f"{MEND}{breach}")
+
+    def _result(self, trial: Trial) -> Result:
+        piece = Piece.of(trial)
+        seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
+        given = ObjectiveTrial(
+            piece.number, self._space.given(piece.point), seed, self._device, piece.start, piece.until, piece.fold,
+            folder_of(piece, self._folder),
+        )  # fmt: skip
+        returned = self._call(given)
+        if isinstance(returned, Result):
+            return returned
+        values = self._stepped(returned, piece) if inspect.isgenerator(returned) else self._contract.values(returned)
+        names = {name for name in values if "@" not in name}
+        if self._names and names != self._names and not any(math.isnan(value) for value in values.values()):
+            raise Breach(
+                f"it returned {', '.join(sorted(names))}, before {', '.join(sorted(self._names))}: return the same"
+            )
+        self._names = names
+        return Result(trial.key, values)
+
+    def _stepped(self, generator: Iterator[Any], piece: Piece) -> dict[str, float]:
+        """The last values of a generator, and those of each step since `start` as name@step."""
+        kept = Kept(folder_of(piece, self._folder))
+        steps = {n: values for n, values in kept.steps.items() if not piece.until or n <= piece.until}
+        n = max(steps, default=0) if piece.until and max(steps, default=0) >= piece.until else 0
+        while not (piece.until and n >= piece.until):
+            try:
+                yielded = next(generator)
+            except StopIteration:
+                break
+            values = self._contract.values(yielded)
+            n = int(values.pop("step", n + 1))
+            steps[n] = values
+            kept.add(n, values)
+        done = max(steps, default=0)
+        if not done:
+            raise Breach("it yielded nothing: yield its values after each step")
+        if done < piece.until:
+            raise Breach(
+                f"it ended after {done} steps, before the {piece.until} of its strategy: give max_steps={done}"
+            )
+        new = {f"{name}@{n}": v for n in sorted(steps) if n > piece.start for name, v in steps[n].items()}
+        return {**steps[done], **new}
+
+
+class Kept:
+    """What a trial has yielded so far, in its folder if it has one."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / STEPS
+        self.steps: dict[int, dict[str, float]] = {}
+        if self._path.exists():
+            for line in self._path.read_text().splitlines():
+                try:
+                    n, values = json.loads(line)
+                    self.steps[n] = {name: float(value) for name, value in values.items()}
+                except (ValueError, TypeError, AttributeError):
+                    break  # what a crash left of the last line
+
+    def add(self, n: int, values: Mapping[str, float]) -> None:
+        if self._path.parent.exists():
+            with open(self._path, "a") as file:
+                file.write(json.dumps([n, values]) + "\n")
+
+
+def folder_of(piece: Piece, trials: Path) -> Path:
+    """The folder of a piece, which begins with a copy of its parent's where it has one."""
+    if not piece.parent:
+        return trials / f"t{piece.number:06}"
+    own = trials / piece.key.replace("/", "-")
+    parent = trials / piece.parent.replace("/", "-")
+    if not own.exists() and parent.exists():
+        part = own.with_name(f".{own.name}.{os.getpid()}")
+        shutil.copytree(parent, part, ignore=shutil.ignore_patterns(STEPS))
+        part.rename(own)
+    return own
+
+
+def is_staged(objective: Any) -> bool:
+    """Whether an objective can be stopped after some steps: it is a generator, or says itself that it can."""
+    while isinstance(objective, functools.partial):
+        objective = objective.func
+    if hasattr(objective, "staged"):
+        return bool(objective.staged)
+    if isinstance(objective, type) or not inspect.isroutine(objective):
+        return inspect.isgeneratorfunction(getattr(objective, "__call__", None))  # noqa: B004
+    return inspect.isgeneratorfunction(objective)

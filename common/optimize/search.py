@@ -1,0 +1,228 @@
+"""`search`: any objective, any strategy, on all devices, the same result on any layout."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cloudpickle
+
+from common.cluster.devices import choose, grouped
+from common.cluster.transport import Transport
+from common.engine.node import RunOptions
+from common.errors import UsageError
+from common.optimize.objectives import is_staged
+from common.optimize.study import Study, records
+from common.optimize.tuning import Callback, Plan, Task, Tuning, described, problem_of
+from common.settings import without_address
+from common.spaces import Space
+from common.storage.history import NAME, read_header
+from common.strategies.base import Problem
+from common.strategies.names import strategy_of
+from common.studies import join, run_study
+
+TRIALS = "trials"  # the folder of the trials' folders
+
+
+def search(
+    objective: Any,
+    space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
+    *,
+    strategy: Any = "random",
+    n_trials: int | None = None,
+    minimize: str | Sequence[str] = (),
+    maximize: str | Sequence[str] = (),
+    seed: int = 0,
+    results: str | Path | None = None,
+    workers: int | None = None,
+    gpu: str | None = None,
+    devices: int = 1,
+    trial_timeout: float | None = None,
+    callbacks: Sequence[Callback] = (),
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    batch: int | None = None,
+    asynchronous: bool = False,
+    options: RunOptions | None = None,
+) -> Study:
+    """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
+
+    Under mpirun or srun every rank calls it, as often as the others, and all get the study. Trials depend on the
+    seed, the strategy and `batch` alone: rounds of `batch` pieces are told to the strategy in the order asked.
+
+    Args:
+        objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
+            class or object with `setup(device)`, or a command (see `common.optimize.commands.Command`).
+        space: Parameters by name, or a `Space` with constraints.
+        strategy: "random", "grid", "sobol", "halton", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
+            `common.strategies`, or a sampler of Optuna.
+        n_trials: The most trials; a grid needs none.
+        minimize, maximize: Names of values; with several of them `study.pareto` is the answer.
+        seed: Of all that is random.
+        results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
+        workers: Worker processes of each node, 0 for none: everything in this process, for a debugger.
+        gpu: GPUs of each node, as `RunOptions.gpu`; by default the first, else the CPU.
+        devices: GPUs, or CPU slots, that each trial has to itself, on one node.
+        trial_timeout: Seconds without a result after which a trial is killed, and tried once more.
+        callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
+            returns True ends the search once what runs has ended.
+        enqueue: Points to begin with; what they leave out is drawn.
+        batch: Pieces of a round; by default the number of slots at the first start, then what the journal says.
+        asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
+        options: All else about how it is run.
+
+    Returns:
+        The study, on every rank.
+
+    Raises:
+        UsageError: The arguments, the machine or the results folder are not as they should be.
+        StudyError, KeyboardInterrupt, SystemExit: As `common.run_study`.
+    """
+    options = options or RunOptions()
+    if workers is not None and gpu is None and options.gpu is None:
+        gpu = "none"
+    options = replace(
+        options,
+        gpu=gpu if gpu is not None else options.gpu,
+        workers=workers if workers is not None else options.workers,
+        results=Path(results) if results is not None else options.results,
+        trial_timeout=trial_timeout if trial_timeout is not None else options.trial_timeout,
+        devices_per_worker=devices,
+    )
+    transport = join(options)
+    objective = _command(objective, options)
+    with ExitStack() as stack:
+        problem, chosen, slots, told = None, None, 0, ""
+        try:
+            if not callable(objective):
+                kind = type(objective).__name__
+                raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
+            problem = problem_of(space, n_trials, minimize, maximize, seed, enqueue, is_staged(objective))
+            chosen = strategy_of(strategy)
+            chosen.lanes(problem) if asynchronous else chosen.begin(problem)
+            _check_objective(objective, problem, options)
+            slots = _slots(options)
+        except UsageError as error:
+            told = str(error)
+        told = transport.broadcast(next(filter(None, transport.gather(told)), ""))
+        if told:
+            raise UsageError(told)
+        assert problem is not None and chosen is not None
+        slots = transport.broadcast(sum(transport.gather(slots)))
+        kept = transport.broadcast(_kept(options, batch) if transport.rank == 0 else None)
+        if isinstance(kept, UsageError):
+            raise kept
+        problem = replace(problem, batch=batch or kept or slots)
+        folder = _folder(options, transport, stack)
+        experiment = Tuning(
+            space=repr(problem.space),
+            strategy=chosen.describe(problem),
+            objectives=described(problem.objectives),
+            seed=seed,
+            batch=problem.batch,
+            order="asynchronous" if asynchronous else "rounds",
+            enqueued=tuple(without_address(repr(dict(point))) for point in enqueue),
+            task=Task(objective, problem, folder / TRIALS),
+            plan=Plan(chosen, tuple(callbacks), options.results),
+        )
+        fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
+        try:
+            outcomes = run_study(experiment, options)
+        except UsageError:
+            if fresh and options.results is not None:
+                _forget(options.results)
+            raise
+    return Study(records(outcomes, problem), problem.objectives, options.results)
+
+
+def _command(objective: Any, options: RunOptions) -> Any:
+    if isinstance(objective, str):
+        from common.optimize.commands import Command
+
+        objective = Command(objective)
+    return objective
+
+
+def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:
+    """Raise UsageError for an objective that does not fit the space, or cannot be sent to workers."""
+    if callable(check := getattr(objective, "check", None)) and not isinstance(objective, type):
+        check(problem.space)
+    if options.workers == 0:
+        return
+    try:
+        cloudpickle.dumps(objective)
+    except Exception as error:  # whatever the thing's own pickling raises
+        culprit = next((name for name, part in _parts(objective) if not _can_be_sent(part)), "")
+        what = f"{culprit} of the objective" if culprit else "the objective"
+        raise UsageError(
+            f"{what} cannot be sent to workers ({error}): make it in setup(device), or in the call"
+        ) from error
+
+
+def _parts(objective: Any) -> Iterator[tuple[str, Any]]:
+    """What an objective consists of: attributes, what a function closes over, globals that it names."""
+    yield from getattr(objective, "__dict__", {}).items()
+    function = getattr(objective, "__func__", objective)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield name, cell.cell_contents
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def _can_be_sent(thing: Any) -> bool:
+    try:
+        cloudpickle.dumps(thing)
+    except Exception:
+        return False
+    return True
+
+
+def _slots(options: RunOptions) -> int:
+    """How many pieces this rank evaluates at a time. Raises UsageError."""
+    if options.workers == 0:
+        return 1
+    return len(grouped(choose(options.gpu, options.workers, options.threads)[0], options.devices_per_worker))
+
+
+def _kept(options: RunOptions, batch: int | None) -> int | UsageError | None:
+    """The size of rounds that the journal in the results folder says, None where there is none."""
+    if batch is not None and batch < 1:
+        return UsageError(f"batch={batch}: give a whole number of at least 1")
+    if options.results is None or options.restart:
+        return None
+    try:
+        header = read_header(options.results)
+    except UsageError as error:
+        return error
+    kept = None if header is None else header["settings"].get("batch")
+    return kept if isinstance(kept, int) else None
+
+
+def _folder(options: RunOptions, transport: Transport, stack: ExitStack) -> Path:
+    """The folder of the study, one for the time of the search where it is not kept."""
+    folder = options.results
+    if folder is None:
+        path = stack.enter_context(TemporaryDirectory(prefix="search-")) if transport.rank == 0 else ""
+        return Path(transport.broadcast(path))
+    old = folder / TRIALS
+    if transport.rank == 0 and old.exists() and (options.restart or not (folder / NAME).exists()):
+        number = 1
+        while (aside := folder / f"{TRIALS}-{number}").exists():
+            number += 1
+        old.rename(aside)
+    return folder.absolute()
+
+
+def _forget(folder: Path) -> None:
+    """Remove what a search has written whose objective was wrong from its first trial on."""
+    (folder / NAME).unlink(missing_ok=True)
+    shutil.rmtree(folder / TRIALS, ignore_errors=True)
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,169 @@
+"""What a search has found: every trial, the best, the Pareto front, a report, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.errors import UsageError
+from common.spaces import Space
+from common.storage.table import last_line, write_table
+from common.strategies.base import Piece, Problem
+from common.trial import Outcome
+
+if TYPE_CHECKING:
+    import pandas
+
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial of a search with all that became of it.
+
+    Attributes:
+        number: From 0, in the order asked.
+        params: By name, as the objective got them.
+        values: By name; those after the last step, or the mean of the folds so far.
+        state: "complete", "pruned" (the strategy stopped it) or "failed".
+        steps: Values by step, where the objective says them.
+        seconds: Its workers took for it.
+        error: Why it failed, the last line of a traceback; "" if it did not.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    values: Mapping[str, float]
+    state: str
+    steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str = ""
+
+
+class Study:
+    """The trials of a search, in the order of their numbers.
+
+    Attributes:
+        trials: A `TrialRecord` of each.
+        objectives: Names of the values that were searched for, True for those maximized.
+        folder: Where the study is kept, None where it is not.
+    """
+
+    def __init__(self, trials: Sequence[TrialRecord], objectives: Mapping[str, bool], folder: Path | None = None):
+        self.trials = sorted(trials, key=lambda trial: trial.number)
+        self.objectives, self.folder = dict(objectives), folder
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The complete trial with the best value, the first of equal ones.
+
+        Raises UsageError where no trial is complete, or where there are several objectives.
+        """
+        if len(self.objectives) > 1:
+            raise UsageError(f"there is no best trial for {' and '.join(self.objectives)} together: use study.pareto")
+        complete = self._complete()
+        if not complete:
+            failed = next((trial.error for trial in self.trials if trial.state == FAILED), "")
+            raise UsageError(f"no trial is complete{f', the first that failed says: {failed}' if failed else ''}")
+        return min(complete, key=lambda trial: self._losses(trial))
+
+    @property
+    def pareto(self) -> list[TrialRecord]:
+        """The complete trials that no other is better than in one objective and as good as in all."""
+        found: list[tuple[tuple[float, ...], TrialRecord]] = []
+        for losses, trial in sorted(((self._losses(t), t) for t in self._complete()), key=lambda pair: pair[0]):
+            if not any(_dominates(other, losses) for other, _ in found):  # who dominates comes earlier in this order
+                found.append((losses, trial))
+        return sorted((trial for _, trial in found), key=lambda trial: trial.number)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each trial: number, state, parameters, values, seconds, error. Raises UsageError without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError('pandas is not installed: pip install "mpi-hybrid-search[search]"') from error
+        return pandas.DataFrame(self.rows()).set_index("number")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each trial, all with the same columns."""
+        params = list(dict.fromkeys(name for trial in self.trials for name in trial.params))
+        values = list(dict.fromkeys(name for trial in self.trials for name in trial.values))
+        return [
+            {
+                "number": trial.number,
+                "state": trial.state,
+                **{f"param_{name}": trial.params.get(name) for name in params},
+                **{name: trial.values.get(name) for name in values},
+                "seconds": round(trial.seconds, 6),
+                "error": trial.error,
+            }
+            for trial in self.trials
+        ]
+
+    def write(self, path: Path) -> None:
+        """The rows as a CSV file, without the seconds: the same bytes on any layout."""
+        write_table(path, [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()])
+
+    def report(self) -> str:
+        """A few lines for people: how many trials there are, and the best of them."""
+        states = [trial.state for trial in self.trials]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in (COMPLETE, PRUNED, FAILED) if state in states)
+        lines = [f"{len(self.trials)} trials: {counts}" if self.trials else "no trials"]
+        best = self.pareto if len(self.objectives) > 1 else [self.best] if COMPLETE in states else []
+        lines += ["the Pareto front:" if len(self.objectives) > 1 else "the best:"] if best else []
+        for trial in best[:20]:
+            values = ", ".join(f"{name} {trial.values[name]:.6g}" for name in self.objectives)
+            params = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
+            lines.append(f"  trial {trial.number}: {values} with {params}")
+        first = next((trial for trial in self.trials if trial.state == FAILED), None)
+        if first is not None:
+            lines.append(f"the first that failed, trial {first.number}: {first.error}")
+        return "\n".join(lines)
+
+    def _complete(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.state == COMPLETE]
+
+    def _losses(self, trial: TrialRecord) -> tuple[float, ...]:
+        return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())
+
+
+def records(outcomes: Iterable[Outcome], problem: Problem) -> list[TrialRecord]:
+    """The trials that the engine's outcomes are pieces of."""
+    pieces: dict[int, list[tuple[Piece, Outcome]]] = {}
+    for outcome in outcomes:
+        piece = Piece.of(outcome.trial)
+        pieces.setdefault(piece.number, []).append((piece, outcome))
+    return [_record(number, found, problem.space) for number, found in pieces.items()]
+
+
+def _record(number: int, pieces: list[tuple[Piece, Outcome]], space: Space) -> TrialRecord:
+    pieces.sort(key=lambda pair: pair[0].stage or 0)
+    last, (_, result) = pieces[-1]
+    state = FAILED if result.failed else COMPLETE if last.last else PRUNED
+    steps: dict[int, dict[str, float]] = {}
+    ends: list[Mapping[str, float]] = []
+    for _, (_, of_piece) in pieces:
+        for key, value in of_piece.values.items():
+            name, at, step = key.rpartition("@")
+            if at:
+                steps.setdefault(int(step), {})[name] = value
+        if not of_piece.failed:
+            ends.append({name: value for name, value in of_piece.values.items() if "@" not in name})
+    values = dict(ends[-1]) if ends and state != FAILED else {}
+    if last.fold >= 0 and values:
+        values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
+    seconds = sum(of_piece.seconds for _, (_, of_piece) in pieces)
+    return TrialRecord(number, space.given(last.point), values, state, steps, seconds, last_line(result.error))
+
+
+def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,158 @@
+"""The experiment that a search is for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import UsageError
+from common.experiment import Data, Experiment, Objective
+from common.optimize.objectives import MEND, Contract, Evaluator
+from common.optimize.study import Study, TrialRecord, records
+from common.spaces import Space
+from common.storage.history import read_journal
+from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from common.trial import Outcome, Result
+from common.trial import Search as Rounds
+
+Callback = Callable[[Study, TrialRecord], bool | None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the workers need: it is all that is sent to them."""
+
+    objective: Any
+    problem: Problem
+    folder: Path  # of all trials' folders
+
+    def evaluator(self, device: str) -> Objective:
+        problem = self.problem
+        return Evaluator(
+            self.objective, problem.space, Contract(list(problem.objectives)), problem.seed, device, self.folder
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What rank 0 needs."""
+
+    strategy: Strategy
+    callbacks: tuple[Callback, ...]
+    results: Path | None
+
+
+@dataclass(frozen=True)
+class Tuning(Experiment):
+    """The study of a search. What is not for the journal's header is in `task` and `plan`."""
+
+    space: str
+    strategy: str
+    objectives: tuple[str, ...]
+    seed: int
+    batch: int
+    order: str
+    enqueued: tuple[str, ...]
+    task: Task = field(metadata={"changes_results": False})
+    plan: Plan | None = field(metadata={"changes_results": False})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "plan": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def objective(self, device: str, data: Data) -> Objective:
+        return self.task.evaluator(device)
+
+    def searches(self) -> Iterable[Rounds]:
+        assert self.plan is not None
+        problem, tale = self.task.problem, _Tale(self.task.problem, self.plan)
+        if self.order == "asynchronous":
+            known = read_journal(self.plan.results) if self.plan.results is not None else None
+            first = [] if known is None else [Piece.of(trial) for trial in known.trials.values()]
+            shared = self.plan.strategy.lanes(problem)
+            return [tale.lane(shared, first if not n else []) for n in range(problem.batch)]
+        return [tale.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
+
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+        problem = self.task.problem
+        study = Study(records(outcomes, problem), problem.objectives, folder)
+        study.write(folder / "trials.csv")
+        print(study.report())
+
+
+class _Tale:
+    """Carries pieces and results between the proposers and the engine, and to the callbacks."""
+
+    def __init__(self, problem: Problem, plan: Plan):
+        self._problem, self._plan = problem, plan
+        self._outcomes: dict[int, list[Outcome]] = {}
+        self._study = Study([], problem.objectives, plan.results)
+        self._any_success = self._stop = False
+
+    def rounds(self, proposer: Proposer) -> Rounds:
+        """Ask for a round, tell all of it in the order asked."""
+        while not self._stop and (pieces := proposer.ask(self._problem.batch)):
+            results = yield [(piece.trial(),) for piece in pieces]
+            for piece, result in zip(pieces, results, strict=True):
+                self._tell(proposer, piece, result)
+
+    def lane(self, proposer: Proposer, known: list[Piece]) -> Rounds:
+        """One piece after another, told as soon as it is known. known: those of the journal, in its order."""
+        if known:
+            results = yield [tuple(piece.trial() for piece in known)]
+            for piece, result in zip(known, results, strict=True):
+                self._tell(proposer, piece, result)
+        while not self._stop and (pieces := proposer.ask(1)):
+            (result,) = yield [(pieces[0].trial(),)]
+            self._tell(proposer, pieces[0], result)
+
+    def _tell(self, proposer: Proposer, piece: Piece, result: Result) -> None:
+        if result.failed and (result.error or "").startswith(MEND) and not self._any_success:
+            raise UsageError(f"{result.error} (trial {piece.number})")
+        self._any_success |= not result.failed
+        proposer.tell(piece, Told.of(result, self._problem))
+        if not self._plan.callbacks:
+            return
+        outcomes = self._outcomes.setdefault(piece.number, [])
+        outcomes.append(Outcome(piece.trial(), result))
+        if piece.last or result.failed:
+            (record,) = records(outcomes, self._problem)
+            self._study.trials.append(record)
+            for callback in self._plan.callbacks:
+                self._stop |= bool(callback(self._study, record))
+
+
+def problem_of(
+    space: Any,
+    n_trials: int | None,
+    minimize: str | Sequence[str],
+    maximize: str | Sequence[str],
+    seed: int,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    staged: bool = False,
+) -> Problem:
+    """What is searched, from what a user says of it. Raises UsageError."""
+    names = [
+        (name, up) for many, up in ((minimize, False), (maximize, True))
+        for name in ([many] if isinstance(many, str) else many)
+    ]  # fmt: skip
+    if not names:
+        raise UsageError('say what is searched for: minimize="loss" or maximize="accuracy"')
+    twice = next((name for name, _ in names if [other for other, _ in names].count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is named twice in minimize and maximize: keep one")
+    if n_trials is not None and (not isinstance(n_trials, int) or n_trials < 1):
+        raise UsageError(f"n_trials={n_trials!r}: give a whole number of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"seed={seed!r}: give a whole number of at least 0")
+    space = space if isinstance(space, Space) else Space(space)
+    return Problem(space, dict(names), seed, n_trials, 1, staged, tuple(enqueue))
+
+
+def described(objectives: Mapping[str, bool]) -> tuple[str, ...]:
+    """For the journal's header."""
+    return tuple(f"{'max' if up else 'min'}imize {name}" for name, up in objectives.items())

@@ -1,0 +1,202 @@
+"""The space of a search: its parameters, which of them depend on others, and what is not allowed.
+
+    Space({
+        "kernel": Choice("rbf", "linear"),
+        "C": Float(1e-3, 1e6, log=True),
+        "gamma": When(Float(1e-6, 1e-2, log=True), kernel="rbf"),   # only where kernel is rbf
+        "folds": 5,                                                 # a constant
+    }, constraints=[lambda p: p["C"] > 1 or p["kernel"] == "rbf"])
+
+A point is made of one number in [0, 1) for each parameter, so whatever draws numbers (a random stream, a Sobol
+sequence) draws points. A *drawn* point holds what a journal can hold; `Space.given` makes of it what an objective gets.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from common.errors import UsageError
+from common.settings import without_address
+from common.spaces.parameters import Choice, Part, label_of, same
+from common.trial import Parameter
+
+Point = dict[str, Parameter]
+
+
+class When:
+    """A parameter that is there only where others have certain values: `When(Int(1, 9), model="tree")`.
+
+    A value may be a tuple of values, of which one must hold; of several conditions all must hold.
+    """
+
+    def __init__(self, part: Part | Any, **conditions: Any):
+        if not conditions:
+            raise UsageError("When(...) without a condition: give one, such as kernel='rbf'")
+        self.part = part
+        self.conditions = {n: v if isinstance(v, tuple) else (v,) for n, v in conditions.items()}
+
+    def __repr__(self) -> str:
+        return f"When({self.part!r}, {', '.join(f'{n}={v!r}' for n, v in self.conditions.items())})"
+
+
+class Space:
+    """Parameters by name.
+
+    Args:
+        parts: Float, Int, Choice, Ordinal, `When` of one of these, or a constant; as a mapping or as pairs.
+        constraints: Functions of a point (as the objective gets it), true where it is allowed.
+
+    Raises:
+        UsageError: There is no parameter, a name is there twice, a condition names what is not there, and so on.
+    """
+
+    TRIES = 10_000  # points that are drawn in vain before the constraints count as impossible
+
+    def __init__(
+        self,
+        parts: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = (),
+    ):
+        pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
+        names = [name for name, _ in pairs]
+        for name in names:
+            if not isinstance(name, str) or not name or name[0] == "@":
+                raise UsageError(f"a parameter is called {name!r}: give a text that does not begin with @")
+            if names.count(name) > 1:
+                raise UsageError(f"the space has {name} twice: keep one")
+        self.conditions: dict[str, dict[str, tuple[Any, ...]]] = {}
+        self._parts: dict[str, Any] = {}
+        for name, part in pairs:
+            if isinstance(part, When):
+                self.conditions[name], part = part.conditions, part.part
+            self._parts[name] = part
+        self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
+        self.parts: dict[str, Part] = {n: self._parts[n] for n in self._in_order() if n not in self.constants}
+        if not self.parts:
+            raise UsageError(
+                'the space has no parameters: give at least one, such as {"lr": Float(1e-5, 0.1, log=True)}'
+            )
+        self.constraints = tuple(constraints)
+
+    def __repr__(self) -> str:
+        shown = (repr(When(p, **self.conditions[n]) if n in self.conditions else p) for n, p in self._parts.items())
+        body = ", ".join(f"{name}: {without_address(text)}" for name, text in zip(self._parts, shown, strict=True))
+        return f"{{{body}}}" + (f" with {len(self.constraints)} constraints" if self.constraints else "")
+
+    @property
+    def dimensions(self) -> int:
+        return len(self.parts)
+
+    def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
+        """Whether a parameter is there, beside those of `point` that come before it."""
+        return all(
+            any(same(label_of(value), there) for value in allowed)
+            for other, allowed in self.conditions.get(name, {}).items()
+            for there in [self._there(other, point)]
+        )
+
+    def _there(self, name: str, point: Mapping[str, Any]) -> Any:
+        """The label of a parameter or constant; None for one that is not there."""
+        if name in self.constants:
+            return label_of(self.constants[name]) if self.is_active(name, point) else None
+        return point.get(name)
+
+    def at(self, numbers: Iterable[float]) -> Point:
+        """The point of numbers in [0, 1), one for each parameter, also for those that are not there."""
+        point: Point = {}
+        for (name, part), u in zip(self.parts.items(), numbers, strict=True):
+            if self.is_active(name, point):
+                point[name] = part.at(float(u))
+        return point
+
+    def draw(self, numbers: Callable[[], Iterable[float]]) -> Point:
+        """The first point that is allowed. Raises UsageError where there seems to be none."""
+        for _ in range(self.TRIES if self.constraints else 1):
+            if self.allows(point := self.at(numbers())):
+                return point
+        raise UsageError(f"none of {self.TRIES} points fulfils the constraints: relax them, or narrow the space")
+
+    def allows(self, point: Mapping[str, Parameter]) -> bool:
+        given = self.given(point) if self.constraints else {}
+        return all(constraint(given) for constraint in self.constraints)
+
+    def given(self, point: Mapping[str, Parameter]) -> dict[str, Any]:
+        """The point as an objective gets it: with constants, and with the options themselves."""
+        whole: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            if name in point:
+                whole[name] = part.given(point[name]) if isinstance(part, Choice) else point[name]
+            elif name in self.constants and self.is_active(name, point):
+                whole[name] = part
+        return whole
+
+    def drawn(self, values: Mapping[str, Any], rest: Iterable[float]) -> Point:
+        """A point of a user's own, completed by numbers in [0, 1). Raises UsageError for what is not in the space."""
+        for name, value in values.items():
+            if name in self.constants:
+                continue
+            if name not in self.parts:
+                raise UsageError(
+                    f"a point to begin with has {name}, which the space has not: it has {', '.join(self.parts)}"
+                )
+            if not self.parts[name].takes(value):
+                raise UsageError(f"a point to begin with has {name} = {value!r}, which is not in {self.parts[name]}")
+        point: Point = {}
+        for (name, part), u in zip(self.parts.items(), rest, strict=True):
+            if self.is_active(name, point):
+                point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
+        if not self.allows(point):
+            raise UsageError(f"a point to begin with does not fulfil the constraints: {self.given(point)}")
+        return point
+
+    def grid(self, points: int | Mapping[str, int] | None) -> Iterator[Point]:
+        """All combinations, the last parameter running fastest. points: values of each range, or by name."""
+        if isinstance(points, Mapping):
+            numbers = {name: points.get(name) for name in self.parts}
+        else:
+            numbers = dict.fromkeys(self.parts, points)
+        columns = [part.values(numbers[name]) for name, part in self.parts.items()]
+        seen: set[tuple[tuple[str, Parameter], ...]] = set()
+        for row in itertools.product(*columns):
+            point: Point = {}
+            for name, value in zip(self.parts, row, strict=True):
+                if self.is_active(name, point):
+                    point[name] = value
+            if self.conditions:
+                if (items := tuple(point.items())) in seen:
+                    continue
+                seen.add(items)
+            if self.allows(point):
+                yield point
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether every point has the same parameters."""
+        return not any(name in self.conditions for name in self.parts)
+
+    def _in_order(self) -> list[str]:
+        """Names, each after those that it depends on."""
+        found: list[str] = []
+        waiting = list(self._parts)
+        while waiting:
+            ready = [n for n in waiting if all(other in found for other in self.conditions.get(n, {}))]
+            if not ready:
+                name = waiting[0]
+                unknown = [other for other in self.conditions[name] if other not in self._parts]
+                if unknown:
+                    raise UsageError(
+                        f"{name} depends on {unknown[0]}, which the space has not: it has {', '.join(self._parts)}"
+                    )
+                raise UsageError(f"{', '.join(waiting)} depend on each other in a circle: take one condition away")
+            found.append(ready[0])
+            waiting.remove(ready[0])
+        for name, conditions in self.conditions.items():
+            for other, allowed in conditions.items():
+                part = self._parts[other]
+                wrong = next((v for v in allowed if isinstance(part, Part) and not part.takes(v)), None)
+                if wrong is not None:
+                    raise UsageError(f"{name} is there when {other} is {wrong!r}, which is not in {part}")
+        return found

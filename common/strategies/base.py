@@ -1,0 +1,281 @@
+"""What a strategy is: something that proposes pieces of work and is told what became of them.
+
+    Strategy.begin(problem) -> proposers, each independent of the others
+    Proposer.ask(most)      -> pieces; none: it has come to its end
+    Proposer.tell(piece, told)    in the order asked
+
+A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
+A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`Whole`), others take one.
+Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from common.errors import UsageError
+from common.settings import without_address
+from common.spaces import Point, Space
+from common.trial import Parameter, Result, Trial, seed_of
+
+MANY = 10_000  # the most proposers that trials without anything to learn are dealt to
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched, and how.
+
+    objectives: names of values; True for those to be maximized.
+    n_trials: the most trials; None for as many as the strategy has.
+    batch: pieces of a round.
+    staged: whether the objective can stop after some steps and go on later.
+    enqueued: points to begin with.
+    """
+
+    space: Space
+    objectives: Mapping[str, bool]
+    seed: int = 0
+    n_trials: int | None = None
+    batch: int = 1
+    staged: bool = False
+    enqueued: Sequence[Mapping[str, Any]] = ()
+
+    def rng(self, key: str) -> np.random.Generator:
+        """The random stream of the thing called `key`."""
+        return np.random.default_rng(seed_of(self.seed, key))
+
+    def losses(self, values: Mapping[str, float]) -> tuple[float, ...]:
+        """The objectives, all to be minimized."""
+        return tuple(-values[name] if maximized else values[name] for name, maximized in self.objectives.items())
+
+    def requires(self, what: str, *, staged: bool = False) -> None:
+        """Raise UsageError where there are several objectives, or one without steps though the strategy needs them."""
+        if len(self.objectives) > 1:
+            names = ", ".join(self.objectives)
+            raise UsageError(f"{what} compares one value, not {names}: use strategy='nsga2', 'tpe' or 'random'")
+        if staged and not self.staged:
+            raise UsageError(
+                f"{what} stops trials early, so the objective must be a generator that yields its values after each "
+                "step, or a command with {until}"
+            )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a worker does at a time.
+
+    number: of the trial. stage: of the trial, counted from 0; None where the trial is evaluated whole.
+    last: whether the trial is complete with this piece.
+    start, until: steps done before and to be done after it; until 0: as many as the objective has.
+    fold: for objectives that are evaluated fold by fold, else -1.
+    parent: key of the piece whose checkpoint this one begins with; "" for none but the trial's own.
+    """
+
+    number: int
+    point: Point
+    stage: int | None = None
+    last: bool = True
+    start: int = 0
+    until: int = 0
+    fold: int = -1
+    parent: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"t{self.number:06}" + ("" if self.stage is None else f"/{self.stage}")
+
+    def trial(self) -> Trial:
+        """As the engine knows it; what is no parameter has a name that begins with @."""
+        extra: dict[str, Parameter] = {}
+        if self.stage is not None:
+            extra = {"@last": self.last, "@start": self.start, "@until": self.until, "@fold": self.fold}
+            extra = {name: value for name, value in extra.items() if value != _UNSAID[name]}
+        if self.parent:
+            extra["@parent"] = self.parent
+        return Trial(self.key, {**self.point, **extra})
+
+    @classmethod
+    def of(cls, trial: Trial) -> Piece:
+        """The piece that made this trial. Raises ValueError for a key that is none of a search."""
+        number, _, stage = trial.key.removeprefix("t").partition("/")
+        point = {name: value for name, value in trial.params.items() if name[0] != "@"}
+        extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[0] == "@"}
+        return cls(int(number), point, int(stage) if stage else None, **{"last": True, **extra})
+
+
+_UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold": -1}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a piece. losses: of each objective, to be minimized, infinite ones too; None where it failed.
+
+    steps: the first loss after each step, as far as the objective says it.
+    """
+
+    losses: tuple[float, ...] | None
+    steps: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Result, problem: Problem) -> Told:
+        if result.failed:
+            return cls(None)
+        name, maximized = next(iter(problem.objectives.items()))
+        steps = {}
+        for key, value in result.values.items():
+            stem, at, step = key.rpartition("@")
+            if at and stem == name and step.isdecimal():
+                steps[int(step)] = -value if maximized else value
+        return cls(problem.losses(result.values), steps)
+
+    @property
+    def loss(self) -> float:
+        """The first loss; infinite where it failed, so that it never wins."""
+        return math.inf if self.losses is None else self.losses[0]
+
+
+class Sampler(ABC):
+    """Draws points, one for each trial."""
+
+    adaptive = True  # whether what it is told changes what it draws
+    finite = False  # whether it comes to an end by itself
+
+    @abstractmethod
+    def point(self, index: int) -> Point | None:
+        """The point of the trial `index`, counted without those that were enqueued; None where there is no more."""
+
+    def tell(self, index: int, point: Point, told: Told, pruned: bool = False) -> None:  # noqa: B027 - most do not learn
+        """Hear what became of a trial, also of one that was enqueued (index below 0) or known before."""
+
+
+class Proposer(ABC):
+    """Proposes pieces, and decides how each trial goes on."""
+
+    @abstractmethod
+    def ask(self, most: int) -> list[Piece]:
+        """About `most` next pieces; more where waiting for the results of some would change nothing."""
+
+    @abstractmethod
+    def tell(self, piece: Piece, told: Told) -> None:
+        """Hear what became of a piece."""
+
+
+class Strategy(ABC):
+    """How to search. A frozen dataclass, whose repr tells one from another."""
+
+    @abstractmethod
+    def begin(self, problem: Problem) -> list[Proposer]:
+        """What proposes; raises UsageError where the strategy does not fit the problem."""
+
+    def describe(self, problem: Problem) -> str:
+        """For the journal: two searches whose strategies differ are not the same."""
+        return without_address(repr(self))
+
+    def lanes(self, problem: Problem) -> Proposer:
+        """One proposer that always has the next piece, for asynchronous searches. Raises UsageError by default."""
+        raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")
+
+
+class Sampling(Strategy):
+    """A strategy that evaluates every trial whole."""
+
+    @abstractmethod
+    def sampler(self, problem: Problem) -> Sampler:
+        """What draws the points; raises UsageError where it does not fit the space."""
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        points = Points(self.sampler(problem), problem)
+        if points.adaptive:
+            return [Whole(points)]
+        pieces = [Piece(number, point) for number, point in points.rest()]
+        size = -(-len(pieces) // MANY)
+        return [Fixed(points, pieces[i : i + size]) for i in range(0, len(pieces), max(1, size))]
+
+    def lanes(self, problem: Problem) -> Proposer:
+        return Whole(Points(self.sampler(problem), problem))
+
+
+class Points:
+    """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`."""
+
+    def __init__(self, sampler: Sampler, problem: Problem):
+        self._sampler, self._n_trials = sampler, problem.n_trials
+        space = problem.space
+        rngs = (problem.rng(f"enqueued/{n}") for n in range(len(problem.enqueued)))
+        self._enqueued = [
+            space.drawn(values, rng.random(space.dimensions))
+            for values, rng in zip(problem.enqueued, rngs, strict=True)
+        ]
+        self._taken: set[int] = set()
+        self._next = 0
+        if self._n_trials is None and not sampler.finite:
+            raise UsageError("n_trials is missing: say how many trials there shall be, such as n_trials=100")
+
+    @property
+    def adaptive(self) -> bool:
+        return self._sampler.adaptive
+
+    def take(self, most: int) -> list[tuple[int, Point]]:
+        """The next at most `most` numbers with their points."""
+        taken: list[tuple[int, Point]] = []
+        while len(taken) < most and (self._n_trials is None or self._next < self._n_trials):
+            number = self._next
+            if number not in self._taken:
+                point = self._point(number)
+                if point is None:
+                    break
+                taken.append((number, point))
+            self._next += 1
+        return taken
+
+    def rest(self) -> Iterator[tuple[int, Point]]:
+        """All that are left."""
+        while one := self.take(1):
+            yield from one
+
+    def known(self, number: int) -> None:
+        """A trial that was evaluated by an earlier run has this number."""
+        self._taken.add(number)
+
+    def tell(self, piece: Piece, told: Told, pruned: bool = False) -> None:
+        """Tell the sampler what became of a whole trial."""
+        self._sampler.tell(piece.number - len(self._enqueued), piece.point, told, pruned)
+
+    def _point(self, number: int) -> Point | None:
+        if number < len(self._enqueued):
+            return self._enqueued[number]
+        return self._sampler.point(number - len(self._enqueued))
+
+
+class Whole(Proposer):
+    """Whole trials, as many at a time as are asked for."""
+
+    def __init__(self, points: Points):
+        self._points = points
+
+    def ask(self, most: int) -> list[Piece]:
+        return [Piece(number, point) for number, point in self._points.take(most)]
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._points.known(piece.number)
+        self._points.tell(piece, told)
+
+
+class Fixed(Proposer):
+    """Whole trials that are known from the beginning."""
+
+    def __init__(self, points: Points, pieces: list[Piece]):
+        self._points, self._pieces = points, pieces
+
+    def ask(self, most: int) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._points.tell(piece, told)

@@ -1,0 +1,54 @@
+"""Searches that tests run as a user's script: python -m tests.common.optimize.objectives '{"strategy": ..., ...}'."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from common import Choice, Float, Int, RunOptions, When, search
+
+SPACE = {
+    "x": Float(0, 1),
+    "n": Int(1, 100, log=True),
+    "kind": Choice("a", "b"),
+    "y": When(Float(0.01, 1, log=True), kind="b"),
+}
+
+
+def plain(trial: Any) -> dict[str, float]:
+    """Some trials fail, some diverge."""
+    params = trial.params
+    if params["x"] > 0.9:
+        raise ValueError("x is too large")
+    loss = float("inf") if params["n"] > 50 else (params["x"] - 0.3) ** 2 + params.get("y", 0.5) / 10
+    return {"loss": loss, "cost": float(params["n"]) * params["x"]}
+
+
+def stepped(trial: Any) -> Iterator[dict[str, float]]:
+    """A loss that falls with the steps, towards what `plain` says; its checkpoint is the step."""
+    state = trial.folder / "step"
+    done = int(state.read_text()) if trial.start and state.exists() else 0
+    for step in range(done + 1, 28):
+        state.write_text(str(step))
+        yield {"step": step, "loss": plain(trial)["loss"] + 1 / step, "begun": float(done)}
+
+
+def folds(trial: Any) -> float:
+    """A loss with noise that folds have in common."""
+    return (trial.params["x"] - 0.3) ** 2 + [0.3, -0.1, 0.2, 0.05, -0.4][trial.fold] + 0.001 * (trial.seed % 7)
+
+
+if __name__ == "__main__":
+    how = json.loads(sys.argv[1])
+    strategy: Any = how.pop("strategy")
+    objective = {"plain": plain, "stepped": stepped, "folds": folds}[how.pop("objective", "plain")]
+    if "(" in strategy:
+        import common.strategies
+
+        strategy = eval(strategy, vars(common.strategies))
+    study = search(
+        objective, SPACE, strategy=strategy, options=RunOptions(quiet=True), **{"minimize": "loss", "batch": 4, **how}
+    )
+    print(json.dumps([[t.number, t.state, dict(t.params), dict(t.values)] for t in study.trials]) + "\n", end="")

@@ -1,0 +1,260 @@
+"""`search`: the same trials on any layout, the same folder continues, failures are failures, bad input is one line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import Choice, Float, Int, RunOptions, Space, UsageError, search
+from common.optimize import AskTell, Command
+from common.strategies import Grid
+from tests.common.optimize.objectives import SPACE, plain
+
+QUIET = RunOptions(quiet=True)
+SCRIPT = ("-m", "tests.common.optimize.objectives")
+
+
+def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
+    """What each rank of a script prints: its study."""
+    return list(program(*SCRIPT, json.dumps(how), ranks=ranks).stdout.splitlines())
+
+
+@pytest.mark.parametrize("strategy", ["random"])
+def test_the_same_trials_on_any_layout(program: Any, strategy: str) -> None:
+    how = {"strategy": strategy, "n_trials": 14}
+    (here,) = found(program, workers=2, **how)
+    assert len(json.loads(here)) == 14
+    assert found(program, workers=1, ranks=2, **how) == [here] * 2
+    assert found(program, workers=1, ranks=3, **how) == [here] * 3
+
+
+def test_workers_find_what_this_process_finds(program: Any) -> None:
+    """workers=0 raises what the objective raises, so here nothing fails."""
+    (workers,) = found(program, strategy="sobol", n_trials=9, workers=2)
+    study = search(
+        lambda trial: {"loss": 1.0}, SPACE, strategy="sobol", n_trials=9, minimize="loss", workers=0, options=QUIET
+    )
+    assert [list(t.params.items()) for t in study.trials] == [list(r[2].items()) for r in json.loads(workers)]
+
+
+def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def objective(trial: Any) -> float:
+        asked.append(trial.number)
+        return float(trial.params["x"])
+
+    how: dict[str, Any] = dict(minimize="loss", workers=0, results=tmp_path / "r", options=QUIET)
+    first = search(objective, {"x": Float(0, 1)}, n_trials=3, batch=2, **how)
+    again = search(objective, {"x": Float(0, 1)}, n_trials=5, **how)  # batch is in the journal
+    assert asked == [0, 1, 2, 3, 4]
+    assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
+    rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
+    assert rows[0] == "number,state,param_x,loss,error" and len(rows) == 6
+    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"batch": 3}, "batch")):
+        with pytest.raises(UsageError, match=f"holds a study with {name} = "):
+            search(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
+
+
+def test_failures_and_infinite_losses_are_told_apart(program: Any) -> None:
+    (said,) = found(program, strategy="random", n_trials=40, workers=2)
+    trials = json.loads(said)
+    failed = [t for t in trials if t[1] == "failed"]
+    assert failed and all(t[2]["x"] > 0.9 and not t[3] for t in failed)
+    infinite = [t for t in trials if t[2]["n"] > 50 and t[2]["x"] <= 0.9]
+    assert infinite and all(t[1] == "complete" and t[3]["loss"] == float("inf") for t in infinite)
+
+
+def test_best_pareto_report_pandas() -> None:
+    study = search(
+        lambda trial: {"a": trial.params["x"], "b": (trial.params["x"] - 2) ** 2, "c": 1.0},
+        {"x": Int(0, 4)}, strategy="grid", minimize="b", maximize="a", workers=0, options=QUIET,
+    )  # fmt: skip
+    assert [t.params["x"] for t in study.pareto] == [2, 3, 4]
+    with pytest.raises(UsageError, match=r"no best trial for b and a together: use study\.pareto"):
+        _ = study.best
+    assert "5 trials: 5 complete\nthe Pareto front:\n  trial 2: b 0, a 2 with x=2" in study.report()
+    frame = study.to_pandas()
+    assert list(frame["param_x"]) == [0, 1, 2, 3, 4] and list(frame["a"]) == [0, 1, 2, 3, 4]
+
+
+def test_grids_enqueued_points_callbacks_and_constants() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def stop(study: Any, trial: Any) -> bool:
+        seen.append((len(study), trial.number))
+        return len(study) == 4
+
+    study = search(
+        lambda trial: trial.params["x"] + trial.params["more"], {"x": Float(0, 1), "k": Choice("a", "b"), "more": 1},
+        strategy=Grid(points=3), minimize="loss", enqueue=[{"x": 0.25}], workers=0, options=QUIET,
+    )  # fmt: skip
+    assert [t.params["x"] for t in study.trials] == [0.25, 0, 0, 0.5, 0.5, 1, 1] and study.best.values == {"loss": 1.0}
+    search(lambda t: 0.0, {"x": Float(0, 1)}, n_trials=20, minimize="l", workers=0, callbacks=[stop], options=QUIET)
+    assert seen[:4] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+class Adder:
+    """An object that is set up once, in each worker."""
+
+    def __init__(self, more: Any = 1.0):
+        self.more, self.ready = more, False
+
+    def setup(self, device: str) -> None:
+        self.ready = device == "cpu"
+
+    def __call__(self, trial: Any) -> float:
+        return float(trial.params["x"]) + self.more if self.ready else float("nan")
+
+
+def test_classes_and_objects_are_set_up() -> None:
+    for objective in (Adder, Adder(2.0)):
+        how: dict[str, Any] = dict(strategy="grid", minimize="sum", options=QUIET)
+        here = search(objective, {"x": Int(0, 2)}, workers=0, **how)
+        there = search(objective, {"x": Int(0, 2)}, workers=1, **how)
+        assert [t.values for t in here.trials] == [t.values for t in there.trials]
+        assert here.best.values["sum"] == (1.0 if objective is Adder else 2.0)
+
+
+def test_commands(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import json, os, sys, time\n"
+        "x = float(sys.argv[1])\n"
+        "if x == 2: print('no such file'); sys.exit(3)\n"
+        "if x == 3: time.sleep(60)\n"
+        "print('begin'); print(json.dumps({'loss': x + float(os.environ['MORE'])})); print('end')\n"
+    )
+    command = Command(f"python {script} {{x}}", timeout=2.0, environment={"MORE": "{more}"})
+    study = search(
+        command, {"x": Int(0, 3), "more": 1}, strategy="grid", minimize="loss", workers=1, results=tmp_path / "r",
+        options=QUIET,
+    )  # fmt: skip
+    assert [t.state for t in study.trials] == ["complete", "complete", "failed", "failed"]
+    assert study.best.values == {"loss": 1.0}
+    assert study.trials[2].error.endswith(f"exit status 3: python {script} 2: no such file")
+    assert "no end within 2 s" in study.trials[3].error
+    assert (tmp_path / "r" / "trials" / "t000001" / "output.txt").read_text().startswith("begin\n")
+    study = search(
+        Command(["sh", "-c", "echo '{{\"loss\": {x}}}' > {folder}/out.json"], result="{folder}/out.json"),
+        {"x": Int(5, 6)}, strategy="grid", minimize="loss", workers=0, options=QUIET,
+    )  # fmt: skip
+    assert study.best.values == {"loss": 5.0}
+
+
+class Tensor:
+    def item(self) -> float:
+        return 1.0
+
+
+LOCK = threading.Lock()
+
+
+def closes_over(lock: Any) -> Any:
+    return lambda trial: lock and 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"space": {}}, "the space has no parameters"),
+        ({"minimize": ()}, 'say what is searched for: minimize="loss"'),
+        ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
+        ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
+        ({"n_trials": None}, "n_trials is missing"),
+        ({"seed": -1}, "seed=-1: give a whole number"),
+        ({"batch": 0}, "batch=0: give a whole number"),
+        ({"strategy": "bayes"}, "strategy='bayes': give grid, random"),
+        ({"strategy": "grid"}, "a grid needs to know how many values"),
+        ({"enqueue": [{"z": 1}]}, "has z, which the space has not: it has x"),
+        ({"enqueue": [{"x": 7}]}, "has x = 7, which is not in Float"),
+        ({"objective": 5}, "the objective is a int: give a function"),
+        ({"objective": lambda trial: None}, "mend the objective: it returned None: return {'loss': ...}"),
+        ({"objective": lambda trial: Tensor()}, "it returned a Tensor: return {'loss': ...}"),
+        ({"objective": lambda trial: {"loss": Tensor()}}, "it returned a Tensor as loss: give a number"),
+        ({"objective": lambda trial: {"accuracy": 1.0}}, "it returned accuracy without loss"),
+        ({"objective": closes_over(LOCK)}, "lock of the objective cannot be sent to workers"),
+        ({"objective": Adder(LOCK)}, "more of the objective cannot be sent to workers"),
+        ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),
+        ({"objective": "python train.py {x} {y}"}, "the command has {y}, but the parameters are x"),
+        ({"objective": "true {x}"}, "its command printed no JSON object"),
+        ({"devices": 3, "workers": 4}, "3 devices for each trial, but 4 CPU workers are here"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(
+        objective=lambda trial: 1.0, space={"x": Float(0, 1)}, minimize="loss", n_trials=2, workers=1,
+        results=tmp_path / "r", options=QUIET,
+    )  # fmt: skip
+    if "mend" in told or "it returned" in told or "JSON" in told:
+        how["workers"] = 0  # the same, and quicker
+    with pytest.raises(UsageError) as error:
+        search(**{**how, **change})
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_script_says_it_in_one_line(program: Any, ranks: int) -> None:
+    done = program(*SCRIPT, '{"strategy": "bayes", "n_trials": 3, "workers": 1}', ranks=ranks, status=2)
+    assert "Traceback" not in done.stderr and done.stderr.count("strategy='bayes': give grid, random") == 1
+
+
+def test_several_devices_for_each_trial() -> None:
+    """Slots of a node are joined: four CPU workers are two with two threads each."""
+
+    def objective(trial: Any) -> float:
+        import os
+
+        return float(os.environ["OMP_NUM_THREADS"]) + 10 * float(os.environ["SEARCH_WORKERS_HERE"])
+
+    study = search(
+        objective, {"x": Int(0, 5)}, strategy="grid", minimize="loss", workers=4, devices=2, options=QUIET
+    )  # fmt: skip
+    assert {t.values["loss"] for t in study.trials} == {22.0}
+
+
+def test_ask_and_tell(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(strategy="random", n_trials=5, minimize="loss", results=tmp_path / "r")
+    with AskTell(SPACE, **how) as loop:
+        first, second = loop.ask(), loop.ask()
+        assert first is not None and second is not None
+        loop.tell(second, 2.0)
+        loop.tell(first, error="the sample broke")
+        with pytest.raises(UsageError, match="trial 0 is not open"):
+            loop.tell(0, 1.0)
+        third = loop.ask()
+        with pytest.raises(UsageError, match="trial 2: the values are None: return"):
+            loop.tell(2)
+    with AskTell(SPACE, **how) as loop:
+        assert [t.state for t in loop.study.trials] == ["failed", "complete"]
+        numbers = []
+        while (trial := loop.ask()) is not None:
+            numbers.append(trial.number)
+            if trial.number == 2:
+                assert third is not None and trial.params == third.params
+            loop.tell(trial, {"loss": float(trial.number)})
+        assert (numbers == [2, 3, 4] and loop.study.best.number == 1) or loop.study.best.values["loss"] == 2.0
+    reference = search(plain, SPACE, n_trials=1, minimize="loss", workers=0, options=QUIET)
+    assert reference.trials[0].params == first.params
+
+
+def test_asynchronous_searches_replay_their_journal(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(minimize="loss", workers=2, results=tmp_path / "r", asynchronous=True, options=QUIET)
+
+    def objective(trial: Any) -> float:
+        return float(trial.params["x"])
+
+    first = search(objective, Space({"x": Float(0, 1)}), n_trials=6, **how)
+    again = search(objective, Space({"x": Float(0, 1)}), n_trials=9, **how)
+    assert [t.params for t in again.trials[:6]] == [t.params for t in first.trials] and len(again) == 9
+    header = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[0])
+    assert header["settings"]["order"] == "asynchronous"
+    make: Callable[..., Any] = search
+    with pytest.raises(UsageError, match="holds a study with order = asynchronous"):
+        make(objective, Space({"x": Float(0, 1)}), n_trials=9, **{**how, "asynchronous": False})

@@ -1,0 +1,104 @@
+"""Spaces: what is drawn is in them, what is conditional, what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import Choice, Float, Int, Ordinal, Space, UsageError, When
+
+UNIT = st.floats(0, 1, exclude_max=True)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), UNIT)
+def test_a_float_is_within(low: float, width: float, u: float) -> None:
+    assert low <= Float(low, low + width).at(u) <= low + width
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.booleans(), UNIT)
+def test_an_int_is_within_and_each_can_be_drawn(low: int, width: int, log: bool, u: float) -> None:
+    part = Int(low, low + width, log)
+    assert low <= part.at(u) <= low + width and isinstance(part.at(u), int)
+    assert part.at(0.0) == low and part.at(math.nextafter(1, 0)) == low + width
+
+
+def test_logarithms_are_even_and_steps_are_exact() -> None:
+    assert Float(1e-4, 1.0, log=True).at(0.5) == pytest.approx(1e-2)
+    assert sorted({Float(0, 1, step=0.25).at(u) for u in np.linspace(0, 0.999, 50)}) == [0, 0.25, 0.5, 0.75, 1]
+    assert sorted({Int(1, 10, step=4).at(u) for u in np.linspace(0, 0.999, 50)}) == [1, 5, 9]
+    counts = np.bincount([Int(1, 4).at(u) for u in np.linspace(0, 0.9999, 4000)])[1:]
+    assert counts.tolist() == [1000] * 4
+
+
+def test_what_depends_on_others_is_there_only_then() -> None:
+    space = Space(
+        {
+            "rate": When(Float(0, 1), kind=("tree", "boost"), depth=3),  # before what it depends on
+            "kind": Choice("tree", "boost", "line"),
+            "depth": When(Int(3, 4), kind="tree"),
+            "folds": 5,
+            "rows": When(7, kind="line"),
+        }
+    )
+    points = [space.at(numbers) for numbers in np.random.default_rng(0).random((200, 3))]
+    for point in points:
+        assert ("depth" in point) == (point["kind"] == "tree")
+        assert ("rate" in point) == (point.get("depth") == 3)
+        whole = space.given(point)
+        assert whole["folds"] == 5 and ("rows" in whole) == (point["kind"] == "line")
+    assert {len(point) for point in points} == {1, 2, 3}
+    assert [space.given(p).get("rate") for p in space.grid({"rate": 2})].count(None) == 3
+    assert len(list(space.grid({"rate": 2}))) == 5
+
+
+def test_options_of_any_type_reach_the_objective() -> None:
+    space = Space({"f": Choice(math.sin, None, (1, 2), True, 1, "x", 1.0)})
+    given_ = [space.given(point)["f"] for point in space.grid(None)]
+    assert given_ == [math.sin, None, (1, 2), True, 1, "x", 1.0] and given_[3] is True
+    assert all(type(point["f"]) in (str, int, float, bool) for point in space.grid(None))
+
+
+def test_constraints_hold_and_impossible_ones_are_told() -> None:
+    space = Space({"a": Int(0, 9), "b": Int(0, 9)}, [lambda p: p["a"] < p["b"]])
+    rng = np.random.default_rng(1)
+    assert all(p["a"] < p["b"] for p in (space.draw(lambda: rng.random(2)) for _ in range(50)))  # type: ignore[operator]
+    assert len(list(space.grid(None))) == 45
+    with pytest.raises(UsageError, match="none of 10000 points fulfils the constraints: relax them"):
+        Space({"a": Int(0, 9)}, [lambda p: False]).draw(lambda: rng.random(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Space({}), "the space has no parameters: give at least one"),
+        (lambda: Space({"epochs": 3}), "the space has no parameters: give at least one"),
+        (lambda: Space([("x", Float(0, 1)), ("x", Int(1, 2))]), "the space has x twice: keep one"),
+        (lambda: Float(1, 1), "Float(low=1, high=1, log=False, step=None): low must be below high"),
+        (lambda: Int(5, 2), "low must be below high"),
+        (lambda: Float(0, 1, log=True), "the logarithm needs a low above 0"),
+        (lambda: Int(0, 9, log=True), "the logarithm needs a low above 0"),
+        (lambda: Float(0, float("nan")), "give finite numbers as low and high"),
+        (lambda: Float("a", 1), "give finite numbers as low and high"),
+        (lambda: Float(0, 1, step=0.0), "give a step above 0"),
+        (lambda: Float(1, 2, log=True, step=0.5), "log and step exclude each other"),
+        (lambda: Int(1, 2.5), "give whole numbers"),
+        (lambda: Choice(), "Choice(): give at least one option"),
+        (lambda: Ordinal(1, 2, 1), "Ordinal(1, 2, 1): 1 is there twice, keep one"),
+        (lambda: When(Float(0, 1)), "When(...) without a condition"),
+        (lambda: Space({"x": When(Float(0, 1), y=2)}), "x depends on y, which the space has not: it has x"),
+        (lambda: Space({"x": When(Int(0, 1), y=1), "y": When(Int(0, 1), x=1)}), "depend on each other in a circle"),
+        (lambda: Space({"x": When(Int(0, 1), y="c"), "y": Choice("a", "b")}), "y is 'c', which is not in Choice"),
+        (lambda: Space({"@x": Int(0, 1)}), "a parameter is called '@x'"),
+        (lambda: list(Space({"x": Float(0, 1)}).grid(None)), "how many values of Float(low=0, high=1"),
+    ],
+)
+def test_bad_spaces(make: Callable[[], Any], told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        make()
+    assert told in str(error.value)

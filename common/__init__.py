@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.errors import UsageError
     from common.experiment import Experiment, WorkerContext, one_round, per_trial
     from common.optimize.search import search
-    from common.optimize.study import Study
+    from common.optimize.study import SearchStudy
     from common.settings import setting
     from common.spaces import Choice, Float, Int, Ordinal, Space, When
     from common.studies import StudyError, evaluate, run_study
@@ -46,8 +46,8 @@ __all__ = [
     "Result",
     "RunOptions",
     "Search",
+    "SearchStudy",
     "Space",
-    "Study",
     "StudyError",
     "Trial",
     "UsageError",
@@ -69,7 +69,7 @@ _HOME = {
     "common.errors": ("UsageError",),
     "common.experiment": ("Experiment", "WorkerContext", "one_round", "per_trial"),
     "common.optimize.search": ("search",),
-    "common.optimize.study": ("Study",),
+    "common.optimize.study": ("SearchStudy",),
     "common.settings": ("setting",),
     "common.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
     "common.studies": ("StudyError", "evaluate", "run_study"),

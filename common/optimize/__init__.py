@@ -4,6 +4,6 @@ from common.optimize.asktell import AskTell
 from common.optimize.commands import Command
 from common.optimize.objectives import ObjectiveTrial
 from common.optimize.search import search
-from common.optimize.study import Study, TrialRecord
+from common.optimize.study import SearchStudy, TrialRecord
 
-__all__ = ["AskTell", "Command", "ObjectiveTrial", "Study", "TrialRecord", "search"]
+__all__ = ["AskTell", "Command", "ObjectiveTrial", "SearchStudy", "TrialRecord", "search"]

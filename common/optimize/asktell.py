@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UsageError
 from common.optimize.objectives import Breach, Contract
-from common.optimize.study import Study, records
+from common.optimize.study import SearchStudy, records
 from common.optimize.tuning import described, problem_of
 from common.spaces import Space
 from common.storage.journal import Journal
@@ -95,9 +95,9 @@ class AskTell:
         self._tell(piece, Outcome(piece.trial(), result))
 
     @property
-    def study(self) -> Study:
+    def study(self) -> SearchStudy:
         """What is known so far."""
-        return Study(records(self._outcomes, self._problem), self._problem.objectives, self._folder)
+        return SearchStudy(records(self._outcomes, self._problem), self._problem.objectives, self._folder)
 
     def close(self) -> None:
         """Release the results folder."""

@@ -31,7 +31,7 @@ from typing import Any
 
 from common.spaces import Space
 from common.strategies.base import Piece
-from common.trial import Batch, Result, Trial, seed_of
+from common.trial import Batch, Evaluation, Trial, seed_of
 
 MEND = "mend the objective: "  # how the error of a trial begins whose objective does not keep to its contract
 STEPS = "steps.jsonl"  # in a trial's folder: what it has yielded
@@ -97,7 +97,7 @@ class Contract:
         return {name: float(value) for name, value in returned.items()}
 
 
-class Evaluator:
+class TrialEvaluator:
     """Evaluates the batches of a search in a worker.
 
     objective: A function, a generator function, a class or an object.
@@ -113,14 +113,14 @@ class Evaluator:
         self._space, self._contract, self._seed, self._device, self._folder = space, contract, seed, device, folder
         self._names: set[str] = set()
 
-    def __call__(self, batch: Batch) -> Iterator[Result]:
+    def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             try:
                 yield self._result(trial)
             except Breach as breach:
-                yield Result(trial.key, error=f"{MEND}{breach}")
+                yield Evaluation(trial.key, error=f"{MEND}{breach}")
 
-    def _result(self, trial: Trial) -> Result:
+    def _result(self, trial: Trial) -> Evaluation:
         piece = Piece.of(trial)
         seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
         given = ObjectiveTrial(
@@ -128,7 +128,7 @@ class Evaluator:
             folder_of(piece, self._folder),
         )  # fmt: skip
         returned = self._call(given)
-        if isinstance(returned, Result):
+        if isinstance(returned, Evaluation):
             return returned
         values = self._stepped(returned, piece) if inspect.isgenerator(returned) else self._contract.values(returned)
         names = {name for name in values if "@" not in name}
@@ -137,7 +137,7 @@ class Evaluator:
                 f"it returned {', '.join(sorted(names))}, before {', '.join(sorted(self._names))}: return the same"
             )
         self._names = names
-        return Result(trial.key, values)
+        return Evaluation(trial.key, values)
 
     def _stepped(self, generator: Iterator[Any], piece: Piece) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""

@@ -17,8 +17,8 @@ from common.cluster.transport import Transport
 from common.engine.node import RunOptions
 from common.errors import UsageError
 from common.optimize.objectives import is_staged
-from common.optimize.study import Study, records
-from common.optimize.tuning import Callback, Plan, Task, Tuning, described, problem_of
+from common.optimize.study import SearchStudy, records
+from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of
 from common.settings import without_address
 from common.spaces import Space
 from common.storage.history import NAME, read_header
@@ -48,7 +48,7 @@ def search(
     batch: int | None = None,
     asynchronous: bool = False,
     options: RunOptions | None = None,
-) -> Study:
+) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
 
     Under mpirun or srun every rank calls it, as often as the others, and all get the study. Trials depend on the
@@ -126,8 +126,8 @@ def search(
             batch=problem.batch,
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in enqueue),
-            task=Task(objective, problem, folder / TRIALS),
-            plan=Plan(chosen, tuple(callbacks), options.results),
+            task=WorkersPart(objective, problem, folder / TRIALS),
+            plan=LeadersPart(chosen, tuple(callbacks), options.results),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:
@@ -136,7 +136,7 @@ def search(
             if fresh and options.results is not None:
                 _forget(options.results)
             raise
-    return Study(records(outcomes, problem), problem.objectives, options.results)
+    return SearchStudy(records(outcomes, problem), problem.objectives, options.results)
 
 
 def _command(objective: Any, options: RunOptions) -> Any:

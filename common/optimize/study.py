@@ -42,7 +42,7 @@ class TrialRecord:
     error: str = ""
 
 
-class Study:
+class SearchStudy:
     """The trials of a search, in the order of their numbers.
 
     Attributes:

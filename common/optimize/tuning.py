@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from common.experiment import Data, Experiment, Objective
-from common.optimize.objectives import MEND, Contract, Evaluator
-from common.optimize.study import Study, TrialRecord, records
+from common.experiment import Data, Experiment, Objective, WorkerContext
+from common.optimize.objectives import MEND, Contract, TrialEvaluator
+from common.optimize.study import SearchStudy, TrialRecord, records
 from common.spaces import Space
 from common.storage.history import read_journal
 from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
 from common.trial import Outcome, Result
 from common.trial import Search as Rounds
 
-Callback = Callable[[Study, TrialRecord], bool | None]
+Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkersPart:
     """What the workers need: it is all that is sent to them."""
 
     objective: Any
@@ -30,13 +30,13 @@ class Task:
 
     def evaluator(self, device: str) -> Objective:
         problem = self.problem
-        return Evaluator(
+        return TrialEvaluator(
             self.objective, problem.space, Contract(list(problem.objectives)), problem.seed, device, self.folder
         )
 
 
 @dataclass(frozen=True)
-class Plan:
+class LeadersPart:
     """What rank 0 needs."""
 
     strategy: Strategy
@@ -55,8 +55,8 @@ class Tuning(Experiment):
     batch: int
     order: str
     enqueued: tuple[str, ...]
-    task: Task = field(metadata={"changes_results": False})
-    plan: Plan | None = field(metadata={"changes_results": False})
+    task: WorkersPart = field(metadata={"changes_results": False})
+    plan: LeadersPart | None = field(metadata={"changes_results": False})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "plan": None}
@@ -64,8 +64,8 @@ class Tuning(Experiment):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
-    def objective(self, device: str, data: Data) -> Objective:
-        return self.task.evaluator(device)
+    def objective(self, worker: WorkerContext) -> Objective:
+        return self.task.evaluator(worker.device)
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
@@ -79,7 +79,7 @@ class Tuning(Experiment):
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem
-        study = Study(records(outcomes, problem), problem.objectives, folder)
+        study = SearchStudy(records(outcomes, problem), problem.objectives, folder)
         study.write(folder / "trials.csv")
         print(study.report())
 
@@ -87,10 +87,10 @@ class Tuning(Experiment):
 class _Tale:
     """Carries pieces and results between the proposers and the engine, and to the callbacks."""
 
-    def __init__(self, problem: Problem, plan: Plan):
+    def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
         self._outcomes: dict[int, list[Outcome]] = {}
-        self._study = Study([], problem.objectives, plan.results)
+        self._study = SearchStudy([], problem.objectives, plan.results)
         self._any_success = self._stop = False
 
     def rounds(self, proposer: Proposer) -> Rounds:

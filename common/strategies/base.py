@@ -5,7 +5,7 @@
     Proposer.tell(piece, told)    in the order asked
 
 A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
-A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`Whole`), others take one.
+A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`WholeTrials`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
 
@@ -192,13 +192,13 @@ class Sampling(Strategy):
     def begin(self, problem: Problem) -> list[Proposer]:
         points = Points(self.sampler(problem), problem)
         if points.adaptive:
-            return [Whole(points)]
+            return [WholeTrials(points)]
         pieces = [Piece(number, point) for number, point in points.rest()]
         size = -(-len(pieces) // MANY)
-        return [Fixed(points, pieces[i : i + size]) for i in range(0, len(pieces), max(1, size))]
+        return [FixedTrials(points, pieces[i : i + size]) for i in range(0, len(pieces), max(1, size))]
 
     def lanes(self, problem: Problem) -> Proposer:
-        return Whole(Points(self.sampler(problem), problem))
+        return WholeTrials(Points(self.sampler(problem), problem))
 
 
 class Points:
@@ -253,8 +253,8 @@ class Points:
         return self._sampler.point(number - len(self._enqueued))
 
 
-class Whole(Proposer):
-    """Whole trials, as many at a time as are asked for."""
+class WholeTrials(Proposer):
+    """WholeTrials trials, as many at a time as are asked for."""
 
     def __init__(self, points: Points):
         self._points = points
@@ -267,8 +267,8 @@ class Whole(Proposer):
         self._points.tell(piece, told)
 
 
-class Fixed(Proposer):
-    """Whole trials that are known from the beginning."""
+class FixedTrials(Proposer):
+    """WholeTrials trials that are known from the beginning."""
 
     def __init__(self, points: Points, pieces: list[Piece]):
         self._points, self._pieces = points, pieces

@@ -16,7 +16,7 @@ from torch import Tensor
 from common.cluster.devices import usable_cores
 from common.errors import Exit, StorageError, UsageError
 from mnist_nn.compiler import missing_for_triton
-from mnist_nn.parallel.rank0 import Job, Recorder
+from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import DistributedTraining
@@ -91,8 +91,9 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
     job: Job | UsageError | None = None
     if rank_info.rank == 0:
         try:
-            recorder = Recorder(settings, rank_info, device.type, backend)
-            job = recorder.job
+            inputs = read_inputs(settings, rank_info.size)
+            recorder = Recorder(settings, rank_info, device=device.type, backend=backend, inputs=inputs)
+            job = inputs.job
         except UsageError as error:
             job = error
     job = _broadcast_object(job, device)
@@ -100,10 +101,10 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         if isinstance(job, UsageError):
             raise job
         assert job is not None
-        data = _broadcast_arrays(recorder.arrays if recorder else None, job, device)
+        data = _broadcast_arrays(recorder.inputs.arrays if recorder else None, job, device)
         training = DistributedTraining(job.options, job.params, rank_info, device, data)
         if job.epochs:
-            training.restore(recorder.checkpoint if recorder else None, job.epochs)
+            training.restore(recorder.inputs.checkpoint if recorder else None, job.epochs)
         while len(training.epochs) < settings.epochs:
             training.epoch(recorder.log if recorder else None)
             state = training.state()

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from common.errors import StorageError, UsageError
-from common.images import load
+from common.images import N_CLASSES, load
 from common.settings import result_settings
 from common.storage.provenance import versions
 from mnist_nn.images import Frame
@@ -25,7 +25,14 @@ from mnist_nn.predict import SavedNetwork, save_model
 
 
 class Job(NamedTuple):
-    """What all processes are told. shapes: of the uint8 arrays they are about to get. epochs: already done."""
+    """What rank 0 sends to all processes.
+
+    Attributes:
+        params: of the network.
+        options: of the training.
+        shapes: of the uint8 arrays that follow.
+        epochs: that are done already.
+    """
 
     params: Parameters
     options: DistributedOptions
@@ -33,55 +40,87 @@ class Job(NamedTuple):
     epochs: list[Epoch]
 
 
-class Recorder:
-    """Reads all that the training needs. Raises UsageError for what the user can mend.
+class Inputs(NamedTuple):
+    """What rank 0 has read.
 
-    Its methods return such an error instead, for it must be told to the other processes.
+    Attributes:
+        arrays: images and labels, uint8.
+        checkpoint: to continue from; None for a training from the start.
+        fixed: settings that a continuation must share.
+        job: for all processes.
     """
 
-    def __init__(self, settings: Settings, rank_info: RankInfo, device: str, backend: str) -> None:
+    arrays: dict[str, np.ndarray]
+    checkpoint: Checkpoint | None
+    fixed: dict[str, Any]
+    job: Job
+
+
+def read_inputs(settings: Settings, n_processes: int) -> Inputs:
+    """Read the data, the network's parameters and the checkpoint. Raises UsageError for what the user can mend."""
+    arrays = load(settings.dataset, settings.data_folder)
+    params = best_of(settings.source) if settings.source else KUBEFLOW
+    _check_network(settings, params, arrays["train_images"])
+    options = _options(settings, params, n_processes)
+    rate = _learning_rate(settings, params)
+    fixed = {**result_settings(settings), "lr": rate, "momentum": options.momentum, "params": params}
+    read = checkpoint.read(settings.results, fixed) if settings.resume else None
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Inputs(arrays, read, fixed, Job(params, options, shapes, read.epochs if read else []))
+
+
+def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
+    try:
+        build(params, (images.shape[1], images.shape[2]), n_classes=N_CLASSES, device="meta")
+    except ValueError as error:
+        raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
+
+
+def _learning_rate(settings: Settings, params: Parameters) -> float:
+    """Of one process: where asked for, it is scaled by their number."""
+    return float(params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr)
+
+
+def _options(settings: Settings, params: Parameters, n_processes: int) -> DistributedOptions:
+    momentum = params.get("momentum", MOMENTUM) if settings.momentum is None else settings.momentum
+    return DistributedOptions(
+        batch_size=settings.batch_size,
+        test_batch_size=settings.test_batch_size,
+        learning_rate=_learning_rate(settings, params) * (n_processes if settings.scale_lr else 1),
+        momentum=float(momentum),
+        seed=settings.seed,
+        strategy=settings.strategy,
+        amp=settings.amp is not None,
+        compile=settings.compile,
+        log_interval=settings.log_interval,
+        max_pixel=float(settings.max_pixel),
+    )
+
+
+class Recorder:
+    """Writes log, table, figure, checkpoints and model. Its constructor raises UsageError where it cannot.
+
+    Its methods return such an error instead, since the other processes must be told.
+    """
+
+    def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str, inputs: Inputs) -> None:
         self.settings, self.rank_info, self.device, self.backend = settings, rank_info, device, backend
-        self.arrays: dict[str, np.ndarray] = load(settings.dataset, settings.data_folder)
-        params = best_of(settings.source) if settings.source else KUBEFLOW
-        images = self.arrays["train_images"]
-        try:
-            build(params, (images.shape[1], images.shape[2]), n_classes=10, device="meta")
-        except ValueError as error:
-            raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
-        rate = params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr
-        momentum = params.get("momentum", MOMENTUM) if settings.momentum is None else settings.momentum
-        options = DistributedOptions(
-            settings.batch_size, settings.test_batch_size, float(rate) * (rank_info.size if settings.scale_lr else 1),
-            float(momentum), settings.seed, settings.strategy, settings.amp is not None, settings.compile,
-            settings.log_interval, float(settings.max_pixel),
-        )  # fmt: skip
-        self._kept = {**result_settings(settings), "lr": float(rate), "momentum": float(momentum), "params": params}
-        self.checkpoint = checkpoint.read(settings.results, self._kept) if settings.resume else None
-        epochs = self.checkpoint.epochs if self.checkpoint else []
-        self.job = Job(params, options, {name: array.shape for name, array in self.arrays.items()}, epochs)
-        self.log = Log(settings.log_path or settings.results / "log.jsonl", resume=bool(epochs))
+        self.inputs, self.job = inputs, inputs.job
+        self.log = Log(settings.log_path or settings.results / "log.jsonl", resume=bool(self.job.epochs))
         try:
             settings.results.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
                 f"{settings.results} cannot be written ({error.strerror}): give another --results"
             ) from error
-        self.log.write(
-            run={
-                **self._kept,
-                "nodes": rank_info.nodes,
-                "processes": rank_info.size,
-                "device": device,
-                "backend": backend,
-            },
-            versions=versions(),
-        )
+        layout = {"nodes": rank_info.nodes, "processes": rank_info.size, "device": device, "backend": backend}
+        self.log.write(run={**inputs.fixed, **layout}, versions=versions())
 
     def epoch_done(self, state: Checkpoint) -> UsageError | None:
         """Say what the epoch came to, and keep the state."""
         self.log.epoch(state.epochs[-1])
         try:
-            checkpoint.write(self.settings.results, self._kept, state)
+            checkpoint.write(self.settings.results, self.inputs.fixed, state)
         except UsageError as error:
             return error
         return None
@@ -95,7 +134,7 @@ class Recorder:
             self.log.write(end=row)
             draw(folder, epochs)
             if self.settings.save_model:
-                frame = Frame.of(self.arrays["train_images"], self.settings.max_pixel)
+                frame = Frame.of(self.inputs.arrays["train_images"], self.settings.max_pixel)
                 named = {name: weight.numpy() for name, weight in weights.items()}
                 save_model(folder / "model.pt", SavedNetwork(self.job.params, frame, named))
         except OSError as error:
@@ -104,7 +143,7 @@ class Recorder:
         return None
 
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:
-        last, n_images = epochs[-1], len(self.arrays["train_labels"])
+        last, n_images = epochs[-1], len(self.inputs.arrays["train_labels"])
         training_seconds = sum(n_images / epoch.images_per_second for epoch in epochs)
         return {
             "nodes": self.rank_info.nodes,

@@ -14,7 +14,7 @@ from typing import NoReturn
 from common.cluster.launch import connect, launched
 from common.engine import node
 from common.engine.progress import start_logging
-from common.errors import Exit, StorageError, UsageError
+from common.errors import Exit, UsageError, print_error
 from common.experiment import Experiment
 from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
@@ -39,13 +39,13 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         options = from_namespace(node.RunOptions, namespace)
         transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
-        return _usage(parser.prog, error, launch.rank)
+        return print_error(parser.prog, error, launch.rank)
     host = socket.gethostname().split(".")[0]
     start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
     try:
         status = node.run(settings, name, options, transport, host).status
     except UsageError as error:
-        status = _usage(parser.prog, error, transport.rank)
+        status = print_error(parser.prog, error, transport.rank)
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
@@ -69,10 +69,3 @@ def _parser(experiment: type[Experiment], name: str) -> argparse.ArgumentParser:
     add_settings(parser, experiment)
     add_settings(parser.add_argument_group("how it is run"), node.RunOptions)  # type: ignore[arg-type]
     return parser
-
-
-def _usage(prog: str, error: UsageError, rank: int) -> Exit:
-    if rank == 0:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE
-    return Exit.DONE

@@ -1,5 +1,6 @@
 """Exit statuses, and the error that becomes one line on stderr."""
 
+import sys
 from enum import IntEnum
 
 
@@ -25,3 +26,20 @@ class UsageError(Exception):
 
 class StorageError(UsageError):
     """Results cannot be stored while a study runs. What was not stored is not done: the same command continues."""
+
+
+def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
+    """Print an error that the user can mend, in one line on stderr.
+
+    Args:
+        prog: the program, as the user calls it.
+        error: a UsageError, or another whose text is one line.
+        rank: of this process; only rank 0 prints.
+
+    Returns:
+        The exit status of this process; the launcher passes on that of rank 0.
+    """
+    if rank != 0:
+        return Exit.DONE
+    print(f"{prog}: {error}", file=sys.stderr)
+    return Exit.USAGE if isinstance(error, UsageError) and not isinstance(error, StorageError) else Exit.ERROR

@@ -25,7 +25,7 @@ import numpy as np
 
 from common.errors import Exit, UsageError
 from common.experiment import Experiment
-from common.settings import Parser, add_settings, from_namespace, setting
+from common.settings import program, setting
 from common.storage.waiting import waiting
 
 # Name on the command line -> torchvision's class, which is also the name of its folder.
@@ -261,14 +261,12 @@ def _one_line(error: Exception) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m common.data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
-    parser = Parser(prog="python -m common.data", description="Fetch a data set ahead of a job, and check it.")
-    try:
-        add_settings(parser, DatasetSettings)
-        source = from_namespace(DatasetSettings, parser.parse_args(arguments))
-        arrays = load(source.dataset, source.data_folder)
-    except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return Exit.USAGE
+    description = "Fetch a data set ahead of a job, and check it."
+    return program(DatasetSettings, _fetch, arguments, prog="python -m common.data", description=description)
+
+
+def _fetch(source: DatasetSettings) -> Exit:
+    arrays = load(source.dataset, source.data_folder)
     counts = ", ".join(f"{len(arrays[f'{part}_labels'])} {part} images" for part in _FILES)
     print(f"{source.dataset}: {counts}")
     return Exit.DONE

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import Exit, UsageError
 from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace, setting
+from common.settings import program, setting
 from common.storage.history import History, read_study, require_same_study
 from common.storage.journal import Journal
 
@@ -54,16 +54,16 @@ def merge(folders: Sequence[Path], into: Path) -> History:
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
-    parser = Parser(prog="python -m common.merge", description="Join the journals of one study.")
-    add_settings(parser, MergeOptions)
-    try:
-        options = from_namespace(MergeOptions, parser.parse_args(arguments))
-        if options.into is None:
-            raise UsageError("--into is missing: name the results folder that shall hold all of them")
-        history = merge(options.folders, options.into)
-    except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return Exit.USAGE
+    """The command line. Returns the exit status."""
+    return program(
+        MergeOptions, _join, arguments, prog="python -m common.merge", description="Join the journals of one study."
+    )
+
+
+def _join(options: MergeOptions) -> Exit:
+    if options.into is None:
+        raise UsageError("--into is missing: name the results folder that shall hold all of them")
+    history = merge(options.folders, options.into)
     print(f"{options.into}: {len(history.results)} trials; to finish and report, run the search with this folder")
     return Exit.DONE
 

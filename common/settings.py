@@ -8,12 +8,12 @@ import math
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
-from common.errors import UsageError
+from common.errors import Exit, UsageError, print_error
 
 
 def setting(
@@ -47,6 +47,29 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ")
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def program(
+    settings: type, action: Callable[[Any], Exit], arguments: Sequence[str] | None, *, prog: str, description: str
+) -> Exit:
+    """Run a program whose command line is one class of settings.
+
+    Args:
+        settings: dataclass with fields made by `setting`.
+        action: what the program does with an instance of it.
+        arguments: of the command line; None for those of this process.
+        prog: the program, as the user calls it.
+        description: the first line of its help.
+
+    Returns:
+        The exit status of `action`, or of the UsageError that was printed.
+    """
+    parser = Parser(prog=prog, description=description)
+    try:
+        add_settings(parser, settings)
+        return action(from_namespace(settings, parser.parse_args(arguments)))
+    except UsageError as error:
+        return print_error(prog, error)
 
 
 class _Once(argparse.Action):

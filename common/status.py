@@ -8,7 +8,6 @@ is more to do (the same command as before does it), 2 when there is no study.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.engine.progress import duration
-from common.errors import Exit, UsageError, printable
+from common.errors import Exit, printable
 from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace, setting
+from common.settings import program, setting
 from common.storage.history import History, read_study
 from common.storage.journal import is_running, repair
 from common.storage.table import last_line
@@ -66,19 +65,16 @@ def _repair(folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
-    parser: argparse.ArgumentParser = Parser(
-        prog="python -m common.status", description="How far a study is, from its journal alone."
-    )
-    add_settings(parser, StatusOptions)
-    try:
-        options = from_namespace(StatusOptions, parser.parse_args(arguments))
-        folder = options.folder
-        if options.repair:
-            _repair(folder)
-        history = read_study(folder)
-    except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return Exit.USAGE
+    """The command line. Returns the exit status, which says how far the study is."""
+    description = "How far a study is, from its journal alone."
+    return program(StatusOptions, _show, arguments, prog="python -m common.status", description=description)
+
+
+def _show(options: StatusOptions) -> Exit:
+    folder = options.folder
+    if options.repair:
+        _repair(folder)
+    history = read_study(folder)
     print(describe(folder, history, is_running(folder)))
     if not history.complete:
         return Exit.STOPPED

@@ -18,7 +18,7 @@ from typing import Any
 
 from common.cluster.devices import visible_gpus
 from common.cluster.process import die_with, require_linux
-from common.errors import Exit, UsageError
+from common.errors import UsageError, print_error
 from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from common.storage.provenance import code_and_libraries
@@ -58,10 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             versions=code_and_libraries("mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
         )  # fmt: skip
     except UsageError as error:
-        if launch_info().rank:
-            return Exit.DONE
-        print(f"{PROG}: {error}", file=sys.stderr)
-        return Exit.USAGE
+        return print_error(PROG, error, launch_info().rank)
     alone = len(ranks) == 1
     status = (
         run(settings, ranks[0], rendezvous.address, rendezvous.run) if alone else _start(settings, ranks, rendezvous)

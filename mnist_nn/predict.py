@@ -16,7 +16,7 @@ import numpy as np
 from common.errors import Exit, UsageError
 from common.images import N_CLASSES
 from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace, setting
+from common.settings import program, setting
 from common.storage.files import written_whole
 from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
@@ -81,7 +81,7 @@ def predict(model: SavedNetwork, images: np.ndarray) -> np.ndarray:
     return probabilities(weights, torch.from_numpy(images), white=float(model.frame.white)).numpy()
 
 
-def judge(settings: Predict) -> None:
+def judge(settings: Predict) -> Exit:
     """Load the models one after the other, then print and draw their answers. Raises UsageError."""
     from mnist_nn.figures import Shown, draw_certainty, file_stem
 
@@ -111,18 +111,12 @@ def judge(settings: Predict) -> None:
         print(f"{path}: {one.answer}, {one.certainty:.1%} sure; {one.votes}")
         print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(means)))
     print(f"figures: {output}")
+    return Exit.DONE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
-    parser = Parser(prog=PROG, description=Predict.__doc__)
-    try:
-        add_settings(parser, Predict)
-        judge(from_namespace(Predict, parser.parse_args(arguments)))
-    except UsageError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
-        return Exit.USAGE
-    return Exit.DONE
+    return program(Predict, judge, arguments, prog=PROG, description=Predict.__doc__ or "")
 
 
 if __name__ == "__main__":

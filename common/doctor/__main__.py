@@ -37,7 +37,7 @@ from common.doctor.checks import (
 from common.doctor.gpus import advice, check_sharing, leftovers
 from common.doctor.programs import kinds_of, programs
 from common.engine.node import RunOptions
-from common.errors import Exit, UsageError
+from common.errors import Exit, UsageError, print_error
 from common.experiment import DoctorChecks
 from common.output import outlive_readers
 from common.selfcheck import LIMIT_S
@@ -202,9 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
             return Exit(subprocess.run([sys.executable, "-m", "benchmarks.validate"]).returncode)
         transport = connect(launch, options.expect_nodes)
     except UsageError as error:
-        if launch.rank == 0:
-            print(f"{PROG}: {error}", file=sys.stderr)
-        return Exit.USAGE if launch.rank == 0 else Exit.DONE
+        return print_error(PROG, error, launch.rank)
     try:
         if not options.keep_binding:
             preflight.widen_binding(transport, launch.launcher)  # as the run will do

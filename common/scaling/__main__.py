@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import median
 
 from common.engine.progress import duration
-from common.errors import Exit, UsageError
+from common.errors import Exit
 from common.output import outlive_readers
 from common.scaling.timings import RunTiming, read
-from common.settings import Parser, add_settings, from_namespace, setting
+from common.settings import program, setting
 from common.storage.table import write_table
 
 
@@ -95,16 +95,13 @@ def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
-    parser = Parser(
-        prog="python -m common.scaling", description="Speed-up of one study, or training, on several layouts."
-    )
-    add_settings(parser, ScalingOptions)
-    try:
-        options = from_namespace(ScalingOptions, parser.parse_args(arguments))
-        points = compare(read(options.sources))
-    except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return Exit.USAGE
+    """The command line. Returns the exit status."""
+    description = "Speed-up of one study, or training, on several layouts."
+    return program(ScalingOptions, _show, arguments, prog="python -m common.scaling", description=description)
+
+
+def _show(options: ScalingOptions) -> Exit:
+    points = compare(read(options.sources))
     print(f"{'slots':>5} {'nodes':>5} {'time':>12} {'speed-up':>9} {'efficiency':>10} {'busy':>6}  study")
     for point in points:
         one = point.measured

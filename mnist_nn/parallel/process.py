@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from common.cluster.devices import usable_cores
-from common.errors import Exit, StorageError, UsageError
+from common.errors import Exit, UsageError, print_error
 from mnist_nn.compiler import missing_for_triton
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
@@ -116,11 +116,7 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         if stored is not None:
             raise stored
     except (UsageError, FloatingPointError) as error:
-        if rank_info.rank != 0:
-            return Exit.DONE
-        print(f"{PROG}: {error}", file=sys.stderr)
-        usage = isinstance(error, UsageError) and not isinstance(error, StorageError)
-        return Exit.USAGE if usage else Exit.ERROR
+        return print_error(PROG, error, rank_info.rank)
     return Exit.DONE
 
 

@@ -31,7 +31,8 @@ from benchmarks.machine import circumstances, publish, table
 from common.cluster.transport import LocalTransport
 from common.engine.coordinator import LATENCY, Coordinator
 from common.engine.messages import Returned, Run
-from common.engine.node import RunOptions, run
+from common.engine.node import run
+from common.engine.options import RunOptions
 from common.engine.queue import Costs
 from common.engine.study import Study
 from common.experiment import Experiment, WorkerContext, one_round, per_trial
@@ -142,7 +143,7 @@ def simulate(n_slots: int, per_slot: int) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
-        coordinator = Coordinator(study, journal, tell, places, Costs(lambda trial: 1.0))
+        coordinator = Coordinator(study, journal, tell=tell, slots=places, costs=Costs(lambda trial: 1.0))
         spent, messages = 0.0, 0
         coordinator.step()
         while not coordinator.finished:

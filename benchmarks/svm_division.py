@@ -73,7 +73,7 @@ def play(
 
     places = {slot: Place("host", *slot, "cpu") for slot in free}
     study = Study([search()], {}, {})
-    coordinator = Coordinator(study, Memory(), tell, places, costs, clock=lambda: now)  # type: ignore[arg-type]
+    coordinator = Coordinator(study, Memory(), tell=tell, slots=places, costs=costs, clock=lambda: now)  # type: ignore[arg-type]
     coordinator.step()
     work = 0.0
     while not coordinator.finished:

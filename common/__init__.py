@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from common.cli import run
-    from common.engine.node import RunOptions
+    from common.engine.options import RunOptions
     from common.errors import UsageError
     from common.experiment import Experiment, WorkerContext, one_round, per_trial
     from common.optimize.search import search
@@ -65,7 +65,7 @@ __all__ = [
 
 _HOME = {
     "common.cli": ("run",),
-    "common.engine.node": ("RunOptions",),
+    "common.engine.options": ("RunOptions",),
     "common.errors": ("UsageError",),
     "common.experiment": ("Experiment", "WorkerContext", "one_round", "per_trial"),
     "common.optimize.search": ("search",),

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from common.cluster.launch import connect, launched
 from common.engine import node
+from common.engine.options import RunOptions
 from common.engine.progress import start_logging
 from common.errors import Exit, UsageError, print_error
 from common.experiment import Experiment
@@ -36,7 +37,7 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     try:
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
-        options = from_namespace(node.RunOptions, namespace)
+        options = from_namespace(RunOptions, namespace)
         transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
@@ -67,5 +68,5 @@ def _parser(experiment: type[Experiment], name: str) -> argparse.ArgumentParser:
     summary = (experiment.__doc__ or "").strip().split("\n\n")[0]
     parser = Parser(prog=prog, description=summary)
     add_settings(parser, experiment)
-    add_settings(parser.add_argument_group("how it is run"), node.RunOptions)  # type: ignore[arg-type]
+    add_settings(parser.add_argument_group("how it is run"), RunOptions)  # type: ignore[arg-type]
     return parser

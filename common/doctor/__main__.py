@@ -36,7 +36,7 @@ from common.doctor.checks import (
 )
 from common.doctor.gpus import advice, check_sharing, leftovers
 from common.doctor.programs import kinds_of, programs
-from common.engine.node import RunOptions
+from common.engine.options import RunOptions
 from common.errors import Exit, UsageError, print_error
 from common.experiment import DoctorChecks
 from common.output import outlive_readers

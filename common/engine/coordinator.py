@@ -76,6 +76,7 @@ class Coordinator:
         self,
         study: Study,
         journal: Journal,
+        *,
         tell: Callable[[int, ToAgent], None],
         slots: dict[SlotId, Place],
         costs: Costs,

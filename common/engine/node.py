@@ -28,13 +28,14 @@ from common.engine.coordinator import Coordinator, slots_of
 from common.engine.here import AgentHere
 from common.engine.loop import Leader, loop
 from common.engine.messages import Stop, ToCoordinator
+from common.engine.options import RunOptions
 from common.engine.progress import Progress, duration
 from common.engine.queue import Costs
 from common.engine.study import Shard, Study
 from common.engine.worker import Setup
 from common.errors import Exit, UsageError
 from common.experiment import Data, Experiment
-from common.settings import result_settings, setting
+from common.settings import result_settings
 from common.storage.journal import Journal
 from common.storage.provenance import code_and_libraries, commit, versions
 from common.storage.table import last_line
@@ -42,56 +43,6 @@ from common.storage.waiting import waiting
 from common.trial import Outcome, Place
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a study is run; none of it changes the results."""
-
-    gpu: str | None = setting(
-        None, "GPUs of each node: positions in the visible list (0,1), GPU-/MIG- names, all, or none; 0,0 puts two "
-        "workers on one (default: the first GPU, else the CPU)"
-    )  # fmt: skip
-    workers: int | None = setting(
-        None, "CPU workers per node, with --gpu none (default: one per core)", low=1, high=4096
-    )
-    threads: int = setting(1, "numerical threads per worker; another number changes the last bits", low=1, high=1024)
-    # The second spelling of an option is its name of the first release, kept for one more.
-    max_batches_per_worker: int = setting(
-        0, "replace a worker after this many batches of work; 0 keeps it", low=0, metavar="N",
-        flag="--max-batches-per-worker/--batch",
-    )  # fmt: skip
-    results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
-    restart: bool = setting(False, "set the study in the results folder aside and begin anew")
-    retry_failed: bool = setting(False, "evaluate again the trials that have failed")
-    trial_timeout: float | None = setting(
-        None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
-        flag="--trial-timeout/--deadline",
-    )  # fmt: skip
-    shard: str = setting(
-        "1/1", "run shard K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N",
-        flag="--shard/--share",
-    )  # fmt: skip
-    grace: float = setting(30.0, "seconds for running trials when the job is told to stop", low=0.0, metavar="S")
-    walltime_margin: float = setting(
-        60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0.0, metavar="S"
-    )
-    heartbeat_timeout: float = setting(
-        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0.0, metavar="S",
-        flag="--heartbeat-timeout/--silence",
-    )  # fmt: skip
-    expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
-    keep_binding: bool = setting(False, "leave a rank on the cores that mpirun has bound it to")
-    allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
-    allow_mixed_versions: bool = setting(
-        False, "run although nodes have different versions of this package or of libraries"
-    )
-    verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
-    quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
-    devices_per_worker: int = 1  # no option of programs: what they compute uses one device
-
-    def __post_init__(self) -> None:
-        Shard.parse(self.shard)
 
 
 @dataclass(frozen=True)
@@ -108,75 +59,130 @@ class Ended:
 
 
 def run(
-    experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str, report: bool = True
+    experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str, *, report: bool = True
 ) -> Ended:
-    """One rank's part of the study called `name`. report: whether a finished one makes tables and figures.
+    """One rank's part of the study called `name`.
 
-    Raises UsageError, the same on all ranks, before anything is written.
+    Args:
+        experiment: the same on all ranks.
+        name: of the study; its results folder is results/ and this, by default.
+        options: how it is run.
+        transport: to the other ranks.
+        host: name of this one.
+        report: whether a finished study makes tables and figures.
+
+    Raises:
+        UsageError: the same on all ranks, before anything is written.
     """
-    started = time.monotonic()
     with ExitStack() as stack:
-        devices: list[Device] = []
-        note, packed = "", b""
-        problem = None
-        widened = "" if options.keep_binding else widen_binding(transport, launched().launcher)
-        if widened and transport.rank == 0:
-            log.info(widened)
-        try:
-            devices, note = (
-                ([CPU], "") if options.workers == 0 else choose(options.gpu, options.workers, options.threads)
-            )
-            devices = devices if options.workers == 0 else grouped(devices, options.devices_per_worker)
-            experiment.check(devices[0].kind)
-            packed = b"" if options.workers == 0 else _packed(experiment)
-        except UsageError as error:
-            problem = str(error)
-        _agree(transport, host, problem)
-        if note and transport.rank == 0:
-            log.info(note)
+        part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
+        devices, packed = part.prepare()
         places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
         nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
+        journal, shared = part.load_and_share(nodes)
+        buffers = part.allocate_buffers(devices, shared)
+        agent = part.make_agent(devices, places, packed, shared, buffers)
+        if journal is None:
+            loop(transport, agent)
+            return Ended(Exit.DONE)  # rank 0 speaks for all
+        try:
+            return part.lead(journal, shared.arrays, agent, nodes, report=report)
+        except UsageError:  # found by this rank alone, while the others wait for work
+            for rank in range(1, transport.size):
+                transport.send(rank, Stop())
+            raise
 
+
+@dataclass(frozen=True)
+class _RanksPart:
+    """The steps of one rank, in their order; `stack` closes what they open. `started` is a time of the clock."""
+
+    experiment: Experiment
+    name: str
+    options: RunOptions
+    transport: Transport
+    host: str
+    started: float
+    stack: ExitStack
+
+    def prepare(self) -> tuple[list[Device], bytes]:
+        """A device for each slot, and the experiment as workers get it; every rank has them, or none."""
+        options, leads = self.options, self.transport.rank == 0
+        widened = "" if options.keep_binding else widen_binding(self.transport, launched().launcher)
+        if widened and leads:
+            log.info(widened)
+        devices, note, packed, problem = [CPU], "", b"", None
+        try:
+            if options.workers != 0:
+                chosen, note = choose(options.gpu, options.workers, options.threads)
+                devices = grouped(chosen, options.devices_per_worker)
+            self.experiment.check(devices[0].kind)
+            packed = b"" if options.workers == 0 else _packed(self.experiment)
+        except UsageError as error:
+            problem = str(error)
+        self._agree(problem)
+        if note and leads:
+            log.info(note)
+        return devices, packed
+
+    def load_and_share(self, nodes: list[Node]) -> tuple[Journal | None, SharedArrays]:
+        """The journal, on rank 0, and the data, in memory that the workers of this rank share."""
+        options = self.options
         data: Data = {}
-        journal = None
-        if transport.rank == 0:
+        journal, problem = None, None
+        if self.transport.rank == 0:
             try:
-                allowed = options.allow_shared_host, options.allow_mixed_versions
-                check(nodes, options.workers, *allowed)
-                data = experiment.data()
-                header = _header(experiment, name, data)
-                folder = options.results or Path("results") / name
+                check(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
+                data = self.experiment.data()
+                header = _header(self.experiment, self.name, data)
+                folder = options.results or Path("results") / self.name
                 with waiting(f"results folder {folder} has not answered"):
-                    journal = stack.enter_context(closing(Journal(folder, header, options.restart)))
+                    journal = self.stack.enter_context(closing(Journal(folder, header, options.restart)))
             except UsageError as error:
                 problem = str(error)
-        specs = transport.broadcast(specs_of(data))
+        specs = self.transport.broadcast(specs_of(data))
         shared = None
         try:
-            shared = stack.enter_context(closing(SharedArrays.allocate(specs)))
+            shared = self.stack.enter_context(closing(SharedArrays.allocate(specs)))
         except UsageError as error:
             problem = problem or str(error)
-        _agree(transport, host, problem)
+        self._agree(problem)
         assert shared is not None
-        for array_name, array in sorted(shared.arrays.items()):
-            if transport.rank == 0:
-                array[...] = data[array_name]
-            transport.broadcast_array(array)
+        for name, array in sorted(shared.arrays.items()):
+            if self.transport.rank == 0:
+                array[...] = data[name]
+            self.transport.broadcast_array(array)
+        return journal, shared
 
-        wanted = experiment.shared_buffers(devices[0].kind, shared.arrays, len(devices))
-        buffers = stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
+    def allocate_buffers(self, devices: Sequence[Device], shared: SharedArrays) -> SharedArrays:
+        """Of the buffers that the workers may share, those that there is room for."""
+        wanted = self.experiment.shared_buffers(devices[0].kind, shared.arrays, len(devices))
+        buffers = self.stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
         if len(buffers.specs) < len(wanted):
+            n_bytes = sum(spec.nbytes for spec in wanted.values())
             log.info(
-                "%s: room for %d of %d shared buffers of %d MiB", host, len(buffers.specs), len(wanted),
-                sum(spec.nbytes for spec in wanted.values()) >> 20,
+                "%s: room for %d of %d shared buffers of %d MiB",
+                self.host, len(buffers.specs), len(wanted), n_bytes >> 20,
             )  # fmt: skip
+        return buffers
+
+    def make_agent(
+        self,
+        devices: Sequence[Device],
+        places: Sequence[Place],
+        packed: bytes,
+        shared: SharedArrays,
+        buffers: SharedArrays,
+    ) -> Agent | AgentHere:
+        """The agent of this rank. Its workers start with their first batch."""
+        options = self.options
 
         def tell(message: ToCoordinator) -> None:
-            transport.send(0, message)
+            self.transport.send(0, message)
 
         agent: Agent | AgentHere
         if options.workers == 0:
-            agent = AgentHere(tell, experiment, shared.arrays)
+            agent = AgentHere(tell, self.experiment, shared.arrays)
         else:
             agent = Agent(
                 tell,
@@ -187,64 +193,81 @@ def run(
                 deadline=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
             )
-        stack.callback(agent.close)
-        if journal is None:
-            loop(transport, agent)
-            return Ended(Exit.DONE)  # rank 0 speaks for all
+        self.stack.callback(agent.close)
+        return agent
+
+    def lead(
+        self, journal: Journal, data: Data, agent: Agent | AgentHere, nodes: Sequence[Node], *, report: bool
+    ) -> Ended:
+        """Rank 0's part once everything stands: run the study to its end, and say what came of it."""
+        study = self._study(journal)
+        coordinator = self._coordinator(study, journal, data, nodes)
+        progress = Progress(self.experiment.n_trials(), study.n_done, self.options.quiet)
         try:
-            return _lead(experiment, options, transport, journal, shared.arrays, agent, nodes, started, report)
-        except UsageError:  # found by this rank alone, while the others wait for work
-            for rank in range(1, transport.size):
-                transport.send(rank, Stop())
-            raise
+            loop(self.transport, agent, Leader(coordinator, progress, study))
+        finally:
+            progress.close()
+        if not study.finished:
+            return self._unfinished(study, coordinator, journal)
+        outcomes = study.outcomes()
+        failed = [outcome.result for outcome in outcomes if outcome.result.failed]
+        if report:
+            self.experiment.report(outcomes, study.conclusions(), data, journal.folder)
+        seconds = time.monotonic() - self.started
+        journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
+        if report:
+            print(f"time taken: {duration(seconds)}")
+            print(f"results: {journal.folder}")
+        for result in failed:
+            log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
+        return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
 
+    def _study(self, journal: Journal) -> Study:
+        known, retry = journal.history.results, self.options.retry_failed
+        if retry:
+            known = {key: result for key, result in known.items() if not result.failed}
+        shard = Shard.parse(self.options.shard)
+        return Study(self.experiment.searches(), journal.history.trials, known, shard, retry)
 
-def _lead(
-    experiment: Experiment,
-    options: RunOptions,
-    transport: Transport,
-    journal: Journal,
-    data: Data,
-    agent: Agent | AgentHere,
-    nodes: list[Node],
-    started: float,
-    report: bool,
-) -> Ended:
-    """Rank 0's part once everything stands."""
-    known = journal.history.results
-    if options.retry_failed:
-        known = {key: result for key, result in known.items() if not result.failed}
-    study = Study(
-        experiment.searches(), journal.history.trials, known, Shard.parse(options.shard), options.retry_failed
-    )
-    slots = slots_of([node.places for node in nodes])
-    end = end_of_job()
-    end = None if end is None else end - options.walltime_margin
-    most_workers = max(len(node.places) for node in nodes)
-    costs = Costs(experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers))
-    coordinator = Coordinator(study, journal, transport.send, slots, costs, options.grace, end, started)
-    journal.note(run={
-        "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
-        "threads": options.threads, "slots": [str(place) for place in slots.values()],
-        "n_trials": experiment.n_trials(),
-    })  # fmt: skip
-    log.info(
-        "%d slots on %d node%s; %d of %s trials known", len(slots), transport.size, "s" * (transport.size > 1),
-        study.n_done, experiment.n_trials() or study.n_asked,
-    )  # fmt: skip
-    for problem in memory_problems(nodes, (experiment.memory_bytes(trial, data) for trial in study.open_trials())):
-        log.warning(problem.text)
-    progress = Progress(experiment.n_trials(), study.n_done, options.quiet)
-    try:
-        loop(transport, agent, Leader(coordinator, progress, study))
-    finally:
-        progress.close()
-    outcomes = study.outcomes()
-    failed = [outcome for outcome in outcomes if outcome.result.failed]
-    if not study.finished:
-        journal.note(end={"complete": False, "seconds": round(time.monotonic() - started, 3)})
+    def _coordinator(self, study: Study, journal: Journal, data: Data, nodes: Sequence[Node]) -> Coordinator:
+        """The coordinator of all slots, once the journal and the log say that a run begins."""
+        experiment, options = self.experiment, self.options
+        slots, end = slots_of([node.places for node in nodes]), end_of_job()
+        most_workers = max(len(node.places) for node in nodes)
+        coordinator = Coordinator(
+            study,
+            journal,
+            tell=self.transport.send,
+            slots=slots,
+            costs=Costs(
+                experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers)
+            ),
+            grace=options.grace,
+            end=None if end is None else end - options.walltime_margin,
+            started=self.started,
+        )
+        journal.note(run={
+            "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
+            "threads": options.threads, "slots": [str(place) for place in slots.values()],
+            "n_trials": experiment.n_trials(),
+        })  # fmt: skip
+        size = self.transport.size
+        log.info(
+            "%d slots on %d node%s; %d of %s trials known", len(slots), size, "s" if size > 1 else "",
+            study.n_done, experiment.n_trials() or study.n_asked,
+        )  # fmt: skip
+        for problem in memory_problems(nodes, (experiment.memory_bytes(trial, data) for trial in study.open_trials())):
+            log.warning(problem.text)
+        return coordinator
+
+    def _unfinished(self, study: Study, coordinator: Coordinator, journal: Journal) -> Ended:
+        """Say why trials are open, and how to go on."""
+        outcomes = study.outcomes()
+        seconds = time.monotonic() - self.started
+        journal.note(end={"complete": False, "seconds": round(seconds, 3)})
         if study.n_open == 0:
-            print(f"shard {options.shard} is done: {study.n_done} trials in {journal.folder}")
+            print(f"shard {self.options.shard} is done: {study.n_done} trials in {journal.folder}")
+            failed = any(outcome.result.failed for outcome in outcomes)
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if left_open := coordinator.left_open:
             key, reason = next(iter(left_open.items()))
@@ -256,17 +279,14 @@ def _lead(
             return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
         log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
-    if report:
-        experiment.report(outcomes, study.conclusions(), data, journal.folder)
-    seconds = time.monotonic() - started
-    journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
-    if report:
-        print(f"time taken: {duration(seconds)}")
-        print(f"results: {journal.folder}")
-    for outcome in failed:
-        result = outcome.result
-        log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
-    return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+    def _agree(self, problem: str | None) -> None:
+        """Raise UsageError on every rank if any has a problem."""
+        several = self.transport.size > 1
+        problems = self.transport.gather((self.host, problem))
+        first = next((f"{where}: {what}" if several else what for where, what in problems if what), None)
+        if (first := self.transport.broadcast(first)) is not None:
+            raise UsageError(first)
 
 
 def _packed(experiment: Experiment) -> bytes:
@@ -290,14 +310,6 @@ def _can_be_sent(thing: object) -> bool:
     except Exception:
         return False
     return True
-
-
-def _agree(transport: Transport, host: str, problem: str | None) -> None:
-    """Raise UsageError on every rank if any has a problem."""
-    problems = transport.gather((host, problem))
-    first = next((f"{where}: {what}" if transport.size > 1 else what for where, what in problems if what), None)
-    if (first := transport.broadcast(first)) is not None:
-        raise UsageError(first)
 
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:

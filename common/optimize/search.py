@@ -14,7 +14,7 @@ import cloudpickle
 
 from common.cluster.devices import choose, grouped
 from common.cluster.transport import Transport
-from common.engine.node import RunOptions
+from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.optimize.objectives import is_staged
 from common.optimize.study import SearchStudy, records

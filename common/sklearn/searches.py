@@ -27,7 +27,7 @@ from sklearn.utils._param_validation import Interval
 
 from common.cluster.devices import WORKERS_HERE
 from common.cluster.launch import launched
-from common.engine.node import RunOptions
+from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.sklearn.folds import Folds, Task, results_of
 from common.sklearn.grids import why_not

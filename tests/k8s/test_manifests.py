@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from common.cli import _parser
-from common.engine.node import RunOptions
+from common.engine.options import RunOptions
 from common.settings import from_namespace
 from common.storage.history import read_journal
 from mnist_nn.experiment import Bagging

@@ -39,9 +39,9 @@ class Played:
         self.coordinator = Coordinator(
             self.study,
             journal,
-            self._tell,
-            slots_of(places),
-            costs or Costs(cost_of),
+            tell=self._tell,
+            slots=slots_of(places),
+            costs=costs or Costs(cost_of),
             clock=lambda: self.now,
             **options,
         )

@@ -5,6 +5,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
+    """Exit statuses of all programs."""
+
     DONE = 0
     ERROR = 1
     USAGE = 2

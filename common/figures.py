@@ -88,6 +88,7 @@ def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
     This process begins with the last, helpers with the first: they need longer to start than a figure takes.
 
     Args:
+        folder: where they are saved, each as PNG and SVG.
         figures: functions that make them, which a new process can import (`functools.partial` of one of a module).
     """
     helpers = min(len(os.sched_getaffinity(0)) - 1, (len(figures) - 1) // FIGURES_PER_HELPER)
@@ -120,8 +121,9 @@ def boxes(axes: Any, positions: ArrayLike, columns: Iterable[np.ndarray], width:
 
     Args:
         axes: of matplotlib.
-        positions: x of each box. width: of all, in units of x.
+        positions: x of each box.
         columns: float (n,), n >= 1, what each box shows.
+        width: of all boxes, in units of x.
         colours: of each box.
     """
     x = np.asarray(positions, float)

@@ -22,6 +22,8 @@ from common.storage.journal import Journal
 
 @dataclass(frozen=True)
 class MergeOptions:
+    """The command line."""
+
     folders: tuple[Path, ...] = setting(help="results folders to join")
     into: Path | None = setting(None, "results folder that shall hold all of them; it may exist", metavar="RESULTS")
 

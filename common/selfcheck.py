@@ -86,6 +86,8 @@ def check(
     trusted, and what cannot be kept is checked again by the next one who asks.
 
     Args:
+        module: which examines in a process of its own.
+        *arguments: of its `examine`.
         key: all that the verdict depends on, such as GPU, driver, versions and a digest of the sources.
         limit_s: seconds after which the process is killed.
         anew: check even if there is a verdict.

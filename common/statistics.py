@@ -91,7 +91,8 @@ def paired_difference(wrong: np.ndarray, other_wrong: np.ndarray) -> float:
     Psychometrika 12, 1947.
 
     Args:
-        wrong, other_wrong: bool (n,), whether each sample is classified wrongly.
+        wrong: bool (n,), whether one classifier is wrong on each sample.
+        other_wrong: the same of the other.
 
     Returns:
         Between 0 and 1; 1 where they differ on no sample.

@@ -25,6 +25,8 @@ from common.storage.table import last_line
 
 @dataclass(frozen=True)
 class StatusOptions:
+    """The command line."""
+
     folder: Path = setting(help="results folder of the study")
     repair: bool = setting(False, "set damaged lines of the journal aside, so that the search does their trials again")
 

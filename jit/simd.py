@@ -58,6 +58,7 @@ F32, F64, I32, MASK = (Vector(t) for t in (types.float32, types.float64, types.i
 
 
 def llvm_type(vector: Vector) -> ir.VectorType:
+    """The type of LLVM that holds such a vector."""
     return ir.VectorType(_ELEMENTS[vector.element], LANES)
 
 

@@ -1,3 +1,5 @@
+"""`python -m mnist_nn`: bagging of networks."""
+
 from common.cli import run
 from mnist_nn.experiment import Bagging
 

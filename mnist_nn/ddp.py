@@ -1,4 +1,4 @@
-"""Train one network on many devices at once, data parallel:
+"""Train one network on many devices at once, data parallel.
 
 python -m mnist_nn.ddp                                     here: one process per GPU, or one on the CPU
 mpirun --map-by ppr:1:node python -m mnist_nn.ddp          one process per node, which starts one per GPU

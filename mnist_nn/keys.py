@@ -1,4 +1,4 @@
-"""The names of trials, and the random stream of each: the one of a training, however far it goes and whatever it keeps.
+"""Trial keys and seeds. A training has the same seed whatever its epoch limit and whether its weights are returned.
 
 b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/t7/f0/e3 the first 3 epochs of the same training;
 b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned.
@@ -13,15 +13,17 @@ EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the st
 
 
 def fold_key(bootstrap: int, tuning: int, fold: int) -> str:
+    """Key of one fold of a parameter set, trained for all epochs."""
     return f"b{bootstrap}/t{tuning}/f{fold}"
 
 
 def refit_key(bootstrap: int, with_weights: bool = False) -> str:
-    return f"b{bootstrap}/refit" + "/weights" * with_weights
+    """Key of the network of the ensemble."""
+    return f"b{bootstrap}/refit/weights" if with_weights else f"b{bootstrap}/refit"
 
 
 def stream_of(trial: Trial) -> str:
-    """What `common.trial.seed_of` is asked for."""
+    """The key that `common.trial.seed_of` is given."""
     params = trial.params
     if "fold" not in params:
         return refit_key(int(params["bootstrap"]))

@@ -1,4 +1,4 @@
-"""What an ensemble kept by --save-models says of images:
+"""Predictions of an ensemble that --save-models kept.
 
 python -m mnist_nn.predict RESULTS IMAGE...
 """

@@ -15,6 +15,7 @@ def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> d
     Args:
         params: `n_conv_layer`, `kernel_size` and `n_hidden_layer`.
         image_shape: height and width of an image in pixels.
+        n_classes: outputs of the network.
 
     Raises:
         ValueError: the kernel is larger than the image.

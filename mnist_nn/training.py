@@ -86,6 +86,10 @@ def train(
             node and because a gathered fold is four times smaller; float32 images are taken as normalised.
         labels: int64 (n,) on `device`, in 0..n_classes-1.
         seed: of the initial weights and of the order of the images; it is not advanced.
+        n_classes: outputs of the network.
+        device: where the images are.
+        epochs: at most.
+        tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
         step: "autograd", "manual", "deferred", "grouped", or "auto" for the one expected to be fastest.
         white: the largest value a pixel can have.

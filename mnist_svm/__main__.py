@@ -1,3 +1,5 @@
+"""`python -m mnist_svm`: the grid search of a support vector machine."""
+
 from common.cli import run
 from mnist_svm.experiment import SvmGrid
 

@@ -31,7 +31,7 @@ class Device:
 
     @property
     def kind(self) -> str:
-        """ "cpu" or "cuda", as objectives are told."""
+        """The kind that objectives are told, "cpu" or "cuda"."""
         return "cpu" if self.visible == "" else "cuda"
 
 

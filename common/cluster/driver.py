@@ -62,6 +62,7 @@ class Driver:
 
 
 def main() -> None:
+    """Print the names of the GPUs that the driver sees, as JSON; for a process of its own."""
     try:
         print(json.dumps(Driver().names()))
     except OSError as error:

@@ -95,10 +95,14 @@ def problems(
     allow_mixed_versions: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Finding]:
-    """What is wrong with the layout: ranks on the same host, hosts that are not used, ranks bound to one core; and with
-    versions.
+    """What is wrong with layout and versions: ranks on the same host, unused hosts, ranks bound to one core.
 
-    nodes: of all ranks, in their order.  workers, allow_...: as given to the run.
+    Args:
+        nodes: of all ranks, in their order.
+        workers: as given to the run.
+        allow_shared_host: as given to the run.
+        allow_mixed_versions: as given to the run.
+        environ: environment variables.
     """
     found = []
     if mixed := mixed_versions([(node.host, node.versions) for node in nodes]):

@@ -71,6 +71,7 @@ def verdict(function: str) -> dict[str, object]:
 
 
 def main(what: str) -> None:
+    """Print, as JSON, what a probe finds: "gpu", a library, or "module:function" of a check."""
     try:
         found = Driver().described() if what == "gpu" else verdict(what) if ":" in what else library(what)
     except Exception as error:  # whatever a broken installation raises is the answer

@@ -61,6 +61,7 @@ class Spec:
 
 
 def specs_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
+    """Shapes and dtypes of arrays, without memory."""
     return {name: Spec(array.shape, array.dtype.str) for name, array in arrays.items()}
 
 

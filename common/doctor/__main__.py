@@ -1,4 +1,4 @@
-"""Would a study run here? Give it the options of the run, under the same launcher:
+"""Would a study run here? Give it the options of the run, under the same launcher.
 
     mpirun ... python -m common.doctor [OPTIONS OF THE RUN]
 
@@ -185,6 +185,7 @@ def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequ
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
+    """The command line. Returns the exit status of this rank."""
     launch = launched()
     parser = Parser(prog=PROG, description="Would a study run here? Give the options of the run, and its launcher.")
     kinds = list(dict.fromkeys(checks.settings for checks in programs().values() if checks.settings))

@@ -1,7 +1,7 @@
-"""The agent of a rank: keeps the worker processes of its slots, carries batches in and results out.
+r"""The agent of a rank: keeps the worker processes of its slots, carries batches in and results out.
 
     coordinator --Run--> agent --pipe--> worker of slot 0
-                                \\--pipe--> worker of slot 1 ...
+                                \--pipe--> worker of slot 1 ...
     coordinator <--Returned, Died-- agent <--pipe, output, exit-- workers
 
 It decides nothing about trials. A worker process is started when a slot has work and no process, so
@@ -62,6 +62,8 @@ class Process:
 
 @dataclass
 class Slot:
+    """A device, the worker process on it, if there is one, and the batches that it has not been sent."""
+
     number: int
     device: Device
     place: Place

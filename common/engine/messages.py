@@ -31,6 +31,8 @@ from common.trial import Batch, NoRoom, Result
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """Evaluate this batch after what the slot has already."""
+
     slot: int
     batch: Batch
     life: int = 0  # deaths of this slot that the coordinator has heard of
@@ -38,16 +40,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    pass
+    """End each worker after the trial that it is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    pass
+    """End all workers now, then yourself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
+    """Trials that a slot has finished, in the order it did."""
+
     slot: int
     results: tuple[Result | NoRoom, ...]
     batches_done: int
@@ -55,6 +59,8 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Died:
+    """A worker is gone; what it had not returned is open again."""
+
     slot: int
     cause: str
     building: bool
@@ -63,11 +69,15 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
+    """A slot has ended as asked; what it had not returned is open again."""
+
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
+    """This rank was asked to end by a signal."""
+
     signal: int
 
 

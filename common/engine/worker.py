@@ -50,29 +50,33 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    pass
+    """The objective stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    pass
+    """That was the last of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
+    """A line of the worker's log, with its level."""
+
     level: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsForMemory:
-    """It waits for its device's memory, or does so no more."""
+    """It waits for its device's memory, or no longer."""
 
     waits: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
+    """The objective raised; the worker ends."""
+
     traceback: str
 
 

@@ -61,7 +61,8 @@ def search(
         strategy: "random", "grid", "sobol", "halton", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
             `common.strategies`, or a sampler of Optuna.
         n_trials: The most trials; a grid needs none.
-        minimize, maximize: Names of values; with several of them `study.pareto` is the answer.
+        minimize: Names of values; with several of them `study.pareto` is the answer.
+        maximize: The same.
         seed: Of all that is random.
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, 0 for none: everything in this process, for a debugger.

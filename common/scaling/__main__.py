@@ -30,6 +30,8 @@ from common.storage.table import write_table
 
 @dataclass(frozen=True)
 class ScalingOptions:
+    """The command line."""
+
     sources: tuple[Path, ...] = setting(
         help="results folders of the same study, each complete; or tables (CSV) of the same training"
     )

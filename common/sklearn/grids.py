@@ -159,6 +159,7 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def clone_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of estimators among the parameters, and the others as they are."""
     return {name: clone(value, safe=False) for name, value in parameters.items()}
 
 

@@ -149,7 +149,7 @@ _DOC = """{first} on the engine: the same line under python, mpirun and srun.
     """
 
 
-class GridSearchCV(theirs.GridSearchCV, _OnEngine):
+class GridSearchCV(theirs.GridSearchCV, _OnEngine):  # noqa: D101 - made below
     __doc__ = _DOC.format(first="sklearn.model_selection.GridSearchCV")
 
     _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}
@@ -181,7 +181,7 @@ class GridSearchCV(theirs.GridSearchCV, _OnEngine):
         self.trial_timeout, self.accelerate = trial_timeout, accelerate
 
 
-class RandomizedSearchCV(theirs.RandomizedSearchCV, _OnEngine):
+class RandomizedSearchCV(theirs.RandomizedSearchCV, _OnEngine):  # noqa: D101 - made below
     __doc__ = _DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
 
     _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}

@@ -44,6 +44,7 @@ def check_machine(settings: Settings) -> tuple[str, str]:
 
 
 def what_torch_sees() -> str:
+    """PyTorch's version and its number of GPUs, in words."""
     return f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU"
 
 

@@ -200,7 +200,9 @@ def filled(images: np.ndarray, batch_size: int, length: int) -> tuple[np.ndarray
     The last batch is filled with its own first image, which cannot overflow where the batch does not.
 
     Args:
-        images: int64 (n,), at least one; length: a multiple of the batch size, at least n.
+        images: int64 (n,), at least one.
+        batch_size: images of a step.
+        length: a multiple of the batch size, at least n.
 
     Returns:
         int64 (length,) and float64 (length,), 0 for what is filling.

@@ -10,6 +10,7 @@ LARGEST_BATCH = 32  # Of the fused kernel: a larger batch has arithmetic enough 
 
 
 def padded_units(n_units: int) -> int:
+    """The number of units, filled up to a multiple of ALIGNED."""
     return n_units + -n_units % ALIGNED
 
 

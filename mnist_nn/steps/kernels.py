@@ -74,7 +74,7 @@ class _Emit:
         return self.splat(self.builder.load(self.at(pointer, offset)))
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """x * y + z"""
+        """Vectors x * y + z, rounded once."""
         return self._call(f"llvm.fma.v{LANES}f32", _VECTOR, x, y, z)
 
     def total(self, vector: Any) -> Any:

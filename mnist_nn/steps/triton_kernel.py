@@ -97,14 +97,20 @@ def learn(
     weights: Tensor, velocity: Tensor, features: Tensor, delta: Tensor, derivatives: Tensor, momentum: Tensor,
     minus_rate: Tensor,
 ) -> None:  # fmt: skip
-    """derivatives = weights @ delta.mT, then velocity = momentum * velocity + features @ delta and weights +=
-    minus_rate * velocity, for each network. One whose rate is 0 is left as it is, with derivatives 0.
+    """Derivatives and the update of the weights, for each network.
 
-    Args, all float32 and contiguous:
-        weights, velocity: (G, features, units), updated in place.
-        features, derivatives: (G, features, batch), the second overwritten.
+    derivatives = weights @ delta.mT, then velocity = momentum * velocity + features @ delta and weights +=
+    minus_rate * velocity. A network whose rate is 0 is left as it is, with derivatives 0. All arrays are float32 and
+    contiguous.
+
+    Args:
+        weights: (G, features, units), updated in place.
+        velocity: (G, features, units), updated in place.
+        features: (G, features, batch).
         delta: (G, batch, units).
-        momentum, minus_rate: (G,).
+        derivatives: (G, features, batch), overwritten.
+        momentum: (G,).
+        minus_rate: (G,).
     """
     n_networks, n_features, n_units = weights.shape
     n_batch = delta.shape[1]

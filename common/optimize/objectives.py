@@ -150,6 +150,8 @@ class TrialEvaluator:
             except StopIteration:
                 break
             values = self._contract.values(yielded)
+            if "step" not in values and kept.is_used and piece.until:
+                raise Breach("it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 1")
             n = int(values.pop("step", n + 1))
             steps[n] = values
             kept.add(n, values)
@@ -178,8 +180,13 @@ class Kept:
                 except (ValueError, TypeError, AttributeError):
                     break  # what a crash left of the last line
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the trial has asked for its folder."""
+        return self._path.parent.exists()
+
     def add(self, n: int, values: Mapping[str, float]) -> None:
-        if self._path.parent.exists():
+        if self.is_used:
             with open(self._path, "a") as file:
                 file.write(json.dumps([n, values]) + "\n")
 
@@ -188,13 +195,18 @@ def folder_of(piece: Piece, trials: Path) -> Path:
     """The folder of a piece, which begins with a copy of its parent's where it has one."""
     if not piece.parent:
         return trials / f"t{piece.number:06}"
-    own = trials / piece.key.replace("/", "-")
-    parent = trials / piece.parent.replace("/", "-")
+    own, parent = _of_stage(piece.key, trials), _of_stage(piece.parent, trials)
+    shutil.rmtree(_of_stage(f"t{piece.number:06}/{(piece.stage or 0) - 2}", trials), ignore_errors=True)  # all have it
     if not own.exists() and parent.exists():
         part = own.with_name(f".{own.name}.{os.getpid()}")
         shutil.copytree(parent, part, ignore=shutil.ignore_patterns(STEPS))
         part.rename(own)
     return own
+
+
+def _of_stage(key: str, trials: Path) -> Path:
+    """The folder of a stage whose checkpoint may be handed on; the first has that of its trial."""
+    return trials / key.removesuffix("/0").replace("/", "-")
 
 
 def is_staged(objective: Any) -> bool:

@@ -166,4 +166,4 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(getattr(value, "__name__", value))

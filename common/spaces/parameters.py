@@ -111,30 +111,30 @@ class Choice:
         self.options = options
         if not options:
             raise UsageError(f"{type(self).__name__}(): give at least one option")
-        self._labels = [label_of(option) for option in options]
-        twice = next((x for i, x in enumerate(self._labels) if _among(x, self._labels[:i])), None)
+        self.labels = [label_of(option) for option in options]
+        twice = next((x for i, x in enumerate(self.labels) if _among(x, self.labels[:i])), None)
         if twice is not None:
             raise UsageError(f"{self!r}: {twice!r} is there twice, keep one")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self._labels))})"
+        return f"{type(self).__name__}({', '.join(map(repr, self.labels))})"
 
     def at(self, u: float) -> Parameter:
         """The option at u in [0, 1), as a journal holds it."""
-        return self._labels[min(len(self._labels) - 1, int(u * len(self._labels)))]
+        return self.labels[min(len(self.labels) - 1, int(u * len(self.labels)))]
 
     def values(self, n: int | None) -> list[Parameter]:
-        return list(self._labels)
+        return list(self.labels)
 
     def takes(self, value: object) -> bool:
-        return _among(label_of(value), self._labels)
+        return _among(label_of(value), self.labels)
 
     def drawn(self, value: Any) -> Parameter:
         return label_of(value)
 
     def given(self, label: Parameter) -> Any:
         """The option that a journal calls so."""
-        return next(o for o, name in zip(self.options, self._labels, strict=True) if same(name, label))
+        return next(o for o, name in zip(self.options, self.labels, strict=True) if same(name, label))
 
 
 class Ordinal(Choice):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from common.errors import UsageError
@@ -171,11 +170,6 @@ class Space:
                 seen.add(items)
             if self.allows(point):
                 yield point
-
-    @cached_property
-    def is_flat(self) -> bool:
-        """Whether every point has the same parameters."""
-        return not any(name in self.conditions for name in self.parts)
 
     def _in_order(self) -> list[str]:
         """Names, each after those that it depends on."""

@@ -186,11 +186,11 @@ class Sampling(Strategy):
     """A strategy that evaluates every trial whole."""
 
     @abstractmethod
-    def sampler(self, problem: Problem) -> Sampler:
+    def draws(self, problem: Problem) -> Sampler:
         """What draws the points; raises UsageError where it does not fit the space."""
 
     def begin(self, problem: Problem) -> list[Proposer]:
-        points = Points(self.sampler(problem), problem)
+        points = Points(self.draws(problem), problem)
         if points.adaptive:
             return [WholeTrials(points)]
         pieces = [Piece(number, point) for number, point in points.rest()]
@@ -198,7 +198,7 @@ class Sampling(Strategy):
         return [FixedTrials(points, pieces[i : i + size]) for i in range(0, len(pieces), max(1, size))]
 
     def lanes(self, problem: Problem) -> Proposer:
-        return WholeTrials(Points(self.sampler(problem), problem))
+        return WholeTrials(Points(self.draws(problem), problem))
 
 
 class Points:

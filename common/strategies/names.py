@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from common.errors import UsageError
 from common.strategies.base import Strategy
+from common.strategies.from_optuna import Optuna
+from common.strategies.halving import ASHA, Halving, Hyperband, MedianStopping, Staged
+from common.strategies.population import PopulationBased
+from common.strategies.racing import Racing
 from common.strategies.samplers import Grid, Halton, Random, Sobol
 
-NAMES: dict[str, Any] = {
+NAMES: dict[str, Callable[[], Strategy]] = {
     "grid": Grid,
     "random": Random,
     "sobol": Sobol,
     "halton": Halton,
+    "tpe": partial(Optuna, "TPESampler"),
+    "gp": partial(Optuna, "GPSampler"),
+    "cmaes": partial(Optuna, "CmaEsSampler"),
+    "nsga2": partial(Optuna, "NSGAIISampler"),
+}
+WITH_STEPS: dict[str, type[Strategy]] = {
+    "halving": Halving,
+    "hyperband": Hyperband,
+    "asha": ASHA,
+    "median": MedianStopping,
+    "pbt": PopulationBased,
 }
 
 
 def strategy_of(what: Any) -> Strategy:
     """The strategy that a user names. Raises UsageError."""
+    if isinstance(what, Staged | Racing):
+        return replace(what, sampler=strategy_of(what.sampler))
     if isinstance(what, Strategy):
         return what
     if isinstance(what, str) and what in NAMES:
-        made: Strategy = NAMES[what]()
-        return made
-    raise UsageError(
-        f"strategy={what!r}: give {', '.join(NAMES)}, a strategy of common.strategies or a sampler of Optuna"
-    )
+        return NAMES[what]()
+    if isinstance(what, str) and what in WITH_STEPS:
+        name = WITH_STEPS[what].__name__
+        raise UsageError(f"{what} needs to know the steps of a whole trial: strategy={name}(max_steps=100)")
+    if hasattr(what, "sample_relative"):
+        return Optuna(what)
+    known = ", ".join(NAMES)
+    raise UsageError(f"strategy={what!r}: give {known}, one of common.strategies or a sampler of Optuna")

@@ -17,7 +17,7 @@ class Grid(Sampling):
 
     points: int | Mapping[str, int] | None = None
 
-    def sampler(self, problem: Problem) -> Sampler:
+    def draws(self, problem: Problem) -> Sampler:
         numbers = self.points.values() if isinstance(self.points, Mapping) else [self.points]
         if any(n is not None and n < 1 for n in numbers):
             raise UsageError(f"{self}: give at least one point")
@@ -28,7 +28,7 @@ class Grid(Sampling):
 class Random(Sampling):
     """Points drawn independently of each other."""
 
-    def sampler(self, problem: Problem) -> Sampler:
+    def draws(self, problem: Problem) -> Sampler:
         return _Drawn(problem)
 
 
@@ -36,7 +36,7 @@ class Random(Sampling):
 class Sobol(Sampling):
     """Points of a Sobol sequence, scrambled by the seed (A. B. Owen, 1998; scipy.stats.qmc)."""
 
-    def sampler(self, problem: Problem) -> Sampler:
+    def draws(self, problem: Problem) -> Sampler:
         return _sequence(problem, "Sobol")
 
 
@@ -44,7 +44,7 @@ class Sobol(Sampling):
 class Halton(Sampling):
     """Points of a Halton sequence, scrambled by the seed (A. B. Owen, 2017; scipy.stats.qmc)."""
 
-    def sampler(self, problem: Problem) -> Sampler:
+    def draws(self, problem: Problem) -> Sampler:
         return _sequence(problem, "Halton")
 
 

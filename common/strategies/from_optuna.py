@@ -1,0 +1,215 @@
+"""Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other.
+
+The study that Optuna sees is in memory, on rank 0; it is made again from the journal. Samplers are seeded by the
+search, so that their points depend on its seed and on what they were told.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from common.errors import UsageError
+from common.settings import without_address
+from common.spaces import Choice, Int, Ordinal, Part, Point
+from common.strategies.base import Piece, Points, Problem, Proposer, Sampler, Sampling, Told
+from common.strategies.halving import OneAtATime, Staged
+from common.trial import Parameter
+
+TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
+MISSING = 'Optuna is not installed: pip install "mpi-hybrid-search[search]", or use another strategy'
+
+
+def optuna() -> Any:
+    """The library, silent. Raises UsageError where it is not installed."""
+    try:
+        import optuna as library
+    except ImportError as error:
+        raise UsageError(MISSING) from error
+    library.logging.set_verbosity(library.logging.ERROR)
+    return library
+
+
+@dataclass(frozen=True)
+class Optuna(Sampling):
+    """A sampler of Optuna: its name in `optuna.samplers`, or one that was made.
+
+    Attributes:
+        sampler: "TPESampler" or `optuna.samplers.TPESampler(multivariate=True)`.
+        arguments: For a sampler that is named.
+    """
+
+    sampler: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self, problem: Problem) -> str:
+        name = self.sampler if isinstance(self.sampler, str) else type(self.sampler).__name__
+        return without_address(f"Optuna({name}{''.join(f', {n}={v!r}' for n, v in self.arguments.items())})")
+
+    def made(self, problem: Problem) -> Any:
+        """The sampler, seeded. Raises UsageError where it does not fit, or needs what is not installed."""
+        library = optuna()
+        seed = int(problem.rng("optuna").integers(2**31))
+        if isinstance(self.sampler, str):
+            if not hasattr(library.samplers, self.sampler):
+                raise UsageError(f"Optuna has no sampler {self.sampler!r}: see optuna.samplers")
+            arguments = dict(self.arguments)
+            if self.sampler == "TPESampler" and problem.batch > 1:
+                arguments.setdefault("constant_liar", True)  # points of one round are not all the same
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+                made = getattr(library.samplers, self.sampler)(seed=seed, **arguments)
+        elif isinstance(self.sampler, library.samplers.BaseSampler):
+            made = _seeded(copy.deepcopy(self.sampler), np.random.RandomState(seed))
+        else:
+            raise UsageError(f"{self.sampler!r} is no sampler of Optuna: give one such as optuna.samplers.TPESampler()")
+        if type(made).__name__ == "CmaEsSampler":
+            problem.requires("CMA-ES")
+            numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]
+            if len(numbers) < 2 or any(name in problem.space.conditions for name in numbers):
+                raise UsageError("CMA-ES needs two or more numbers that are always there: use strategy='tpe'")
+        for sampler, module in (("CmaEsSampler", "cmaes"), ("GPSampler", "torch")):
+            if type(made).__name__ == sampler and find_spec(module) is None:
+                raise UsageError(f"{sampler} needs {module}: pip install {module}, or use another strategy")
+        return made
+
+    def draws(self, problem: Problem) -> Sampler:
+        return _Asking(problem, self.made(problem))
+
+
+class _Asking(Sampler):
+    """An Optuna study that is asked for each trial and told of each."""
+
+    def __init__(self, problem: Problem, sampler: Any):
+        self._library, self._problem = optuna(), problem
+        self._study = self._library.create_study(
+            sampler=sampler, directions=["minimize"] * len(problem.objectives), pruner=self._library.pruners.NopPruner()
+        )
+        self._open: dict[int, Any] = {}
+
+    def point(self, index: int) -> Point:
+        space = self._problem.space
+        for _ in range(TRIES if space.constraints else 1):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of values that are infinite, or small populations
+                trial = self._study.ask()
+                point: Point = {}
+                for name, part in space.parts.items():
+                    if space.is_active(name, point):
+                        point[name] = _suggested(trial, name, part)
+            if space.allows(point):
+                self._open[index] = trial
+                return point
+            self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
+        rng = self._problem.rng(f"trial/{index}")
+        return space.draw(lambda: rng.random(space.dimensions))
+
+    def tell(self, index: int, point: Point, told: Told, pruned: bool = False) -> None:
+        states = self._library.trial.TrialState
+        state = states.FAIL if told.losses is None else states.PRUNED if pruned else states.COMPLETE
+        trial = self._open.pop(index, None)
+        if trial is None:  # a trial that it was not asked for
+            parts = self._problem.space.parts
+            self._study.add_trial(
+                self._library.trial.create_trial(
+                    state=state,
+                    params={n: _shown(parts[n], value) for n, value in point.items()},
+                    distributions={name: _distribution(self._library, parts[name]) for name in point},
+                    values=list(told.losses) if told.losses is not None and not pruned else None,
+                    intermediate_values=dict(told.steps),
+                )
+            )
+            return
+        if len(self._problem.objectives) == 1:
+            for step, loss in told.steps.items():
+                trial.report(loss, step)
+        self._study.tell(trial, list(told.losses) if told.losses and not pruned else None, state)
+
+
+@dataclass(frozen=True)
+class OptunaPruner(Staged):
+    """A pruner of Optuna, such as `optuna.pruners.PatientPruner(...)`, is asked after each stage."""
+
+    pruner: Any = None
+
+    def describe(self, problem: Problem) -> str:
+        return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        return [self.lanes(problem)]
+
+    def lanes(self, problem: Problem) -> Proposer:
+        library = optuna()
+        if not isinstance(self.pruner, library.pruners.BasePruner):
+            raise UsageError(f"OptunaPruner({self.pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
+        return _Pruning(self.points(problem), self.rungs(), library.create_study(pruner=copy.deepcopy(self.pruner)))
+
+
+class _Pruning(OneAtATime):
+    def __init__(self, points: Points, rungs: Sequence[int], study: Any):
+        super().__init__(points, rungs)
+        self._study = study
+        self._trials: dict[int, Any] = {}
+        self._going: dict[int, Piece] = {}
+
+    def heard(self, piece: Piece, told: Told) -> None:
+        self._going.pop(piece.number, None)
+        states = optuna().trial.TrialState
+        trial = self._trials.setdefault(piece.number, None) or self._study.ask()
+        self._trials[piece.number] = trial
+        for step, loss in told.steps.items():
+            trial.report(loss, step)
+        if told.losses is None:
+            self._study.tell(trial, state=states.FAIL)
+        elif piece.last:
+            self._study.tell(trial, told.loss)
+        elif trial.should_prune():
+            self._study.tell(trial, state=states.PRUNED)
+            self._points.tell(piece, told, pruned=True)
+        else:
+            self._going[piece.number] = self.next_stage(piece)
+
+    def onward(self) -> Piece | None:
+        return self._going.pop(min(self._going)) if self._going else None
+
+
+def _suggested(trial: Any, name: str, part: Part) -> Parameter:
+    if isinstance(part, Ordinal):
+        return part.labels[trial.suggest_int(name, 0, len(part.labels) - 1)]
+    if isinstance(part, Choice):
+        return trial.suggest_categorical(name, part.labels)
+    if isinstance(part, Int):
+        return int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
+    return float(trial.suggest_float(name, part.low, part.high, log=part.log, step=part.step))
+
+
+def _shown(part: Part, value: Parameter) -> Parameter:
+    return part.labels.index(value) if isinstance(part, Ordinal) else value
+
+
+def _distribution(library: Any, part: Part) -> Any:
+    distributions = library.distributions
+    if isinstance(part, Ordinal):
+        return distributions.IntDistribution(0, len(part.labels) - 1)
+    if isinstance(part, Choice):
+        return distributions.CategoricalDistribution(part.labels)
+    if isinstance(part, Int):
+        high = part.low + (part.high - part.low) // part.step * part.step
+        return distributions.IntDistribution(part.low, high, log=part.log, step=part.step)
+    return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
+
+
+def _seeded(sampler: Any, rng: np.random.RandomState) -> Any:
+    """The sampler with all its random streams begun anew: Optuna's own way to do so takes the clock's seed."""
+    for part in vars(sampler).values():
+        if isinstance(getattr(part, "rng", None), np.random.RandomState):
+            part.rng.seed(rng.randint(2**31))
+        elif hasattr(part, "sample_relative"):
+            _seeded(part, rng)
+    return sampler

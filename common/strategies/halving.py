@@ -1,0 +1,273 @@
+"""Trials that go on only while they lead: successive halving, Hyperband, ASHA, and the median rule.
+
+A trial is evaluated in stages of growing length, and goes on from the checkpoint of the stage before. An objective that
+keeps none is trained from its beginning in each stage, which costs at most eta / (eta - 1) times as much.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import UsageError
+from common.strategies.base import Piece, Points, Problem, Proposer, Sampling, Strategy, Told
+
+
+@dataclass(frozen=True)
+class Staged(Strategy):
+    """What strategies have in common that stop trials early.
+
+    Attributes:
+        max_steps: Steps of a whole trial.
+        min_steps: Steps of the first stage.
+        eta: From stage to stage a trial has eta times as many steps.
+        sampler: Draws the points: a name, or a strategy that evaluates whole trials, such as `TPE()`.
+    """
+
+    max_steps: int
+    min_steps: int = 1
+    eta: int = 3
+    sampler: Any = "random"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_steps <= self.max_steps:
+            raise UsageError(f"{self}: give 1 <= min_steps <= max_steps")
+        if self.eta < 2:
+            raise UsageError(f"{self}: give an eta of at least 2")
+
+    def rungs(self) -> list[int]:
+        """Steps at the end of each stage, the last of them max_steps."""
+        found = [self.min_steps]
+        while found[-1] * self.eta < self.max_steps:
+            found.append(found[-1] * self.eta)
+        return found if found[-1] == self.max_steps else [*found, self.max_steps]
+
+    def points(self, problem: Problem) -> Points:
+        """The trials to begin; raises UsageError where the strategy does not fit."""
+        problem.requires(type(self).__name__, staged=True)
+        if not isinstance(self.sampler, Sampling):
+            raise UsageError(f"{type(self).__name__}: its sampler draws points, such as 'random' or 'tpe'")
+        return Points(self.sampler.draws(problem), problem)
+
+
+@dataclass(frozen=True)
+class Halving(Staged):
+    """Successive halving: of all n_trials, those of the best third (1 / eta) go on, stage after stage.
+
+    Source: K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
+    AISTATS 2016.
+    """
+
+    def describe(self, problem: Problem) -> str:
+        return f"{super().describe(problem)}, {problem.n_trials} trials"  # which decide how many go on
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        points = self.points(problem)
+        if problem.n_trials is None:
+            raise UsageError("n_trials is missing: it says how many trials begin")
+        return [_Bracket(points, self.rungs(), self.eta, problem.n_trials)]
+
+
+@dataclass(frozen=True)
+class Hyperband(Staged):
+    """Successive halving with several lengths of the first stage, since losses may cross late.
+
+    The brackets are those of L. Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimization",
+    JMLR 18, 2018, again and again until there are n_trials; one after the other where the sampler learns. Each has
+    as many trials as costs about what the others do. With sampler="tpe" it is BOHB (S. Falkner et al., ICML 2018).
+    """
+
+    def describe(self, problem: Problem) -> str:
+        return f"{super().describe(problem)}, {problem.n_trials} trials"
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        points, rungs = self.points(problem), self.rungs()
+        left = problem.n_trials or 0
+        if not left:
+            raise UsageError("n_trials is missing: it says how many trials begin in all brackets")
+        brackets: list[Proposer] = []
+        while left:
+            for s in range(len(rungs) - 1, -1, -1):
+                n = min(left, math.ceil(len(rungs) / (s + 1) * self.eta**s))
+                if n:
+                    brackets.append(_Bracket(points, rungs[len(rungs) - 1 - s :], self.eta, n))
+                left -= n
+        return [_OneByOne(brackets)] if points.adaptive else brackets
+
+
+class _Bracket(Proposer):
+    """One successive halving."""
+
+    def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
+        self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
+        self._stage, self._begun, self._asked = 0, 0, 0
+        self._told: list[tuple[Piece, Told]] = []
+
+    def ask(self, most: int) -> list[Piece]:
+        if self._stage == 0 and self._begun < self._n:
+            most = min(most, self._n - self._begun) if self._points.adaptive else self._n
+            new = [_staged(number, point, 0, self._rungs) for number, point in self._points.take(most)]
+            self._begun = self._begun + len(new) if new else self._n
+            self._asked += len(new)
+            if new:
+                return new
+        if not self._told or self._stage == len(self._rungs) - 1:
+            return []
+        self._stage += 1
+        keep = max(1, len(self._told) // self._eta)
+        order = sorted((pair for pair in self._told if pair[1].losses is not None), key=lambda pair: pair[1].loss)
+        going, ended = order[:keep], order[keep:]
+        for piece, told in ended:
+            self._points.tell(piece, told, pruned=True)
+        self._told = []
+        pieces = sorted((piece for piece, told in going if told.loss < math.inf), key=lambda piece: piece.number)
+        return [_staged(piece.number, piece.point, self._stage, self._rungs) for piece in pieces]
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._told.append((piece, told))
+        if piece.last or told.losses is None:
+            self._points.tell(piece, told)
+
+
+class _OneByOne(Proposer):
+    """Proposers of which each begins when the one before has come to its end."""
+
+    def __init__(self, proposers: list[Proposer]):
+        self._proposers = proposers
+        self._of: dict[str, Proposer] = {}
+
+    def ask(self, most: int) -> list[Piece]:
+        while self._proposers:
+            if pieces := self._proposers[0].ask(most):
+                self._of.update((piece.key, self._proposers[0]) for piece in pieces)
+                return pieces
+            self._proposers.pop(0)
+        return []
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._of.pop(piece.key).tell(piece, told)
+
+
+class OneAtATime(Proposer):
+    """Decides for each trial alone whether it goes on; rounds are filled with new trials."""
+
+    def __init__(self, points: Points, rungs: Sequence[int]):
+        self._points, self._rungs = points, rungs
+        self._told: list[list[tuple[Piece, Told]]] = [[] for _ in rungs]
+        self._known: set[str] = set()
+
+    def ask(self, most: int) -> list[Piece]:
+        found: list[Piece] = []
+        while len(found) < most:
+            piece = self.onward()
+            if piece is None:
+                new = self._points.take(1)
+                if not new:
+                    break
+                piece = _staged(*new[0], 0, self._rungs)
+            found.append(piece)
+        return found
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._points.known(piece.number)
+        self._told[piece.stage or 0].append((piece, told))
+        if piece.last or told.losses is None:
+            self._points.tell(piece, told)
+        self.heard(piece, told)
+
+    def next_stage(self, piece: Piece) -> Piece:
+        return _staged(piece.number, piece.point, (piece.stage or 0) + 1, self._rungs)
+
+    @abstractmethod
+    def onward(self) -> Piece | None:
+        """The next stage of a trial that goes on."""
+
+    def heard(self, piece: Piece, told: Told) -> None:
+        """A stage has ended."""
+
+
+@dataclass(frozen=True)
+class ASHA(Staged):
+    """Asynchronous successive halving: a trial goes on as soon as it is among the best 1 / eta of its stage so far.
+
+    Source: L. Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020.
+    """
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        return [self.lanes(problem)]
+
+    def lanes(self, problem: Problem) -> Proposer:
+        return _Promoting(self.points(problem), self.rungs(), self.eta)
+
+
+class _Promoting(OneAtATime):
+    def __init__(self, points: Points, rungs: Sequence[int], eta: int):
+        super().__init__(points, rungs)
+        self._eta = eta
+        self._promoted: list[set[int]] = [set() for _ in rungs]
+
+    def heard(self, piece: Piece, told: Told) -> None:
+        if piece.stage:  # also one that an earlier run has promoted
+            self._promoted[piece.stage - 1].add(piece.number)
+
+    def onward(self) -> Piece | None:
+        for stage in range(len(self._rungs) - 2, -1, -1):
+            told = self._told[stage]
+            best = sorted(told, key=lambda pair: (pair[1].loss, pair[0].number))[: len(told) // self._eta]
+            for piece, result in best:
+                if piece.number not in self._promoted[stage] and result.loss < math.inf:
+                    self._promoted[stage].add(piece.number)
+                    return self.next_stage(piece)
+        return None
+
+
+@dataclass(frozen=True)
+class MedianStopping(Staged):
+    """A trial ends early that is worse than the median of the others after as many steps.
+
+    Source: D. Golovin et al., "Google Vizier: a service for black-box optimization", KDD 2017.
+
+    Attributes:
+        eta: As for the others; stages may grow slowly, since a trial that goes on is not asked again before its end.
+        startup: Trials of a stage that are needed before one is ended.
+    """
+
+    eta: int = 2
+    startup: int = 5
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        return [self.lanes(problem)]
+
+    def lanes(self, problem: Problem) -> Proposer:
+        return _Median(self.points(problem), self.rungs(), self.startup)
+
+
+class _Median(OneAtATime):
+    def __init__(self, points: Points, rungs: Sequence[int], startup: int):
+        super().__init__(points, rungs)
+        self._startup = startup
+        self._going: dict[int, Piece] = {}
+
+    def heard(self, piece: Piece, told: Told) -> None:
+        self._going.pop(piece.number, None)
+        if piece.last or told.losses is None:
+            return
+        others = [other.loss for before, other in self._told[piece.stage or 0] if before.number != piece.number]
+        if len(others) >= self._startup and told.loss > statistics.median(others):
+            self._points.tell(piece, told, pruned=True)
+        else:
+            self._going[piece.number] = self.next_stage(piece)
+
+    def onward(self) -> Piece | None:
+        if not self._going:
+            return None
+        return self._going.pop(min(self._going))
+
+
+def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> Piece:
+    start = rungs[stage - 1] if stage else 0
+    return Piece(number, point, stage, stage == len(rungs) - 1, start, rungs[stage])

@@ -1,0 +1,119 @@
+"""Population based training: members that lag go on from the checkpoint of one that leads, with other parameters.
+
+Source: M. Jaderberg et al., "Population based training of neural networks", arXiv:1711.09846, 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.errors import UsageError
+from common.spaces import Choice, Float, Int, Point
+from common.strategies.base import Piece, Points, Problem, Proposer, Strategy, Told
+from common.strategies.samplers import Random
+
+
+@dataclass(frozen=True)
+class PopulationBased(Strategy):
+    """A population of n_trials members, each trained for max_steps in generations.
+
+    The objective yields its values after each step and reads its checkpoint from `trial.folder` where `trial.start`
+    is above 0: that of another member, if its own lagged behind.
+
+    Attributes:
+        max_steps: Steps of each member.
+        every: Steps of a generation.
+        quantile: Share of the members that is replaced after each, and of those that they are replaced by.
+        factor: Numbers are multiplied by it or divided.
+        resample: Probability that a parameter is drawn anew instead.
+    """
+
+    max_steps: int
+    every: int = 1
+    quantile: float = 0.25
+    factor: float = 1.2
+    resample: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.every <= self.max_steps:
+            raise UsageError(f"{self}: give 1 <= every <= max_steps")
+        if not 0 < self.quantile <= 0.5 or self.factor <= 1 or not 0 <= self.resample <= 1:
+            raise UsageError(f"{self}: give 0 < quantile <= 0.5, a factor above 1 and 0 <= resample <= 1")
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        problem.requires("PopulationBased", staged=True)
+        if problem.n_trials is None or problem.n_trials < 2:
+            raise UsageError("PopulationBased needs n_trials, the members of its population, of at least 2")
+        if problem.space.conditions or problem.space.constraints:
+            raise UsageError("PopulationBased changes single parameters, so conditions and constraints do not fit it")
+        return [_Population(self, problem)]
+
+    def describe(self, problem: Problem) -> str:
+        return f"{super().describe(problem)}, {problem.n_trials} members"
+
+
+class _Population(Proposer):
+    def __init__(self, how: PopulationBased, problem: Problem):
+        self._how, self._problem = how, problem
+        self._points = dict(Points(Random().draws(problem), problem).rest())
+        self._parents: dict[int, str] = dict.fromkeys(self._points, "")
+        self._losses: dict[int, float] = {}
+        self._generation = 0
+
+    def ask(self, most: int) -> list[Piece]:
+        start = self._generation * self._how.every
+        if start >= self._how.max_steps:
+            return []
+        if self._generation:
+            self._replace()
+        until = min(start + self._how.every, self._how.max_steps)
+        pieces = [
+            Piece(
+                number, point, self._generation, until == self._how.max_steps, start, until,
+                parent=self._parents[number],
+            )
+            for number, point in self._points.items()
+        ]  # fmt: skip
+        self._generation += 1
+        return pieces
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._losses[piece.number] = told.loss
+
+    def _replace(self) -> None:
+        """The last take over the parameters and checkpoints of the first, and explore from there."""
+        before = self._generation - 1
+        rng = self._problem.rng(f"generation/{self._generation}")
+        order = sorted(self._points, key=lambda number: (self._losses[number], number))
+        n = max(1, math.floor(self._how.quantile * len(order)))
+        leaders = [number for number in order[:n] if self._losses[number] < math.inf]
+        self._parents = {number: f"t{number:06}/{before}" for number in self._points}
+        for number in order[-n:]:
+            if not leaders or number in leaders:
+                continue
+            leader = leaders[int(rng.integers(len(leaders)))]
+            self._parents[number] = f"t{leader:06}/{before}"
+            self._points[number] = self._explored(self._points[leader], rng)
+
+    def _explored(self, point: Point, rng: np.random.Generator) -> Point:
+        found: Point = {}
+        for name, part in self._problem.space.parts.items():
+            up, anew, u = rng.random() < 0.5, rng.random() < self._how.resample, float(rng.random())
+            value = point[name]
+            if anew or isinstance(part, Choice):
+                found[name] = part.at(u) if anew else value
+                continue
+            moved = float(value) * (self._how.factor if up else 1 / self._how.factor)
+            if isinstance(part, Int):
+                grid = round((moved - part.low) / part.step) * part.step + part.low
+                highest = part.low + (part.high - part.low) // part.step * part.step
+                found[name] = max(part.low, min(highest, grid))
+            else:
+                assert isinstance(part, Float)
+                if part.step is not None:
+                    moved = part.low + round((moved - part.low) / part.step) * part.step
+                found[name] = float(max(part.low, min(part.high, moved)))
+        return found

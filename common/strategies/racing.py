@@ -1,0 +1,152 @@
+"""Folds raced by a paired test: a candidate is dropped once it would hardly win with its folds that are left.
+
+All candidates are evaluated on the same folds, one fold after the other, so what makes a fold hard cancels in the
+differences to the leader. After m of k folds the sum of the other k - m differences is predicted: with mean d and
+standard deviation s of the m differences it lies around (k - m) d with standard deviation
+s sqrt((k - m) + (k - m)^2 / m), a Student t if differences are normal. A candidate whose sum over all folds would then
+fall below zero with probability p is dropped if the p of all that were dropped together stay below 1 - confidence. So
+the winner is that of all folds with at least that probability.
+
+With two or three folds s says little by itself. It is moderated by those of the other candidates: G. K. Smyth, "Linear
+models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.errors import UsageError
+from common.strategies.base import Piece, Points, Problem, Proposer, Sampling, Strategy, Told
+
+
+@dataclass(frozen=True)
+class Racing(Strategy):
+    """Candidates of a sampler, raced over folds; `trial.fold` says which to evaluate.
+
+    Attributes:
+        folds: How many there are.
+        confidence: Probability that the winner is the one that all folds would have, were nothing dropped.
+        first: Folds before the first test, at least 2.
+        sampler: Draws the candidates, all at once: "grid", "random", "sobol" or "halton".
+    """
+
+    folds: int
+    confidence: float = 0.95
+    first: int = 2
+    sampler: Any = "grid"
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.first <= self.folds:
+            raise UsageError(f"{self}: give 2 <= first <= folds")
+        if not 0 < self.confidence < 1:
+            raise UsageError(f"{self}: give a confidence between 0 and 1")
+
+    def begin(self, problem: Problem) -> list[Proposer]:
+        problem.requires("Racing")
+        if not isinstance(self.sampler, Sampling) or (points := Points(self.sampler.draws(problem), problem)).adaptive:
+            raise UsageError("Racing compares candidates drawn beforehand: give it sampler='grid' or 'random'")
+        return [_Race(self, points)]
+
+
+class _Race(Proposer):
+    def __init__(self, racing: Racing, points: Points):
+        self._racing = racing
+        self._candidates = dict(points.rest())
+        self._losses: dict[int, list[float]] = {number: [] for number in self._candidates}
+        self._spent = 0.0  # of 1 - confidence
+        self._fold = 0
+
+    def ask(self, most: int) -> list[Piece]:
+        folds = self._racing.folds
+        if self._fold == folds:
+            return []
+        if self._fold >= self._racing.first:
+            self._drop()
+        to = max(self._racing.first, self._fold + 1)
+        asked = [
+            Piece(number, self._candidates[number], fold, fold == folds - 1, fold=fold)
+            for fold in range(self._fold, to)
+            for number in self._losses
+        ]
+        self._fold = to
+        return asked
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        if told.losses is None:
+            self._losses.pop(piece.number, None)  # a candidate whose fold has failed cannot win
+        elif piece.number in self._losses:
+            self._losses[piece.number].append(told.loss)
+
+    def _drop(self) -> None:
+        """Drop those that lose with certainty enough, the surest first."""
+        numbers = list(self._losses)
+        if len(numbers) < 2:
+            return
+        losses = np.array([self._losses[number] for number in numbers])
+        chances = winning(losses, self._racing.folds)
+        for place in np.argsort(chances, kind="stable"):
+            chance = float(chances[place])
+            if self._spent + chance > 1 - self._racing.confidence:
+                break
+            self._spent += chance
+            del self._losses[numbers[int(place)]]
+
+
+def winning(losses: np.ndarray, folds: int) -> np.ndarray:
+    """The chance of each candidate to be better than the present leader once all folds are known.
+
+    Args:
+        losses: (candidates, m) of the m folds so far, 2 <= m < folds; infinity for a candidate that diverged.
+        folds: of all.
+
+    Returns:
+        (candidates,) probabilities; 1 for the leader, 0 for one that diverged.
+    """
+    from scipy import stats
+
+    m, left = losses.shape[1], folds - losses.shape[1]
+    means = losses.mean(axis=1)
+    leader = int(np.argmin(means))
+    finite = np.isfinite(means)
+    chances = np.zeros(len(losses))
+    chances[leader] = 1.0
+    finite[leader] = False
+    if not finite.any() or not np.isfinite(means[leader]):
+        return chances if np.isfinite(means[leader]) else np.ones(len(losses))
+    differences = losses[finite] - losses[leader]
+    variances, degrees = moderated(differences.var(axis=1, ddof=1), m - 1)
+    expected = differences.sum(axis=1) + left * differences.mean(axis=1)
+    deviation = np.sqrt(variances * (left + left**2 / m))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(deviation > 0, expected / deviation, np.where(expected > 0, np.inf, 0.0))
+    chances[finite] = stats.t.sf(t, degrees) if np.isfinite(degrees) else stats.norm.sf(t)
+    return chances
+
+
+def moderated(variances: np.ndarray, degrees: int) -> tuple[np.ndarray, float]:
+    """Variances drawn towards their common prior, and the degrees of freedom that they then have.
+
+    Args:
+        variances: (n,) sample variances.
+        degrees: of freedom of each.
+
+    Returns:
+        ((n,) variances, degrees; infinite where all are estimates of one).
+    """
+    from scipy.optimize import brentq
+    from scipy.special import digamma, polygamma
+
+    positive = variances[variances > 0]
+    if len(positive) < 3:
+        return variances, float(degrees)
+    e = np.log(positive) - digamma(degrees / 2) + math.log(degrees / 2)
+    excess = float(e.var(ddof=1) - polygamma(1, degrees / 2))
+    if excess <= 0:
+        return np.full_like(variances, math.exp(e.mean())), math.inf
+    half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-6, 1e8) if excess > 1e-8 else 1e8
+    prior, prior_degrees = math.exp(e.mean() + float(digamma(half)) - math.log(half)), 2 * half
+    return (prior_degrees * prior + degrees * variances) / (prior_degrees + degrees), prior_degrees + degrees

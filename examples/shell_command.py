@@ -1,0 +1,23 @@
+"""A program in any language as objective: its last line of output that is a JSON object is the result.
+
+python examples/shell_command.py
+"""
+
+from common import Float, search
+
+PROGRAM = """
+BEGIN {
+    print "training with a rate of", rate > "/dev/stderr"
+    loss = (log(rate) / log(10) + 2) ^ 2 + momentum / 10
+    printf "{\\"loss\\": %.6f}\\n", loss
+}
+"""
+
+if __name__ == "__main__":
+    from common.optimize import Command
+
+    program = PROGRAM.replace("{", "{{").replace("}", "}}")  # braces that are no parameters
+    command = Command(["awk", "-v", "rate={rate}", "-v", "momentum={momentum}", program], timeout=60)
+    space = {"rate": Float(1e-4, 1, log=True), "momentum": Float(0, 0.99)}
+    study = search(command, space, strategy="sobol", n_trials=16, minimize="loss")
+    print(study.report())

@@ -1,0 +1,290 @@
+"""Strategies: what each decides, that layouts agree, that failures, infinities and pruned trials are seen as such."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from common import Choice, Float, Int, Ordinal, RunOptions, Space, UsageError, When, search
+from common.strategies import (
+    ASHA,
+    Grid,
+    Halving,
+    Hyperband,
+    MedianStopping,
+    Optuna,
+    OptunaPruner,
+    PopulationBased,
+    Racing,
+)
+from common.strategies.base import Piece, Problem, Told
+from common.strategies.names import strategy_of
+from common.strategies.racing import winning
+from tests.helpers import ROOT
+
+QUIET = RunOptions(quiet=True)
+LINE = Space({"x": Float(0, 1)})
+
+
+def played(strategy: Any, loss: Callable[[Piece], float | None], space: Space = LINE, **how: Any) -> list[Piece]:
+    """The pieces that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
+    problem = Problem(space, {"loss": False}, **{"n_trials": 20, "batch": 4, "staged": True, **how})
+    asked = []
+    for proposer in strategy_of(strategy).begin(problem):
+        while pieces := proposer.ask(problem.batch):
+            asked += pieces
+            for piece in pieces:
+                value = loss(piece)
+                proposer.tell(piece, Told(None) if value is None else Told((value,), {piece.until: value}))
+    assert len({piece.key for piece in asked}) == len(asked)
+    return asked
+
+
+def x_of(piece: Piece) -> float:
+    return float(piece.point["x"])
+
+
+def lengths(pieces: list[Piece]) -> dict[int, int]:
+    return dict(Counter(piece.until for piece in pieces))
+
+
+def test_halving_keeps_the_best_third() -> None:
+    pieces = played(Halving(max_steps=9), x_of, n_trials=18)
+    assert lengths(pieces) == {1: 18, 3: 6, 9: 2}
+    best = sorted((x_of(p), p.number) for p in pieces if p.until == 1)
+    assert {p.number for p in pieces if p.until == 9} == {number for _, number in best[:2]}
+    assert all(p.last == (p.until == 9) and p.start == {1: 0, 3: 1, 9: 3}[p.until] for p in pieces)
+
+
+def test_hyperband_has_the_brackets_of_its_source() -> None:
+    pieces = played(Hyperband(max_steps=9), x_of, n_trials=9 + 5 + 3)
+    begun = Counter(p.until for p in pieces if p.start == 0)
+    assert begun == {1: 9, 3: 5, 9: 3} and lengths(pieces) == {1: 9, 3: 5 + 3, 9: 1 + 1 + 3}
+    again = played(Hyperband(max_steps=9, sampler="tpe"), x_of, n_trials=9 + 5 + 3)
+    assert lengths(again) == lengths(pieces) and {p.number for p in again} == set(range(17))
+
+
+def test_asha_promotes_as_soon_as_it_can() -> None:
+    pieces = played(ASHA(max_steps=9), x_of, n_trials=27)
+    assert lengths(pieces)[1] == 27 and 9 <= lengths(pieces)[3] <= 14 and lengths(pieces)[9] >= 3
+    first = min((x_of(p), p.number) for p in pieces)[1]
+    assert first in {p.number for p in pieces if p.until == 9}
+    assert pieces.index(next(p for p in pieces if p.until == 3)) < 8  # before all have begun
+
+
+def test_the_median_rule_ends_what_is_worse() -> None:
+    pieces = played(MedianStopping(max_steps=8), x_of, n_trials=30)
+    ended = {p.number for p in pieces} - {p.number for p in pieces if p.last}
+    worst_first = [n for _, n in sorted(((x_of(p), p.number) for p in pieces if p.start == 0), reverse=True)]
+    assert 8 <= len(ended) <= 26 and worst_first[-1] not in ended
+    assert set(worst_first[:10]) - {p.number for p in pieces[:8]} <= ended
+
+
+@pytest.mark.parametrize("strategy", [Halving(9), ASHA(9), MedianStopping(9), Hyperband(9), PopulationBased(9, 3)])
+def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
+    bad = {3: None, 5: math.inf}
+    pieces = played(strategy, lambda p: bad.get(p.number, x_of(p)), n_trials=12)
+    stages = Counter(p.number for p in pieces)
+    if isinstance(strategy, PopulationBased):  # they take over from others
+        assert all(any(p.number == n and p.parent[:7] not in ("", f"t{n:06}") for p in pieces) for n in bad)
+    elif not isinstance(strategy, MedianStopping):
+        assert all(stages[n] == 1 for n in bad)
+    assert stages[3] == 1 or isinstance(strategy, PopulationBased)
+
+
+def test_a_pruner_of_optuna_decides() -> None:
+    pruner = optuna.pruners.ThresholdPruner(upper=0.5)
+    pieces = played(OptunaPruner(max_steps=4, eta=2, pruner=pruner), x_of)
+    for number in range(20):
+        mine = [p for p in pieces if p.number == number]
+        assert len(mine) == (1 if x_of(mine[0]) > 0.5 else 3)
+
+
+def test_populations_hand_checkpoints_on() -> None:
+    pieces = played(PopulationBased(max_steps=6, every=2), x_of, n_trials=8)
+    assert lengths(pieces) == {2: 8, 4: 8, 6: 8}
+    losses = {p.key: x_of(p) for p in pieces}
+    for p in (p for p in pieces if p.stage):
+        before = f"t{p.number:06}/{p.stage - 1}"  # type: ignore[operator]
+        if p.parent == before:
+            assert x_of(p) == losses[before]
+        else:
+            assert losses[p.parent] < losses[before]
+    assert sum(p.parent[:7] != f"t{p.number:06}" for p in pieces if p.stage) == 4
+
+
+def test_racing_spares_folds_and_finds_the_winner() -> None:
+    """In 200 races the winner is that of all folds as often as is stated, and much is spared."""
+    kept, spent = 0, 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        table = rng.uniform(0, 1, (30, 1)) + rng.normal(0, 0.3, (1, 5)) + rng.normal(0, 0.05, (30, 5))
+        pieces = played(
+            Racing(folds=5), lambda p, t=table: float(t[int(p.point["i"]), p.fold]), Space({"i": Int(0, 29)}),
+            n_trials=None, seed=seed,
+        )  # fmt: skip
+        whole = {p.number for p in pieces if p.last}
+        kept += int(np.argmin(table.mean(axis=1))) in {int(p.point["i"]) for p in pieces if p.last}
+        assert whole
+        spent += len(pieces)
+    assert kept >= 190 and spent < 200 * 150 * 0.75
+
+
+def test_racing_knows_what_is_certain() -> None:
+    losses = np.array([[0.1, 0.2], [0.1, 0.2], [9.1, 9.2], [math.inf, 1.0], [0.12, 0.19], [5.0, 5.2]])
+    chances = winning(losses, 5)
+    assert chances[0] == 1 and chances[3] == 0 and chances[1] == 0.5 and chances[2] < chances[5] < chances[4]
+
+
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "nsga2", optuna.samplers.TPESampler(multivariate=True)])
+def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
+    space = Space({"x": Float(0, 1), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2), "o": Ordinal(1, 4, 9)})
+
+    def loss(p: Piece) -> float | None:
+        return None if p.number == 4 else math.inf if p.number == 7 else (x_of(p) - 0.7) ** 2 + float(p.point["y"])
+
+    first = played(name, loss, space, n_trials=60)
+    assert [p.point for p in first] == [p.point for p in played(name, loss, space, n_trials=60)]
+    assert [p.point for p in first] != [p.point for p in played(name, loss, space, n_trials=60, seed=1)]
+    if name == "nsga2":  # whose first generation is random
+        return
+    late = np.mean([loss(p) for p in first[40:]])
+    assert late < np.mean([loss(p) for p in first[:20] if p.number not in (4, 7)])
+    assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
+
+
+def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
+    space = Space(
+        {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)},
+        [lambda p: p["y"] < 0.8],
+    )
+    pieces = played("tpe", lambda p: float(p.point["y"]), space, n_trials=30, enqueued=[{"kind": "a", "y": 0.25}])
+    assert pieces[0].point["y"] == 0.25 and "x" in pieces[0].point
+    assert all(("x" in p.point) == (p.point["kind"] == "a") and float(p.point["y"]) < 0.8 for p in pieces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "objective"),
+    [
+        ("tpe", "plain"),
+        ("Hyperband(max_steps=9, sampler='tpe')", "stepped"),
+        ("ASHA(max_steps=27)", "stepped"),
+        ("PopulationBased(max_steps=6, every=2)", "stepped"),
+        ("Racing(folds=5, sampler='random')", "folds"),
+    ],
+)
+def test_layouts_agree(program: Any, strategy: str, objective: str) -> None:
+    flat = strategy.startswith("Population")  # without conditions, which do not fit it
+    asked = {"strategy": strategy, "objective": objective, "flat": flat, "n_trials": 10, "workers": 2, "seed": 3}
+    how = json.dumps(asked)
+    script = ("-m", "tests.common.optimize.objectives")
+    here = program(*script, how).stdout
+    rows = json.loads(here)
+    assert len(rows) == 10
+    one = how.replace('"workers": 2', '"workers": 1')
+    assert program(*script, one, ranks=2).stdout == here * 2
+    assert program(*script, one, ranks=3).stdout == here * 3
+
+
+def stepping(trial: Any) -> Any:
+    state = trial.folder / "step"
+    done = int(state.read_text()) if trial.start else 0
+    assert done == trial.start
+    for step in range(done + 1, 10):
+        state.write_text(str(step))
+        yield {"step": step, "loss": trial.params["x"] + 1 / step, "begun": float(done)}
+
+
+def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET)
+    study = search(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r", **how)
+    assert [t.state for t in study.trials].count("pruned") == 8
+    assert study.best.values["begun"] == 3 and list(study.best.steps) == list(range(1, 10))
+    assert len({len(t.steps) for t in study.trials}) == 3
+    again = search(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r", **how)
+    assert [(t.params, t.values, t.steps) for t in again.trials] == [
+        (t.params, t.values, t.steps) for t in study.trials
+    ]
+    with pytest.raises(UsageError, match="holds a study with strategy = "):
+        search(stepping, LINE, strategy=Halving(9), n_trials=12, results=tmp_path / "r", **how)
+    study = search(stepping, LINE, strategy=PopulationBased(6, 2), n_trials=4, results=tmp_path / "p", **how)
+    assert {t.state for t in study.trials} == {"complete"} and {t.values["begun"] for t in study.trials} == {4.0}
+
+
+def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    """A trial whose worker is killed in the middle is tried once more, and finds its checkpoint."""
+
+    def objective(trial: Any) -> Any:
+        import os
+        import signal
+
+        state = trial.folder / "step"
+        done = int(state.read_text()) if state.exists() else 0
+        for step in range(done + 1, 6):
+            state.write_text(str(step))
+            yield {"step": step, "loss": 1.0 / step, "begun": float(done)}
+            if step == 3 and done == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    study = search(objective, {"x": Int(0, 1)}, strategy="grid", minimize="loss", workers=1, options=QUIET)
+    assert [t.values["begun"] for t in study.trials] == [3.0, 3.0]
+    assert [sorted(t.steps) for t in study.trials] == [[1, 2, 3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "change", "told"),
+    [
+        ("hyperband", {}, "hyperband needs to know the steps of a whole trial: strategy=Hyperband(max_steps=100)"),
+        (Halving(9), {"objective": lambda trial: 1.0}, "the objective must be a generator"),
+        (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
+        (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),
+        (Hyperband(27), {"n_trials": None}, "n_trials is missing"),
+        (Racing(5, sampler="tpe"), {}, "give it sampler='grid' or 'random'"),
+        (
+            PopulationBased(9),
+            {"n_trials": 4, "space": Space({"x": Int(0, 1), "y": When(Int(0, 3), x=1)})},
+            "changes single parameters",
+        ),
+        ("cmaes", {}, "CMA-ES needs two or more numbers"),
+        (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
+        (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
+        (Grid(points=0), {}, "give at least one point"),
+        (Hyperband(9), {"asynchronous": True}, "Hyperband waits for all of a rung"),
+    ],
+)
+def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(
+        objective=stepping, space=LINE, minimize="loss", n_trials=1, workers=0, results=tmp_path / "r", options=QUIET
+    )
+    with pytest.raises(UsageError) as error:
+        search(strategy=strategy, **{**how, **change})
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("bad", [lambda: Halving(0), lambda: Halving(9, eta=1), lambda: Racing(5, first=1)])
+def test_options_of_strategies(bad: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match="give"):
+        bad()
+
+
+def test_without_optuna_its_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "from common import search, Float\n"
+        "search(lambda t: 1.0, {'x': Float(0, 1)}, strategy='tpe', n_trials=3, minimize='loss', workers=0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert 'Optuna is not installed: pip install "mpi-hybrid-search[search]"' in done.stderr

@@ -112,7 +112,7 @@ class SvmGrid(ImageSettings):
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""
-        from mnist_svm.problem import check_classes
+        from mnist_svm.dataset import check_classes
 
         arrays = super().data()
         labels = arrays["train_labels"]
@@ -155,8 +155,8 @@ class SvmGrid(ImageSettings):
         }
 
     def objective(self, worker: WorkerContext) -> Objective:
+        from mnist_svm.dataset import Dataset
         from mnist_svm.objective import SvmObjective
-        from mnist_svm.problem import Dataset
         from mnist_svm.solvers import make_solver, name_here
 
         memory = 0.6 * free_memory() / worker.n_workers if self.memory is None else self.memory * 1e9

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from common.trial import Batch, Evaluation, NoRoom, Trial
-from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, Solver, solved
+from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, solved
 
 
 class SvmObjective:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 
 from common.experiment import WorkerContext
-from mnist_svm.problem import Dataset, Fit, GridPoint, Solver
+from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
 
 
 def name_here(name: str, device: str) -> str:

@@ -10,7 +10,7 @@ import kernel_svm
 from common.experiment import WorkerContext
 from kernel_svm import Samples
 from kernel_svm.matrices import Matrices, keep
-from mnist_svm.problem import Dataset, Fit, GridPoint, LittleMemory, grids
+from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, grids
 
 
 class SharedSolver:

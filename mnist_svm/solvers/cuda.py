@@ -15,7 +15,7 @@ from kernel_svm.cuda.device import ComputeDevice, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
 from kernel_svm.kernel import prepare
-from mnist_svm.problem import Dataset, Fit, GridPoint, grids
+from mnist_svm.dataset import Dataset, Fit, GridPoint, grids
 
 
 class CupyMemory:

@@ -11,7 +11,7 @@ import numpy as np
 from common.errors import UsageError
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
 from kernel_svm.multiclass import choose_class, machines_of
-from mnist_svm.problem import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint
+from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint
 
 
 class PrecomputedSolver:

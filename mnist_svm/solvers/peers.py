@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_svm.problem import CACHE_MIB, TOLERANCE, Fit
+from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Fit
 
 
 def fit_sklearn(

@@ -29,9 +29,9 @@ from kernel_svm.cuda.plan import plan
 from kernel_svm.kernel import kernel_minus_one
 from kernel_svm.path import Path as Walked
 from kernel_svm.path import Whole, solve_path
+from mnist_svm.dataset import Dataset, GridPoint
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Dataset, GridPoint
 from mnist_svm.solvers.cuda import CudaSolver
 from mnist_svm.solvers.cuml import PrecomputedSolver
 from mnist_svm.solvers.peers import fit_sklearn

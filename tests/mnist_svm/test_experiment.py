@@ -21,8 +21,8 @@ from common.experiment import WorkerContext, per_trial
 from common.images import ImageSettings, standardised
 from common.settings import result_settings
 from common.trial import Evaluation, NoRoom, Outcome, Trial
+from mnist_svm.dataset import Dataset, Fit, check_classes
 from mnist_svm.experiment import SvmGrid, best_point
-from mnist_svm.problem import Dataset, Fit, check_classes
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
 from tests.helpers import ROOT, reported, table_without_run

@@ -12,9 +12,9 @@ import pytest
 from sklearn.svm import SVC
 
 from common.errors import UsageError
+from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Dataset
 from mnist_svm.solvers.cuml import PrecomputedSolver
 from tests.helpers import ROOT, journal_lines
 from tests.stand_ins import A, Machine
@@ -26,7 +26,7 @@ import os, sys
 from common.cluster import turns
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.problem import Dataset
+from mnist_svm.dataset import Dataset
 from mnist_svm.solvers.cuda import CudaSolver
 turns.POLL_S, turns.GRACE_S = 0.01, 5.0
 experiment = SvmGrid(2, dataset="digits", train_size=100, test_size=50, solver="shared", folds=2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit.simd import aligned_zeros
-from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths
+from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths, training_mask
 from kernel_svm.multiclass import Solutions, machines_of
 from kernel_svm.path import Kernel, Path, Whole, solve_path
 from kernel_svm.plan import MatrixPlan, choose_plan
@@ -62,11 +62,16 @@ def solve_gamma(
     solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter)
     source, result = RbfSource(samples, gamma, distances, kernel), []
     for (_, validation), solved in zip(folds, solutions, strict=True):
-        predictions = samples.classes[_labels(solved, source, samples.place[validation])]
-        figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
-        points = [PointResult(*point) for point in zip(predictions, *figures, strict=True)]
+        points = point_results(solved, _labels(solved, source, samples.place[validation]))
         result.append([points[c] for c in back])
     return result
+
+
+def point_results(solved: Solutions, class_indices: np.ndarray) -> list[PointResult]:
+    """Of each C, from the class indices (n_penalties, n_validation) that its solution predicts."""
+    predictions = solved.samples.classes[class_indices]
+    figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
+    return [PointResult(*point) for point in zip(predictions, *figures, strict=True)]
 
 
 def solve(
@@ -83,7 +88,7 @@ def solve(
     """The binary problems of each training set (indices of samples) for ascending ``penalties``."""
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
-    trainings = [_training_weights(samples, training, number) for number, training in enumerate(trainings)]
+    masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]
     source = RbfSource(samples, gamma, distances)
     if plan.kernel == "pairs":
         problems = pairs(samples, source)
@@ -96,9 +101,7 @@ def solve(
 
     def walked(problem: BinaryProblem) -> tuple[BinaryProblem, list[Path]]:
         _, matrix, rows, sign = problem
-        return problem, [
-            solve_path(matrix, sign * (weights[rows] > 0), penalties, tolerance, max_iter) for weights in trainings
-        ]
+        return problem, [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
 
     with ThreadPoolExecutor(plan.threads) as pool:
         # Without threads one problem after the other: they may have their memory in common.
@@ -133,16 +136,6 @@ def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[BinaryProblem]:
         sign = np.full(samples.width, -1, np.int8)
         sign[samples.first[c] : samples.first[c + 1]] = 1
         yield (c, -1), source, rows, sign
-
-
-def _training_weights(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
-    """float64 (width,), 1 for the rows of training samples."""
-    weights = np.zeros(samples.width)
-    weights[samples.place[training]] = 1
-    for c, label in enumerate(samples.classes):
-        if not weights[samples.first[c] : samples.first[c + 1]].any():
-            raise ValueError(f"fold {number} has no training sample of class {label}")
-    return weights
 
 
 def _labels(solved: Solutions, source: RbfSource, rows: np.ndarray) -> np.ndarray:

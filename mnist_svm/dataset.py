@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,6 @@ class Dataset:
 
     images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
     folds: where each validation fold lies in the training images.
-    Raises ValueError when a class is missing from what is left of the training images without a fold.
     """
 
     images: np.ndarray
@@ -29,9 +30,6 @@ class Dataset:
     test_images: np.ndarray
     test_labels: np.ndarray
     folds: Sequence[slice]
-
-    def __post_init__(self) -> None:
-        check_classes(self.labels, self.folds)
 
     @classmethod
     def of(cls, data: Data, folds: int, max_pixel: int) -> Dataset:
@@ -44,14 +42,41 @@ class Dataset:
             fold_slices(len(data["train_labels"]), folds),
         )
 
-    def split(self, fold: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(images, labels, validation images, validation labels); without a fold, all training and the test images."""
-        if fold is None:
-            return self.images, self.labels, self.test_images, self.test_labels
-        held_out = self.folds[fold]
-        kept = np.ones(len(self.labels), dtype=bool)
-        kept[held_out] = False
-        return self.images[kept], self.labels[kept], self.images[held_out], self.labels[held_out]
+    @cached_property
+    def refit(self) -> Split:
+        """All training images, and the test images."""
+        return Split(np.arange(len(self.labels)), np.arange(0), self.test_images, self.test_labels)
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """One for each fold."""
+        everything = np.arange(len(self.labels))
+        return [
+            Split(np.delete(everything, fold), everything[fold], self.images[fold], self.labels[fold])
+            for fold in self.folds
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The images that a classifier learns from, and those that it predicts.
+
+    Attributes:
+        train: int64 (n_train,), which of the training images it learns from.
+        held_out: int64 (n,), which of the training images it predicts; none for a refit, which predicts test images.
+        images: float32 (n, n_pixels), those that it predicts.
+        labels: integers (n,), theirs.
+    """
+
+    train: np.ndarray
+    held_out: np.ndarray
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def is_refit(self) -> bool:
+        """Whether it learns from all training images."""
+        return not len(self.held_out)
 
 
 class Fit(NamedTuple):
@@ -67,35 +92,27 @@ class Fit(NamedTuple):
 
 
 class GridPoint(NamedTuple):
-    """One C on one fold; without a fold, trained on all training images and asked about the test images."""
+    """One C on one split."""
 
     penalty: float
-    fold: int | None
+    split: Split
 
 
 class LittleMemory(MemoryError):
     """A solver cannot work with the memory that it may use here; its text says what it needs."""
 
 
-# (data set, gamma, points) -> one Fit per point, in their order, each as soon as it is known.
-Solver = Callable[[Dataset, float, Sequence[GridPoint]], Iterator[Fit]]
+class Solver(ABC):
+    """A way to fit the points of a grid."""
 
-
-@runtime_checkable
-class SeveralGammas(Protocol):
-    """A solver that gains from being given several gammas at once."""
+    @abstractmethod
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+        """A Fit of each point of one gamma, in their order, each as soon as it is known."""
 
     def together(self, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
-        """A Fit of each point of each row (gamma, points), in their order."""
-
-
-def solved(solver: Solver, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
-    """A Fit of each point of each row (gamma, points): all together where the solver can, else row by row."""
-    if isinstance(solver, SeveralGammas):
-        yield from solver.together(dataset, rows)
-    else:
+        """A Fit of each point of each row (gamma, points), in their order: row by row, where that is no slower."""
         for gamma, points in rows:
-            yield from solver(dataset, gamma, points)
+            yield from self(dataset, gamma, points)
 
 
 def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
@@ -111,15 +128,15 @@ def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
             )
 
 
-def grids(points: Sequence[GridPoint]) -> Iterator[tuple[list[float], list[int]]]:
-    """Runs of consecutive folds that ask for the same penalties, so that each run can be solved together."""
-    by_fold: dict[int, list[float]] = {}
-    for penalty, fold in points:
-        by_fold.setdefault(int(fold or 0), []).append(penalty)
-    run: list[int] = []
-    for fold, penalties in by_fold.items():
-        if run and penalties != by_fold[run[0]]:
-            yield by_fold[run[0]], run
+def grids(points: Sequence[GridPoint]) -> Iterator[tuple[list[float], list[Split]]]:
+    """Runs of consecutive folds that ask for the same penalties, to be solved together; a refit is a run of its own."""
+    by_split: dict[Split, list[float]] = {}
+    for penalty, split in points:
+        by_split.setdefault(split, []).append(penalty)
+    run: list[Split] = []
+    for split, penalties in by_split.items():
+        if run and (penalties != by_split[run[0]] or split.is_refit or run[0].is_refit):
+            yield by_split[run[0]], run
             run = []
-        run.append(fold)
-    yield by_fold[run[0]], run
+        run.append(split)
+    yield by_split[run[0]], run

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from common.trial import Batch, Evaluation, NoRoom, Trial
-from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, solved
+from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 
 
 class SvmObjective:
@@ -27,8 +27,8 @@ class SvmObjective:
         self.on_gpu = on_gpu
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
-        rows = [(gamma, [_point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        fits = solved(self.solver, self.dataset, rows)
+        rows = [(gamma, [self._point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
+        fits = self.solver.together(self.dataset, rows)
         for number, trial in enumerate(batch):
             try:
                 fit = next(fits)
@@ -38,23 +38,23 @@ class SvmObjective:
             yield self._result(trial, fit)
 
     def _result(self, trial: Trial, fit: Fit) -> Evaluation:
-        dataset, fold = self.dataset, _point(trial).fold
+        split = self._point(trial).split
         counts = {"n_support": float(fit.n_support)}
         if fit.converged is not None:
             counts["converged"] = float(fit.converged)
         if self.on_gpu:
             counts["on_gpu"] = 1.0
-        if fold is None:
-            error = float(np.mean(fit.predictions != dataset.test_labels))
+        error = float(np.mean(fit.predictions != split.labels))
+        if split.is_refit:
             arrays = {"predictions": fit.predictions.astype(np.uint8)}
             return Evaluation(trial.key, {"test_error": error, **counts}, arrays)
-        error = float(np.mean(fit.predictions != dataset.labels[dataset.folds[fold]]))
         return Evaluation(trial.key, {"error": error, **counts})
+
+    def _point(self, trial: Trial) -> GridPoint:
+        fold = trial.params.get("fold")
+        split = self.dataset.refit if fold is None else self.dataset.splits[int(fold)]
+        return GridPoint(float(trial.params["C"]), split)
 
 
 def _gamma(trial: Trial) -> float:
     return float(trial.params["gamma"])
-
-
-def _point(trial: Trial) -> GridPoint:
-    return GridPoint(float(trial.params["C"]), int(trial.params["fold"]) if "fold" in trial.params else None)

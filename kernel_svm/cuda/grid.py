@@ -13,7 +13,7 @@ from kernel_svm.cuda.launch import solve_paths
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
 from kernel_svm.cuda.plan import CHUNK, LaunchPlan, Loaded, View, plan
 from kernel_svm.cuda.verify import check_launch
-from kernel_svm.grid import TOLERANCE, Fold, PointResult
+from kernel_svm.grid import TOLERANCE, Classifier, Fold, PointResult, point_results
 from kernel_svm.kernel import sq_lengths
 from kernel_svm.multiclass import Solutions
 
@@ -48,9 +48,7 @@ def solve_gammas(
         result = []
         for (_, validation), solved in zip(folds, solutions, strict=True):
             rows = loaded.device.xp.asarray(samples.place[validation])
-            predictions = samples.classes[_labels(loaded, solved, gamma, loaded.x[rows], loaded.sq_norms[rows])]
-            figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
-            points = [PointResult(*point) for point in zip(predictions, *figures, strict=True)]
+            points = point_results(solved, _labels(loaded, solved, gamma, loaded.x[rows], loaded.sq_norms[rows]))
             result.append([points[c] for c in back])
         yield result
 
@@ -156,20 +154,10 @@ def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, norms: Any)
 
 
 @dataclass(frozen=True)
-class CudaClassifier:
-    """A classifier of one C and gamma; see `fit`."""
+class CudaClassifier(Classifier):
+    """A classifier of one C and gamma on a device; see `fit`."""
 
     loaded: Loaded
-    solved: Solutions
-    gamma: float
-
-    @property
-    def n_support(self) -> int:
-        return int(self.solved.n_support[0])
-
-    @property
-    def converged(self) -> bool:
-        return bool(self.solved.converged[0])
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Labels (n,) of samples (n, n_features)."""
@@ -183,4 +171,4 @@ def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifi
     """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
     everything = [np.arange(len(loaded.samples.place))]
     (solutions,) = solve(loaded, [gamma], np.array([C], float), everything, multiclass, TOLERANCE, MAX_ITER)
-    return CudaClassifier(loaded, solutions[0], gamma)
+    return CudaClassifier(solutions[0], gamma, loaded)

@@ -13,7 +13,7 @@ import numpy as np
 from kernel_svm.cuda.device import ComputeDevice
 from kernel_svm.cuda.launch import Lanes
 from kernel_svm.cuda.matrices import STRIP
-from kernel_svm.kernel import Samples
+from kernel_svm.kernel import Samples, training_mask
 from kernel_svm.multiclass import machines_of
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def plan(
         MemoryError: not even one matrix fits; it says what is needed.
     """
     samples, budget = loaded.samples, memory - loaded.working
-    masks = [_mask(samples, training, number) for number, training in enumerate(trainings)]
+    masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]
     classes = machines_of(len(samples.classes), multiclass)
     runs = [np.arange(first, last) for first, last in zip(samples.first, samples.first[1:], strict=False)]
     views = [_view(np.arange(samples.width), classes, samples, masks)]
@@ -122,13 +122,3 @@ def _view(rows: np.ndarray, machines: list[tuple[int, int]], samples: Samples, m
         sign = np.where(label == positive, 1, np.where((label == negative) | (negative < 0), -1, 0)).astype(np.int8)
         lanes += [Lanes.of(sign * mask[rows]) for mask in masks]
     return View(rows, machines, lanes)
-
-
-def _mask(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
-    """int8 (width,), 1 for the rows of training samples."""
-    missing = np.setdiff1d(np.arange(len(samples.classes)), samples.labels[training])
-    if len(missing):
-        raise ValueError(f"fold {number} has no training sample of class {samples.classes[missing[0]]}")
-    mask = np.zeros(samples.width, np.int8)
-    mask[samples.place[training]] = 1
-    return mask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from common.experiment import WorkerContext
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
@@ -46,9 +46,16 @@ def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: in
     else:
         from mnist_svm.solvers.cuml import fit_cuml as fit
 
-    def pointwise(dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
-        for penalty, fold in points:
-            images, labels, validation, _ = dataset.split(fold)
-            yield fit(images, labels, validation, penalty, gamma, multiclass)
+    return Pointwise(fit, multiclass)
 
-    return pointwise
+
+class Pointwise(Solver):
+    """Fits point by point. fit: of (images, labels, images to predict, C, gamma, multiclass)."""
+
+    def __init__(self, fit: Callable[..., Fit], multiclass: str) -> None:
+        self.fit, self.multiclass = fit, multiclass
+
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+        for penalty, split in points:
+            images, labels = dataset.images[split.train], dataset.labels[split.train]
+            yield self.fit(images, labels, split.images, penalty, gamma, self.multiclass)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 import kernel_svm
 from common.experiment import WorkerContext
 from kernel_svm import Samples
 from kernel_svm.matrices import Matrices, keep
-from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, grids
+from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, grids
 
 
-class SharedSolver:
+class SharedSolver(Solver):
     """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows.
 
     Args:
@@ -30,15 +28,14 @@ class SharedSolver:
 
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         samples, kept = self._prepared(dataset)
-        everything = np.arange(len(dataset.labels))
         with kept.kernel(gamma) as kernel:
-            if points[0].fold is None:
-                for penalty, _ in points:
-                    model = kernel_svm.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
-                    yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
-                return
-            for penalties, folds in grids(points):
-                cuts = [(np.delete(everything, dataset.folds[fold]), everything[dataset.folds[fold]]) for fold in folds]
+            for penalties, splits in grids(points):
+                if splits[0].is_refit:
+                    for penalty in penalties:
+                        model = kernel_svm.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
+                        yield Fit(model.predict(splits[0].images), model.n_support, model.converged)
+                    continue
+                cuts = [(split.train, split.held_out) for split in splits]
                 for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
                     yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 

@@ -7,15 +7,13 @@ from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from common.cluster.driver import Driver
 from common.cluster.turns import Turns, device_name, spare_bytes
 from kernel_svm.cuda.device import ComputeDevice, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
 from kernel_svm.kernel import prepare
-from mnist_svm.dataset import Dataset, Fit, GridPoint, grids
+from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, Split, grids
 
 
 class CupyMemory:
@@ -60,7 +58,7 @@ class SharedGpu(Gpu):
         return self._turns.admitted(n_bytes)
 
 
-class CudaSolver:
+class CudaSolver(Solver):
     """All points of one gamma, or of several, in one launch; images stay on the device from one batch to the next."""
 
     def __init__(self, multiclass: str, device: ComputeDevice | None = None) -> None:
@@ -78,17 +76,22 @@ class CudaSolver:
         loaded = self._kept
         for points, same in groupby(rows, key=lambda row: list(row[1])):
             gammas = [gamma for gamma, _ in same]
-            if points[0].fold is None:
-                for gamma in gammas:
-                    for penalty, _ in points:
-                        model = fit(loaded, penalty, gamma, self.multiclass)
-                        yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
-                continue
-            parts, everything = list(grids(points)), np.arange(len(dataset.labels))
+            parts = list(grids(points))
             # What is left of a batch after a crash is not one grid: then gamma by gamma, to keep the order.
             for together in [gammas] if len(parts) == 1 else [[gamma] for gamma in gammas]:
-                for penalties, folds in parts:
-                    cuts = [(np.delete(everything, dataset.folds[f]), everything[dataset.folds[f]]) for f in folds]
-                    for grid in solve_gammas(loaded, together, penalties, cuts, self.multiclass):
-                        for fold in grid:
-                            yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
+                for penalties, splits in parts:
+                    yield from self._solve(loaded, together, penalties, splits)
+
+    def _solve(
+        self, loaded: Loaded, gammas: Sequence[float], penalties: Sequence[float], splits: Sequence[Split]
+    ) -> Iterator[Fit]:
+        if splits[0].is_refit:
+            for gamma in gammas:
+                for penalty in penalties:
+                    model = fit(loaded, penalty, gamma, self.multiclass)
+                    yield Fit(model.predict(splits[0].images), model.n_support, model.converged)
+            return
+        cuts = [(split.train, split.held_out) for split in splits]
+        for grid in solve_gammas(loaded, gammas, penalties, cuts, self.multiclass):
+            for fold in grid:
+                yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)

@@ -11,10 +11,10 @@ import numpy as np
 from common.errors import UsageError
 from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
 from kernel_svm.multiclass import choose_class, machines_of
-from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint
+from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, Solver
 
 
-class PrecomputedSolver:
+class PrecomputedSolver(Solver):
     """Every point by cuML, from one matrix K of its gamma on the GPU; the machines of the classes are made here.
 
     cuML takes a precomputed matrix for two classes only (its issue 7724), so each machine gets a copy of its part of
@@ -43,14 +43,12 @@ class PrecomputedSolver:
         kernel = xp.empty((len(x), len(x)), np.float32)
         kernels_minus_one(xp, x, norms, [gamma], kernel[None])
         kernel += 1
-        for penalty, fold in points:
-            train = np.arange(len(x))
-            if fold is None:
+        for penalty, split in points:
+            if split.is_refit:
                 answers = kernel_between(xp, test_x, test_norms, x, norms, gamma) + 1
             else:
-                train = np.delete(train, dataset.folds[fold])
-                answers = kernel[dataset.folds[fold]]
-            yield self._fit(kernel, answers, dataset.labels, train, penalty)
+                answers = kernel[xp.asarray(split.held_out)]
+            yield self._fit(kernel, answers, dataset.labels, split.train, penalty)
 
     def _fit(self, kernel: Any, answers: Any, labels: np.ndarray, train: np.ndarray, penalty: float) -> Fit:
         """kernel: K of all samples. answers: K of the images to classify with all samples. train: rows to learn."""

@@ -301,11 +301,13 @@ def test_machines_over_a_precomputed_kernel_give_scikit_learns_answers(multiclas
     """The solver around cuML's SVC, here around scikit-learn's, which has the same interface."""
     experiment = SvmGrid(1, dataset="digits", train_size=200, test_size=50, multiclass=multiclass)
     problem = Dataset.of(experiment.data(), 4, 16)
-    points = [GridPoint(10.0, 1), GridPoint(100.0, 3), GridPoint(10.0, None)]
+    points = [
+        GridPoint(10.0, problem.splits[1]), GridPoint(100.0, problem.splits[3]), GridPoint(10.0, problem.refit)
+    ]  # fmt: skip
     fits = PrecomputedSolver(multiclass, np, SVC)(problem, 1e-2, points)
     for point, found in zip(points, fits, strict=True):
-        images, labels, validation, _ = problem.split(point.fold)
-        peer = fit_sklearn(images, labels, validation, point.penalty, 1e-2, multiclass)
+        images, labels = problem.images[point.split.train], problem.labels[point.split.train]
+        peer = fit_sklearn(images, labels, point.split.images, point.penalty, 1e-2, multiclass)
         assert (found.predictions != peer.predictions).sum() <= 1
         assert found.n_support == pytest.approx(peer.n_support, rel=0.005, abs=1)
 

@@ -12,10 +12,10 @@ WIDE = 16  # elements that arrays are padded to: whole vectors on every processo
 def lanes() -> int:
     """Elements of a vector: 16 with AVX-512, whose 32 registers hold 8 doubles; 8 with AVX2 and others, of 4 and less.
 
-    A processor that NUMBA_CPU_NAME names instead of this one is taken for one without AVX-512.
+    Of a processor that NUMBA_CPU_NAME names instead of this one NUMBA_CPU_FEATURES tells.
     """
     if os.environ.get("NUMBA_CPU_NAME"):
-        return 8
+        return 16 if "+avx512f" in os.environ.get("NUMBA_CPU_FEATURES", "").split(",") else 8
     try:
         return 16 if " avx512f " in Path("/proc/cpuinfo").read_text() else 8
     except OSError:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jit.shipped import use as use_shipped
+
 NAME = "mpi-hybrid-search"
 LIBRARIES = {  # variable that says where a library keeps things: our folder for it
     "NUMBA_CACHE_DIR": "numba",
@@ -71,6 +73,8 @@ def set_cache_variables() -> None:
             os.environ[variable] = str(library_folder(variable))
         except OSError:  # no folder can be made: libraries keep nothing, or in a place of their own
             os.environ.pop(variable, None)
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        use_shipped(Path(folder))
 
 
 def library_folder(variable: str) -> Path:

@@ -19,16 +19,15 @@ vector instructions of LLVM, which lowers them to whatever the processor has.
 
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from jit import LANES
 from jit.cache import compiled
 
-LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8
 LARGEST_BATCH = 16  # One register per image, one or two for weights, of the 32 (or 16) there are.
 ROWS = 8  # Rows of w per pass over z: fewer load and store z more often, more need too many streams.
 SUM_ROWS = 1024  # Rows summed in one go: a float32 sum of 300,000 products would lose two digits.

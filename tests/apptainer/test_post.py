@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.slow,
 ]
-ARGUMENTS = {"TORCH_INDEX": os.environ.get("TORCH_INDEX", read(FOLDER / "cpu.def").arguments["TORCH_INDEX"])}
+PYPI = "https://pypi.org/simple"  # has PyTorch too, for CUDA and ten times as large
 CLEAN = "/usr/bin/env -i HOME=/tmp PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 ENTER = """\
 mount --bind {root} {root}
@@ -52,6 +54,17 @@ def inside(
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900)
 
 
+def reachable(index: str) -> str:
+    """That index of packages, or PyPI: pip would ask one that is out of reach six times for each package, minutes."""
+    try:
+        urlopen(index + "/", timeout=20).close()
+    except HTTPError:
+        return index  # it answers
+    except OSError:
+        return PYPI
+    return index
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The root of a container that was built: base, %files, %post."""
@@ -74,7 +87,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if certificates := os.environ.get("PIP_CERT"):  # behind a proxy that signs for others
         (root / "etc" / "pip.pem").write_bytes(Path(certificates).read_bytes())
         environment += " PIP_CERT=/etc/pip.pem"
-    done = inside(root, definition.shell("post", **ARGUMENTS), environment=environment)
+    index = os.environ.get("TORCH_INDEX", definition.arguments["TORCH_INDEX"])
+    done = inside(root, definition.shell("post", TORCH_INDEX=reachable(index)), environment=environment)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     yield root
     shutil.rmtree(root)

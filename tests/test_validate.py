@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 
 from benchmarks.validate import Step, agree, run_all, steps, summary
 from common.errors import Exit
+from tests.helpers import ROOT
 
 
 def test_steps_that_fail_hang_or_find_no_time(tmp_path: Path) -> None:
@@ -50,7 +55,27 @@ def test_studies_are_compared(tmp_path: Path) -> None:
     assert "differs by 34.50%" in agree(tmp_path / "b")
 
 
-@pytest.mark.parametrize("command", [("-m", "benchmarks.validate"), ("-m", "common.doctor", "--validate")])
-def test_without_a_gpu_there_is_nothing_to_validate(command: tuple[str, ...], program: Any, tmp_path: Path) -> None:
-    done = program(*command, env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
-    assert "no GPU is visible (CUDA_VISIBLE_DEVICES is ''): there is nothing to validate" in done.stderr
+def test_without_a_gpu_what_needs_one_is_skipped(program: Any, tmp_path: Path) -> None:
+    done = program(
+        "-m", "benchmarks.validate", "--folder", tmp_path, "--minutes", "0", env={"CUDA_VISIBLE_DEVICES": ""},
+        status=Exit.ERROR,
+    )  # fmt: skip
+    assert done.stdout.startswith("no GPU is visible (CUDA_VISIBLE_DEVICES is ''): only what needs none is run")
+    rows = [row.split("|")[1:3] for row in (tmp_path / "summary.md").read_text().splitlines() if row.startswith("| ")]
+    found = {name.strip(): said.strip() for name, said in rows[1:]}
+    assert found.pop("self-checks") == found.pop("networks, GPU") == "skipped: no GPU"
+    assert found["doctor"] == found["networks, CPU"] == "no time was left"
+
+
+def test_the_doctor_begins_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "common.doctor", "--validate"]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert "only what needs none is run" in process.stdout.readline()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

@@ -8,9 +8,9 @@ torch.optim.SGD, one network at a time. "fused", "kept" and "compiled" are the b
 stay on the device: autograd with fused SGD, the same with gradients that are zeroed instead of made anew, and the same
 with loss and gradient compiled by torch.compile, whose compilation is not in the time.
 
-All ways train in one process on one thread with the same batch size; they alternate round by round, and a round of the
-deferred step covers whole periods of its folding. What is shown is the median round's CPU time per step, and the
-median over rounds of the ratios: the reference's time to ours, and the best time of plain PyTorch to ours.
+All ways train in one process on one thread with the same batch size; they alternate round by round. What is shown is
+the median round's CPU time per step, and the median over rounds of the ratios: the reference's time to ours, and the
+best time of plain PyTorch to ours.
 Without --data the pixels are random, which changes no time but that of reading a file before the clock starts.
 
 Where there is a GPU it is measured (--device cpu: the CPU all the same), by wall time with the device idle before
@@ -23,13 +23,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,19 +35,24 @@ from torch import Tensor
 from benchmarks.machine import circumstances, publish, read_table, table
 from benchmarks.nn_reference import Reference
 from mnist_nn import net, training
-from mnist_nn.shapes import Params, shapes_of, weights_of
-from mnist_nn.steps.choose import KERNELS, chosen_step, make_step
-from mnist_nn.steps.deferred import BLOCK
-from mnist_nn.steps.grouped import GroupedStep
+from mnist_nn.rates import (
+    BATCH_SIZE,
+    BYTES_MOVED,
+    FOLDS,
+    SIZES,
+    copy_bandwidth,
+    grouped,
+    ms_per_step,
+    one_network,
+    params_of,
+)
+from mnist_nn.shapes import Params, weights_of
+from mnist_nn.steps.choose import step_for
 
-SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
-BATCH_SIZE = 10
-BYTES_MOVED = 20  # by the manual step, per weight: read forward; weights and velocity read and written backward
-WAYS = ("reference", "autograd", "manual", "deferred")
+CORE = 42e9  # bytes per second that one core of an AMD EPYC of family 26 (Zen 5) reads weights in order
+WAYS = ("reference", "autograd", "manual")
 PYTORCH = ("autograd", "fused", "kept", "compiled")  # images on the device, and nothing but PyTorch
-FOLDS = 5
-# On a GPU: bytes per weight that a step moves; the manual step has no kernel of its own there.
-ON_CUDA = {"autograd": 32, "manual": 28, "deferred": 8.5, "grouped": 20, "together": 20}
+ON_CUDA = {**BYTES_MOVED["cuda"], "together": 20}
 
 
 def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
@@ -58,27 +61,6 @@ def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
     images, labels = images.cpu(), labels.cpu()
     while True:
         yield from way.epoch(images, labels)
-
-
-def resident(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
-    """One step each time it is advanced, gathering and normalising included as in `training.train`."""
-    shape = (images.shape[1], images.shape[2])
-    weights = net.initial_weights(params, shape, 10, seed=1, device=images.device)
-    learn = make_step(
-        name,
-        weights,
-        shape,
-        batch_size=BATCH_SIZE,
-        learning_rate=float(params["learning_rate"]),
-        momentum=float(params["momentum"]),
-    )
-    del weights
-    while True:
-        for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
-            pixels = net.normalised(images[block], 255.0)
-            for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
-                learn(x, y)
-                yield
 
 
 def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
@@ -106,77 +88,26 @@ def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterat
                 yield
 
 
-def grouped(n_networks: int, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
-    """One step of all networks each time it is advanced, on a GPU a replayed graph."""
-    shape = (images.shape[1], images.shape[2])
-    step = GroupedStep(
-        (net.initial_weights(params, shape, 10, seed=seed, device=images.device) for seed in range(n_networks)),
-        images,
-        labels,
-        n_networks=n_networks,
-        n_batches=-(-len(images) // BATCH_SIZE),
-        batch_size=BATCH_SIZE,
-        learning_rate=float(params["learning_rate"]),
-        momentum=float(params["momentum"]),
-        white=255.0,
-    )
-    learn, random = step.replayed(), np.random.default_rng(1)
-    while True:
-        step.begin({number: random.permutation(len(images)) for number in range(n_networks)})
-        for _ in range(-(-len(images) // BATCH_SIZE)):
-            learn()
-            yield
-
-
-def now(device: torch.device) -> float:
-    """Seconds: CPU time, or wall time once the GPU has nothing left to do."""
-    if device.type == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def ms_per_step(steps: Iterator[object], n: int, device: torch.device) -> float:
-    start = now(device)
-    for _ in islice(steps, n):
-        pass
-    return (now(device) - start) / n * 1e3
-
-
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes per second, read and written, of the fastest of several copies of 1 GiB."""
-    source = torch.ones(2**28, device=device)
-    target = torch.empty_like(source)
-    copies = (target.copy_(source) for _ in range(100))
-    return 2 * 2**30 / min(ms_per_step(copies, 10, device) for _ in range(10)) * 1e3
-
-
 def measure(
     size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float, copied: float | None
 ) -> dict[str, Any]:
     """A row of the table. copied: the bandwidth of a copy in bytes per second, for a GPU."""
-    channels, kernel, units = SIZES[size]
-    params = dict(
-        n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units, learning_rate=1e-3, momentum=momentum
-    )
+    params = params_of(size, momentum)
     device = images.device
     ways = {"reference": reference(images, labels, params)}
-    ways |= {name: resident(name, images, labels, params) for name in WAYS[1:]}
+    ways |= {name: one_network(name, images, labels, params) for name in WAYS[1:]}
     ways |= {name: pytorch(name, images, labels, params) for name in PYTORCH[1:]}
     if copied is not None:
         ways |= {"grouped": grouped(1, images, labels, params), "together": grouped(FOLDS, images, labels, params)}
-    # Warm up beyond the first fold; then rounds of about a second, at least one step.
-    per_step = {name: ms_per_step(way, 3 * BLOCK if name == "deferred" else 2, device) for name, way in ways.items()}
+    # Warm up; then rounds of about a second, at least one step.
+    per_step = {name: ms_per_step(way, 2, device) for name, way in ways.items()}
     n_steps = {name: max(1, min(500, round(1e3 / ms))) for name, ms in per_step.items()}
-    n_steps["deferred"] = BLOCK * max(1, n_steps["deferred"] // BLOCK)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for name, _ in islice(cycle(ways.items()), rounds * len(ways)):
         ms = ms_per_step(ways[name], n_steps[name], device)
         times[name].append(ms / FOLDS if name == "together" else ms)
 
-    shapes = shapes_of(params, (28, 28), 10)
-    n_units, n_features = shapes["hidden.weight"]
-    auto = chosen_step("auto", n_features, n_units, batch_size=BATCH_SIZE, momentum=momentum, device=device)
+    auto = step_for("auto", params, (28, 28), 10, batch_size=BATCH_SIZE, device=device)
     n_weights = weights_of(params, (28, 28), 10)
     row: dict[str, Any] = {"size": size, "weights": f"{n_weights / 1e6:.2f} M"}
     row |= {f"{name}, ms": f"{statistics.median(each):.4g}" for name, each in times.items()}
@@ -200,15 +131,16 @@ def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
     """nn_step: time per step against the number of weights, a line for each way, and what memory allows."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    from common.figures import BLUE, GREEN, GREY, ORANGE, RED, save, subplots
+    from common.figures import BLUE, GREY, ORANGE, RED, save, subplots
 
     weights = [1e6 * float(row["weights"].split()[0]) for row in rows]
     figure, axis = subplots(size=(6.4, 4.2))
     axis.set(xscale="log", yscale="log", xlabel="weights of the network", ylabel="CPU ms per step, batch 10, one core")
-    for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE, GREEN), "osD^", strict=True):
+    for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE), "osD", strict=True):
         axis.plot(weights, [float(row[f"{way}, ms"]) for row in rows], color=colour, marker=mark, label=way)
-    limit = [1e3 * BYTES_MOVED * n / KERNELS.bandwidth for n in weights]
-    text = f"{BYTES_MOVED} bytes per weight at {KERNELS.bandwidth / 1e9:.0f} GB/s"
+    n_bytes = BYTES_MOVED["cpu"]["manual"]
+    limit = [1e3 * n_bytes * n / CORE for n in weights]
+    text = f"{n_bytes} bytes per weight at {CORE / 1e9:.0f} GB/s"
     axis.plot(weights, limit, color=GREY, linestyle="--", linewidth=1, label=text)
     axis.xaxis.set_major_locator(FixedLocator(weights))
     axis.xaxis.set_major_formatter(FixedFormatter([f"{row['size']}\n{row['weights']}" for row in rows]))

@@ -30,6 +30,7 @@ from common.storage.table import write_trials
 from common.trial import Batch, Evaluation, NoRoom, Outcome, Search, Trial
 
 Data = Mapping[str, np.ndarray]
+BEGINNINGS = "beginnings"  # name of the array, JSON as uint8, with what `Experiment.beginnings` said at the first start
 Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 
@@ -41,14 +42,18 @@ class DoctorChecks:
     there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
     libraries: what its workers import on "cpu" and on "cuda"; it cannot run where one is broken. optional: what they
     use where it works.
-    self_checks: "module:function" of functions without argument that return a `common.selfcheck.Verdict` of the one
-    GPU that their process can see.
+    self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
+    process can see; with the argument "anew" not one that is kept.
+    benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
+    "cuda", and the seconds after which nothing more is begun. They return a dictionary: `rows` of what was measured,
+    the result and what is assumed; and `rates`, which `common.rates` keeps.
     """
 
     settings: type | None = None
     libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     self_checks: tuple[str, ...] = ()
+    benchmarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,22 @@ class Experiment(ABC):
 
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
+        return {}
+
+    def self_checks(self) -> Sequence[Sequence[str]]:
+        """What each worker on a GPU will ask for before it computes there: functions "module:function", arguments.
+
+        Processes that call them are started on each GPU before the data are loaded, so that verdicts are kept when
+        workers ask. Called on every rank; must not import heavy libraries.
+        """
+        return ()
+
+    def beginnings(self) -> Mapping[str, Any]:
+        """What a study is to keep of the machine on which it began, as JSON: what its workers choose by, such as rates.
+
+        Called on rank 0 only, at each start; the first answer of a study is kept in its journal, and workers find it as
+        `data[BEGINNINGS]` at all starts. So what is measured between two starts changes nothing in a study.
+        """
         return {}
 
     def digest(self, data: Data) -> str:

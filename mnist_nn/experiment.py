@@ -12,6 +12,7 @@ import numpy as np
 from common import statistics
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import N_CLASSES, DatasetSettings, ImageSettings
+from common.rates import kept
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table, write_trials
@@ -23,7 +24,7 @@ from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key
 from mnist_nn.shapes import Params, is_small, weights_of
 from mnist_nn.trust import mixed_ways
 
-STEPS = ("auto", "autograd", "manual", "deferred", "grouped")
+STEPS = ("auto", "autograd", "manual", "grouped")
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
 LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
@@ -41,6 +42,7 @@ class Bagging(ImageSettings):
         settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},
         self_checks=("mnist_nn.trust:verdict_of_gpu",),
+        benchmarks=("mnist_nn.rates:measured",),
     )
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
@@ -82,6 +84,13 @@ class Bagging(ImageSettings):
         frame = Frame.of(arrays["train_images"], self.max_pixel)
         extra = [no_digit(frame), *(read_image(path, frame) for path in self.image)]
         return {**arrays, "extra_images": np.stack(extra)}
+
+    def self_checks(self) -> Sequence[Sequence[str]]:
+        return [("mnist_nn.trust:verdict_of_gpu", "", str(self.batch_size))]
+
+    def beginnings(self) -> Mapping[str, Any]:
+        """How long training steps take on each model of GPU that was measured."""
+        return kept("mnist_nn", "cuda") if self.step == "auto" else {}
 
     def searches(self) -> Iterable[Search]:
         return (self._search(bootstrap) for bootstrap in range(self.n_bootstrap))

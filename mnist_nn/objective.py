@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.experiment import Data
+from common.experiment import BEGINNINGS, Data
 from common.images import N_CLASSES
+from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
@@ -21,7 +22,7 @@ from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.memory.reservation import admission
 from mnist_nn.shapes import is_small
-from mnist_nn.steps.choose import step_for
+from mnist_nn.steps.choose import Rates, rates_for, step_for
 from mnist_nn.trust import WAY, WAYS, warn_untrusted
 
 
@@ -60,9 +61,11 @@ class BaggingObjective:
     def __init__(self, options: TrainingOptions, device: str, data: Data) -> None:
         self.options = options
         self.device = torch.device(device)
+        self.rates: Rates | None = None
         if self.device.type == "cuda":  # before this process has a context on it, which a GPU may refuse to two
             warn_untrusted(options.step, options.batch_size)
-        self.data = {name: self._on_device(array) for name, array in data.items()}
+            self.rates = rates_for(gpu_key().get("gpu", ""), data.get(BEGINNINGS))
+        self.data = {name: self._on_device(array) for name, array in data.items() if name != BEGINNINGS}
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = admission(self.device)
 
@@ -116,13 +119,15 @@ class BaggingObjective:
 
     def _is_grouped(self, trial: Trial) -> bool:
         """Whether the folds of the trial's network are trained together, which depends on the network alone."""
-        if "fold" not in trial.params or not self._is_small(trial):
-            return False
-        return step_for(self.options.step, trial.params, **self._how, device=self.device) == "grouped"
+        return "fold" in trial.params and self._is_small(trial) and self._step(trial) == "grouped"
+
+    def _step(self, trial: Trial) -> str:
+        """The step of its network, by which memory is asked for and it is trained."""
+        return step_for(self.options.step, trial.params, **self._how, device=self.device, rates=self.rates)
 
     def _needed_bytes(self, trial: Trial) -> int:
         n_networks = self.options.folds if self._is_grouped(trial) else 1
-        how = dict(self._how, step=self.options.step, n_networks=n_networks)
+        how = dict(self._how, step=self._step(trial), n_networks=n_networks)
         return memory_bytes(trial.params, device=self.device, **how)
 
     @property
@@ -145,7 +150,7 @@ class BaggingObjective:
         return int(trial.params.get(EPOCH_LIMIT, self.options.epochs))
 
     def _train(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> training.Trained:
-        options = dict(self._options(trial), step=self.options.step)
+        options = dict(self._options(trial), step=self._step(trial))
         return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
 
     def _train_together(

@@ -91,7 +91,7 @@ def train(
         epochs: at most.
         tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
-        step: "autograd", "manual", "deferred", "grouped", or "auto" for the one expected to be fastest.
+        step: "autograd", "manual", "grouped", or "auto" for the one of `choose.step_for`.
         white: the largest value a pixel can have.
 
     Raises:

@@ -4,7 +4,6 @@
     manual      the step written by hand
     grouped     several networks together, replayed from a CUDA graph
     fused       the same with the hidden layer's kernels in Triton
-    deferred    never chosen on a GPU, only used where it is asked for
 
 A worker sees one GPU, and has one batch size.
 """
@@ -21,8 +20,7 @@ from pathlib import Path
 from common.selfcheck import Verdict, check, digest, gpu_key
 from common.trial import Outcome
 
-WAYS = ("autograd", "manual", "grouped", "fused", "deferred")
-CHECKED = WAYS[:4]
+WAYS = ("autograd", "manual", "grouped", "fused")
 WAY = "way"  # value of a result that was computed on a GPU: the position of its way in WAYS
 _log = logging.getLogger(__name__)
 
@@ -32,15 +30,15 @@ def trusted_ways(batch_size: int) -> frozenset[str]:
     """The ways that may be chosen on this GPU; "autograd" always may. The first call may take a minute."""
     verdict = verdict_of("cuda", batch_size)
     gpu = gpu_key().get("gpu", "GPU")
-    wrong = [way for way in CHECKED if not verdict.trusts(way)]
+    wrong = [way for way in WAYS if not verdict.trusts(way)]
     if wrong == ["fused"]:
         _log.warning("%s: the Triton kernels failed their check (%s): steps take longer", gpu, verdict.problem)
     elif wrong:
-        best = next((way for way in reversed(CHECKED) if verdict.trusts(way)), "autograd")
+        best = next((way for way in reversed(WAYS) if verdict.trusts(way)), "autograd")
         _log.warning("%s: fast training steps failed their check (%s): %r is used", gpu, verdict.problem, best)
     else:
         _log.info("%s: the training steps passed their check, %.0f s", gpu, verdict.seconds)
-    return frozenset({"autograd", *CHECKED}.difference(wrong[1:] if wrong[:1] == ["autograd"] else wrong))
+    return frozenset({"autograd", *WAYS}.difference(wrong[1:] if wrong[:1] == ["autograd"] else wrong))
 
 
 def warn_untrusted(step: str, batch_size: int) -> None:
@@ -58,9 +56,9 @@ def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
     return check("mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), anew=anew)
 
 
-def verdict_of_gpu(anew: bool = False) -> Verdict:
-    """The same for the batch size that is the default, on the GPU that this process sees."""
-    return verdict_of("cuda", 10, anew)
+def verdict_of_gpu(anew: str = "", batch_size: str = "10") -> Verdict:
+    """The same of the GPU that this process sees."""
+    return verdict_of("cuda", int(batch_size), bool(anew))
 
 
 def mixed_ways(outcomes: Iterable[Outcome]) -> str:

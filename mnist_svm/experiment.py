@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class SvmGrid(ImageSettings):
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
         optional={"cuda": ("cupy", "cuml")},
         self_checks=("mnist_svm.solvers.trust:verdict_of_gpu",),
+        benchmarks=("mnist_svm.solvers.rates:measured",),
     )
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
@@ -109,6 +111,10 @@ class SvmGrid(ImageSettings):
                 f"--solver cuml-precomputed needs cuML {PRECOMPUTED_SINCE} or later, this is {old}: "
                 "pip install -r requirements-cu13.txt, or give --solver cuml"
             )
+
+    def self_checks(self) -> Sequence[Sequence[str]]:
+        asked = self.solver in ("auto", "shared") and find_spec("cupy")
+        return [("mnist_svm.solvers.trust:verdict_of_gpu", "")] if asked else []
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""

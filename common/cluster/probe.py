@@ -1,8 +1,11 @@
 """What a worker would find, found out in a process of its own and printed as JSON: a rank imports no GPU library.
 
-    python -m common.cluster.probe gpu       name, memory and identity of the one visible GPU, from the driver alone
-    python -m common.cluster.probe torch     whether the library can be imported, and can compute on the visible device
-    python -m common.cluster.probe a.b:c     the verdict that function c of module a.b returns, a check of that device
+    python -m common.cluster.probe PARENT WHAT
+
+    gpu       name, memory and identity of the one visible GPU, from the driver alone
+    torch     whether the library can be imported, and can compute on the visible device
+    a.b:c X   what function c of module a.b returns for the argument X: the verdict of a check of that device, or what
+              was measured on it
 
 Each library has its own process, as in a study, since those of different CUDA versions may not share one.
 """
@@ -16,20 +19,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy
 
 from common.cluster.devices import Device, environment
 from common.cluster.driver import Driver
+from common.cluster.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
 
-def begin(device: Device, what: str, threads: int = 1) -> subprocess.Popen[str]:
-    """Start a process that looks at "gpu" or imports a library, in the environment of a worker on this device."""
+def begin(device: Device, what: str, threads: int = 1, arguments: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start a process that looks at "gpu", imports a library or calls a function, as a worker on this device would.
+
+    It does not outlive this process.
+    """
     with environment(device, threads):
         return subprocess.Popen(
-            [sys.executable, "-m", "common.cluster.probe", what],
+            [sys.executable, "-m", "common.cluster.probe", str(os.getpid()), what, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -64,16 +72,18 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def verdict(function: str) -> dict[str, object]:
-    """What a self-check finds, anew."""
+def called(function: str, arguments: Sequence[str]) -> dict[str, object]:
+    """What a function returns, a dictionary or a dataclass."""
     module, _, name = function.partition(":")
-    return dataclasses.asdict(getattr(importlib.import_module(module), name)(anew=True))
+    found = getattr(importlib.import_module(module), name)(*arguments)
+    return found if isinstance(found, dict) else dataclasses.asdict(found)
 
 
-def main(what: str) -> None:
-    """Print, as JSON, what a probe finds: "gpu", a library, or "module:function" of a check."""
+def main(parent: int, what: str, *arguments: str) -> None:
+    """Print, as JSON, what a probe finds: "gpu", a library, or what "module:function" returns."""
+    die_with(parent)
     try:
-        found = Driver().described() if what == "gpu" else verdict(what) if ":" in what else library(what)
+        found = Driver().described() if what == "gpu" else called(what, arguments) if ":" in what else library(what)
     except Exception as error:  # whatever a broken installation raises is the answer
         found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
     print(json.dumps(found))
@@ -82,4 +92,4 @@ def main(what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from common import rates
 from common.cluster import preflight, probe
 from common.cluster.devices import CPU, Device, choose, visible_gpus, why_no_gpu
 from common.cluster.launch import Launch, connect, launched
@@ -29,6 +30,7 @@ from common.doctor.checks import (
     GIB,
     Examined,
     GpuInfo,
+    Measured,
     check_clocks,
     check_mpi,
     check_ranks,
@@ -42,11 +44,13 @@ from common.experiment import DoctorChecks
 from common.output import outlive_readers
 from common.selfcheck import LIMIT_S
 from common.settings import Parser, add_settings, from_namespace, setting
-from common.storage.provenance import code_and_libraries
+from common.storage.provenance import code_and_libraries, processor
 from common.trial import Place
 
 PROG = "python -m common.doctor"
 SELF_CHECK = ("host", "device", "program", "self-check", "found", "seconds")
+BENCHMARK = ("host", "device", "program", "what", "measured", "assumed")
+BENCHMARK_S = 100.0  # on a device, after which nothing more is begun
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,13 @@ class Wishes:
     """What is looked at besides."""
 
     self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
+    benchmark: bool = setting(
+        False, "measure what steps and solvers take on these devices, in two minutes, and keep it"
+    )
     validate: bool = setting(False, "everything that a machine with a GPU can show, within 20 minutes, in one folder")
 
 
-def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examined:
+def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examined:
     """Find this rank's devices, and start processes on them to see what its workers would."""
     host = os.uname().nodename.split(".")[0]
     try:
@@ -95,10 +102,16 @@ def examine(rank: int, options: RunOptions, self_check: bool = False) -> Examine
         elif not answer["installed"]:
             text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
             examined.problems.append(Finding(f"{host}: {text}"))
-    if self_check:
+    if wishes.self_check:
         for device in dict.fromkeys(devices):
             if device != CPU:
                 examined.checked.extend(_checked(host, device, every, options.threads))
+    if wishes.benchmark:
+        models = {device: examined.gpus[device.name].name for device in devices if device.name in examined.gpus}
+        if CPU in devices:
+            models[CPU] = processor()
+        for device in {model: device for device, model in reversed(models.items())}.values():  # one of each model
+            examined.measured.extend(_measured(examined, host, device, models[device], every, options.threads))
     return examined
 
 
@@ -116,13 +129,37 @@ def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threa
     """Rows of the table of self-checks, made anew: host, device, program, check, what is wrong, seconds."""
     for name, checks in every.items():
         for function in checks.self_checks:
-            answer = probe.answer(probe.begin(device, function, threads), 2 * LIMIT_S)
+            answer = probe.answer(probe.begin(device, function, threads, ["anew"]), 2 * LIMIT_S)
             findings = dict(answer.get("findings") or {})  # type: ignore[call-overload]
             if ended := answer.get("error") or answer.get("ended"):
                 findings["the check itself"] = str(ended)
             seconds = f"{answer.get('seconds', 0.0):.1f}"
             for finding, wrong in findings.items():
                 yield host, device.name, name, finding, wrong or "passed", seconds
+
+
+def _measured(
+    examined: Examined, host: str, device: Device, model: str, every: Mapping[str, DoctorChecks], threads: int
+) -> Iterator[Measured]:
+    """What each program measures on a device, one after the other; it is a problem where one cannot."""
+    functions = [(name, function) for name, checks in every.items() for function in checks.benchmarks]
+    for name, function in functions:
+        arguments = [device.kind, f"{BENCHMARK_S / len(functions):g}"]
+        answer: dict[str, Any] = probe.answer(probe.begin(device, function, threads, arguments), 2 * LIMIT_S)
+        if wrong := answer.get("error"):
+            examined.problems.append(Finding(f"{host}: {name} could not be measured on {device.name} ({wrong})"))
+        else:
+            yield Measured(host, model, device.kind, name, answer["rows"], answer["rates"])
+
+
+def _kept(measured: Sequence[Measured]) -> Iterator[str]:
+    """Keep the rates of each model of device; a line for each, or what prevents it."""
+    for model, kind in dict.fromkeys((one.model, one.kind) for one in measured):
+        programs = {one.program: one.rates for one in reversed(measured) if one.model == model}
+        try:
+            yield f"rates    {rates.keep(model, kind, programs)}: docs/gpus.md says where to send it"
+        except OSError as error:
+            yield f"rates    of {model} cannot be kept ({error.strerror})"
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -165,6 +202,9 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
     if checked := [row for one in examined for row in one.checked]:
         print(_aligned([SELF_CHECK, *checked]) + "\n")
+    if measured := [of for one in examined for of in one.measured]:
+        rows = [(of.host, of.model, of.program, *row) for of in measured for row in of.rows]
+        print("\n".join([_aligned([BENCHMARK, *rows]), "", *_kept(measured), ""]))
     for problem in sorted(problems, key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)
@@ -172,9 +212,9 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     return Exit.USAGE if fatal or any(row[4] != "passed" for row in checked) else Exit.DONE
 
 
-def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any], self_check: bool) -> Exit:
+def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any], wishes: Wishes) -> Exit:
     """One rank's part; rank 0 speaks for all."""
-    examined = transport.gather(examine(transport.rank, options, self_check))
+    examined = transport.gather(examine(transport.rank, options, wishes))
     before = time.time()
     transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
     clocks = transport.gather(time.time())
@@ -207,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     try:
         if not options.keep_binding:
             preflight.widen_binding(transport, launch.launcher)  # as the run will do
-        return run(transport, launch, options, sources, wishes.self_check)
+        return run(transport, launch, options, sources, wishes)
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one

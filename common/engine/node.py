@@ -6,17 +6,21 @@ rank 0       load the data, open the journal, run the coordinator, report
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 
+from common.cluster import probe
 from common.cluster.devices import CPU, Device, choose, grouped
 from common.cluster.launch import launched
 from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
@@ -34,7 +38,7 @@ from common.engine.queue import Costs
 from common.engine.study import Shard, Study
 from common.engine.worker import Setup
 from common.errors import Exit, UsageError
-from common.experiment import Data, Experiment
+from common.experiment import BEGINNINGS, Data, Experiment
 from common.settings import result_settings
 from common.storage.journal import Journal
 from common.storage.provenance import code_and_libraries, commit, versions
@@ -77,9 +81,13 @@ def run(
     with ExitStack() as stack:
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
         devices, packed = part.prepare()
+        checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
         places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
         nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
         journal, shared = part.load_and_share(nodes)
+        running = sum(transport.gather(sum(check.poll() is None for check in checks)))
+        if running and transport.rank == 0:
+            log.info("the data are loaded; %d GPUs are still being checked, once for each model and version", running)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed, shared, buffers)
         if journal is None:
@@ -138,6 +146,8 @@ class _RanksPart:
                 folder = options.results or Path("results") / self.name
                 with waiting(f"results folder {folder} has not answered"):
                     journal = self.stack.enter_context(closing(Journal(folder, header, options.restart)))
+                if kept := journal.history.header.get(BEGINNINGS):
+                    data = {**data, BEGINNINGS: np.frombuffer(json.dumps(kept).encode(), np.uint8)}
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
@@ -289,6 +299,25 @@ class _RanksPart:
             raise UsageError(first)
 
 
+@contextmanager
+def _self_checks(
+    experiment: Experiment, devices: Sequence[Device], threads: int
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that check the GPUs of this rank; workers ask for the verdicts. They end with the context."""
+    processes = [
+        probe.begin(device, function, threads, arguments)
+        for device in dict.fromkeys(devices)
+        if device.kind != CPU.kind
+        for function, *arguments in experiment.self_checks()
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def _packed(experiment: Experiment) -> bytes:
     """The experiment as workers get it: classes and functions of a script or a notebook go by value.
 
@@ -316,4 +345,6 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data:
         settings["data_sha256"] = experiment.digest(data)
-    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}
+    beginnings = experiment.beginnings()
+    kept = {BEGINNINGS: dict(beginnings)} if beginnings else {}
+    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv, **kept}

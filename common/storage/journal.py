@@ -1,6 +1,7 @@
 """The memory of a study: an append-only file of JSON lines, written by rank 0 alone.
 
     journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
+                             and "beginnings": see `Experiment.beginnings`
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "place": [host, rank, slot, device], "attempt": ..., "error": ...}   a finished trial
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end

@@ -8,7 +8,6 @@ from mnist_nn import net
 from mnist_nn.shapes import Params, shapes_of, weights_of
 from mnist_nn.steps import kernels
 from mnist_nn.steps.choose import step_for
-from mnist_nn.steps.deferred import BLOCK, blocks_of
 from mnist_nn.steps.grouped_hidden import padded_units
 from mnist_nn.training import BATCHES_PER_BLOCK
 
@@ -27,8 +26,8 @@ def memory_bytes(
 ) -> int:
     """What training and evaluating a network takes on its device, beyond the images, in bytes.
 
-    An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient, or the
-    deferred window) and a batch's activations; or weights and the largest activations of the evaluation.
+    An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
+    activations; or weights and the largest activations of the evaluation.
 
     n_networks: trained together; more than one only by the step "grouped".
     """
@@ -43,8 +42,6 @@ def memory_bytes(
     # leaves is too small for the velocity, which has its units filled up, so on a GPU the allocator keeps all three.
     three = step == "autograd" or (step == "grouped" and device.type == "cuda")
     kept = hidden * (3 if three else 2) + 3 * others
-    if step == "deferred":
-        kept += blocks_of(float(params["momentum"])) * BLOCK * batch_size * (n_features + n_units)
     if step == "grouped":
         kept += hidden * batch_size // 2048  # parts of forward's sums, see triton_kernel
     activations = batch_size * (4 * n_features + n_features // n_channels * kernel**2)

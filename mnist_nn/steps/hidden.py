@@ -34,93 +34,67 @@ class Hidden(Protocol):
         """(features, units) after the last step; there may be no further one."""
 
 
-class Products:
-    """The two products with the weights, by PyTorch: for any device, batch size and number of threads."""
+class DenseHidden:
+    """The definition, by PyTorch's products: for any device, batch size and number of threads."""
 
-    def __init__(self, weights: Tensor, batch_size: int) -> None:
-        self.weights, self.units = weights, weights.shape[1]
+    def __init__(self, weights: Tensor, *, batch_size: int, learning_rate: float, momentum: float) -> None:
+        self._weights, self.units = weights, weights.shape[1]
+        self._velocity = torch.zeros_like(weights)
+        self._learning_rate, self._momentum = learning_rate, momentum
         self._output = weights.new_empty(batch_size, self.units)
         self._derivatives = weights.new_empty(len(weights), batch_size)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(features, batch) to (batch, units), overwritten by the next call."""
-        return torch.mm(features.T, self.weights, out=self._output)
-
-    def backward(self, delta: Tensor) -> Tensor:
-        """(batch, units) to (features, batch), overwritten by the next call."""
-        return torch.mm(self.weights, delta.T, out=self._derivatives)
-
-
-class DenseHidden:
-    """The definition: gradient and velocity as dense as the weights."""
-
-    def __init__(self, weights: Tensor, *, batch_size: int, learning_rate: float, momentum: float) -> None:
-        self._products = Products(weights, batch_size)
-        self.units = weights.shape[1]
-        self._velocity = torch.zeros_like(weights)
-        self._learning_rate, self._momentum = learning_rate, momentum
-        self.forward = self._products.forward
+        return torch.mm(features.T, self._weights, out=self._output)
 
     def learn(self, features: Tensor, delta: Tensor) -> Tensor:
-        derivatives = self._products.backward(delta)
+        derivatives = torch.mm(self._weights, delta.T, out=self._derivatives)
         self._velocity.addmm_(features, delta, beta=self._momentum)
-        self._products.weights.add_(self._velocity, alpha=-self._learning_rate)
+        self._weights.add_(self._velocity, alpha=-self._learning_rate)
         return derivatives
 
     def weights(self) -> Tensor:
-        return self._products.weights
+        return self._weights
 
 
-class KernelProducts:
-    """The same products as `Products` by `kernels`, on one core; units are added up to a multiple of LANES."""
+class KernelHidden:
+    """The same by `kernels`, on one core, where derivatives, velocity and weights are one pass.
 
-    def __init__(self, weights: Tensor, batch_size: int) -> None:
+    Units are added up to a multiple of LANES.
+    """
+
+    def __init__(self, weights: Tensor, *, batch_size: int, learning_rate: float, momentum: float) -> None:
         missing = -weights.shape[1] % kernels.LANES
-        self.weights = torch.nn.functional.pad(weights, (0, missing)) if missing else weights.contiguous()
-        self.shape = n_features, self.units = self.weights.shape
-        self.flat = self.weights.view(-1).numpy()
-        self.batch = (0,) * batch_size
+        self._weights = torch.nn.functional.pad(weights, (0, missing)) if missing else weights.contiguous()
+        self._shape = n_features, self.units = self._weights.shape
+        # Zeros of PyTorch, which begin at a cache line, where NumPy's do not: a row's registers then fill lines.
+        self._velocity = flat(torch.zeros_like(self._weights))
+        self._sgd = np.float32(momentum), np.float32(-learning_rate)
+        self._batch = (0,) * batch_size
         # Units of a batch, as (batch, units) and in the packed order of the kernels.
         self._plain = torch.empty(batch_size, self.units)
         self._packed = torch.empty(batch_size * self.units)
         tiles = self._packed.view(self.units // kernels.LANES, batch_size, kernels.LANES)
         self._tiles = tiles.transpose(0, 1)
         self._part = torch.empty(batch_size * self.units).numpy()
-        self.derivatives = torch.empty(n_features, batch_size)
-
-    def pack(self, delta: Tensor) -> np.ndarray:
-        self._tiles.copy_(delta.view_as(self._tiles))
-        return self._packed.numpy()
+        self._derivatives = torch.empty(n_features, batch_size)
 
     def forward(self, features: Tensor) -> Tensor:
-        kernels.forward(self.batch, self.flat, flat(features), self._packed.numpy(), self._part, *self.shape)
+        packed, part = self._packed.numpy(), self._part
+        kernels.forward(self._batch, flat(self._weights), flat(features), packed, part, *self._shape)
         self._plain.view_as(self._tiles).copy_(self._tiles)
         return self._plain
 
-    def backward(self, delta: Tensor) -> Tensor:
-        kernels.backward(self.batch, self.flat, self.pack(delta), flat(self.derivatives), *self.shape)
-        return self.derivatives
-
-
-class KernelHidden:
-    """The same as `DenseHidden` by `kernels`, where products, velocity and weights are one pass."""
-
-    def __init__(self, weights: Tensor, *, batch_size: int, learning_rate: float, momentum: float) -> None:
-        self._products = KernelProducts(weights, batch_size)
-        self.units = self._products.units
-        # Zeros of PyTorch, which begin at a cache line, where NumPy's do not: a row's registers then fill lines.
-        self._velocity = flat(torch.zeros_like(self._products.weights))
-        self._sgd = np.float32(momentum), np.float32(-learning_rate)
-        self.forward = self._products.forward
-
     def learn(self, features: Tensor, delta: Tensor) -> Tensor:
-        to = self._products
-        weights, derivatives = (to.flat, to.pack(delta), flat(to.derivatives)), to.derivatives
-        kernels.learn(to.batch, *weights, *to.shape, self._velocity, flat(features), *self._sgd)
-        return derivatives
+        self._tiles.copy_(delta.view_as(self._tiles))
+        kernels.learn(
+            self._batch, flat(self._weights), self._packed.numpy(), flat(self._derivatives), *self._shape,
+            self._velocity, flat(features), *self._sgd,
+        )  # fmt: skip
+        return self._derivatives
 
     def weights(self) -> Tensor:
-        return self._products.weights
+        return self._weights
 
 
 def flat(tensor: Tensor) -> np.ndarray:

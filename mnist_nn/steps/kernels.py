@@ -116,71 +116,48 @@ def _add_rows(typing_context: Any, batch: Any, rows: Any, w: Any, a: Any, z: Any
     return types.none(batch, rows, w, a, z, row, width), generate
 
 
-def _emit_row(context: Any, builder: Any, kinds: dict[str, Any], values: dict[str, Any]) -> Any:
-    """The body of `_backward_row`, and where there is a velocity `v` of `_learn_row`."""
-    emit, n_batch, learning = _Emit(builder), kinds["batch"].count, "v" in kinds
-
-    def pointer(name: str, offset: Any) -> Any:
-        return _pointer(context, builder, kinds[name], values[name], offset)
-
-    of_weights, of_features = (builder.mul(values["row"], size) for size in (values["width"], _INDEX(n_batch)))
-    w_row, da_row, d_start = pointer("w", of_weights), pointer("da", of_features), pointer("d", _INDEX(0))
-    streams = [w_row]
-    if learning:
-        a_row, v_row = pointer("a", of_features), pointer("v", of_weights)
-        streams.append(v_row)
-        features = [emit.broadcast(a_row, b) for b in range(n_batch)]
-        momentum, minus_rate = emit.splat(values["momentum"]), emit.splat(values["minus_rate"])
-    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(n_batch)]
-    for partial in sums:
-        builder.store(_ZERO, partial)
-    bounds = values["start"], values["stop"], _INDEX(LANES)
-    with cgutils.for_range_slice(builder, *bounds, _INDEX) as (unit, _):
-        for stream in streams:
-            emit.prefetch(stream, builder.add(unit, _INDEX(AHEAD)))
-        weight = emit.load(w_row, unit)
-        if learning:
-            velocity = builder.fmul(momentum, emit.load(v_row, unit))
-        d_here = emit.at(d_start, builder.mul(unit, _INDEX(n_batch)))
-        for b in range(n_batch):
-            delta = emit.load(d_here, b * LANES)
-            builder.store(emit.fma(weight, delta, builder.load(sums[b])), sums[b])
-            if learning:
-                velocity = emit.fma(features[b], delta, velocity)
-        if learning:
-            emit.store(velocity, v_row, unit)
-            emit.store(emit.fma(minus_rate, velocity, weight), w_row, unit)
-    for b in range(n_batch):
-        address = emit.at(da_row, b)
-        builder.store(builder.fadd(builder.load(address), emit.total(builder.load(sums[b]))), address)
-    return context.get_dummy_value()
-
-
-@intrinsic
-def _backward_row(
-    typing_context: Any, batch: Any, w: Any, d: Any, da: Any, row: Any, start: Any, stop: Any, width: Any
-) -> Any:
-    """da[row] += w[row] @ d.T for the units in start..stop-1."""
-    kinds = dict(batch=batch, w=w, d=d, da=da, row=row, start=start, stop=stop, width=width)
-    return types.none(*kinds.values()), _generator(kinds)
-
-
 @intrinsic
 def _learn_row(
     typing_context: Any, batch: Any, w: Any, d: Any, da: Any, row: Any, start: Any, stop: Any, width: Any,
     v: Any, a: Any, momentum: Any, minus_rate: Any,
 ) -> Any:  # fmt: skip
-    """The same, then velocity and weights of that row learn."""
+    """da[row] += w[row] @ d.T for the units in start..stop-1, then velocity and weights of that row learn."""
     kinds = dict(batch=batch, w=w, d=d, da=da, row=row, start=start, stop=stop, width=width)
     kinds |= dict(v=v, a=a, momentum=momentum, minus_rate=minus_rate)
-    return types.none(*kinds.values()), _generator(kinds)
 
-
-def _generator(kinds: dict[str, Any]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _emit_row(context, builder, kinds, dict(zip(kinds, args, strict=True)))
+        emit, n_batch, values = _Emit(builder), batch.count, dict(zip(kinds, args, strict=True))
 
-    return generate
+        def pointer(name: str, offset: Any) -> Any:
+            return _pointer(context, builder, kinds[name], values[name], offset)
+
+        of_weights, of_features = (builder.mul(values["row"], size) for size in (values["width"], _INDEX(n_batch)))
+        w_row, da_row, d_start = pointer("w", of_weights), pointer("da", of_features), pointer("d", _INDEX(0))
+        a_row, v_row = pointer("a", of_features), pointer("v", of_weights)
+        features = [emit.broadcast(a_row, b) for b in range(n_batch)]
+        momentum_, minus_rate_ = emit.splat(values["momentum"]), emit.splat(values["minus_rate"])
+        sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(n_batch)]
+        for partial in sums:
+            builder.store(_ZERO, partial)
+        bounds = values["start"], values["stop"], _INDEX(LANES)
+        with cgutils.for_range_slice(builder, *bounds, _INDEX) as (unit, _):
+            for stream in (w_row, v_row):
+                emit.prefetch(stream, builder.add(unit, _INDEX(AHEAD)))
+            weight = emit.load(w_row, unit)
+            velocity = builder.fmul(momentum_, emit.load(v_row, unit))
+            d_here = emit.at(d_start, builder.mul(unit, _INDEX(n_batch)))
+            for b in range(n_batch):
+                delta = emit.load(d_here, b * LANES)
+                builder.store(emit.fma(weight, delta, builder.load(sums[b])), sums[b])
+                velocity = emit.fma(features[b], delta, velocity)
+            emit.store(velocity, v_row, unit)
+            emit.store(emit.fma(minus_rate_, velocity, weight), w_row, unit)
+        for b in range(n_batch):
+            address = emit.at(da_row, b)
+            builder.store(builder.fadd(builder.load(address), emit.total(builder.load(sums[b]))), address)
+        return context.get_dummy_value()
+
+    return types.none(*kinds.values()), generate
 
 
 _EIGHT, _ONE = (0,) * ROWS, (0,)
@@ -206,22 +183,11 @@ def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: i
 
 
 @compiled
-def backward(batch: Batch, w: Array, d: Array, da: Array, features: int, units: int) -> None:
-    """da = w @ d.T; d is packed."""
-    da[:] = 0
-    for top in range(0, features, TILE_ROWS):
-        for start in range(0, units, TILE_UNITS):
-            stop = min(start + TILE_UNITS, units)
-            for row in range(top, min(top + TILE_ROWS, features)):
-                _backward_row(batch, w, d, da, row, start, stop, units)
-
-
-@compiled
 def learn(
     batch: Batch, w: Array, d: Array, da: Array, features: int, units: int, v: Array, a: Array,
     momentum: np.float32, minus_rate: np.float32,
 ) -> None:  # fmt: skip
-    """The same, then v = momentum * v + a @ d and w += minus_rate * v, in one pass."""
+    """da = w @ d.T, then v = momentum * v + a @ d and w += minus_rate * v, in one pass; d is packed."""
     da[:] = 0
     for top in range(0, features, TILE_ROWS):
         for start in range(0, units, TILE_UNITS):

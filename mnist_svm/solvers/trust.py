@@ -25,10 +25,12 @@ def is_trusted() -> bool:
     return not verdict_of_gpu().problem
 
 
-def verdict_of_gpu(anew: bool = False) -> Verdict:
+def verdict_of_gpu(anew: str = "") -> Verdict:
     """What the check found on the first visible GPU."""
     sources = digest(SOURCE.parent, Path(kernel_svm.__file__).parent)
-    return check("kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, anew=anew)
+    return check(
+        "kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, anew=bool(anew)
+    )
 
 
 def name_for_gpu(name: str) -> str:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common import selfcheck
 from common.selfcheck import check
-from tests.helpers import ROOT
+from tests.helpers import ROOT, alive
+from tests.stand_ins import A, Machine
 
 CHECKS = "tests.common.checks"
 KEY = {"gpu": "NVIDIA L4", "driver": "550.54", "sources": "12ab"}
@@ -127,3 +129,77 @@ def _lives(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().split(")")[1].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+# In a study
+
+
+STUDY = """
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.cli import run
+from common.experiment import Experiment, one_round, per_trial
+from common.selfcheck import Verdict, check
+from common.settings import setting
+from common.trial import Trial
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def verdict(what):
+    found = check("tests.common.checks", {}, what, str(FOLDER))
+    (FOLDER / "checked").write_text(os.environ["CUDA_VISIBLE_DEVICES"] + str(found.kept))
+    return found
+
+
+@dataclass(frozen=True)
+class Study(Experiment):
+    n: int = setting(help="trials")
+
+    def self_checks(self):
+        return [("study:verdict", "slow")]
+
+    def data(self):
+        while not (FOLDER / "starts").exists():  # until the check runs
+            time.sleep(0.05)
+        return {}
+
+    def searches(self):
+        yield one_round(Trial(f"t{i}", {"i": i}) for i in range(self.n))
+
+    def objective(self, worker):
+        kept = verdict("slow").kept
+        return per_trial(lambda trial: {"kept": float(kept)})
+
+
+if __name__ == "__main__":
+    run(Study)
+"""
+
+
+def test_the_data_are_loaded_while_the_gpu_is_checked(program: Any, tmp_path: Path) -> None:
+    """Loading waits here until the check has begun; a worker waits for its verdict, and nothing is checked twice."""
+    (tmp_path / "study.py").write_text(STUDY)
+    environ = Machine(tmp_path / "machine").environ()
+    environ["PYTHONPATH"] += f":{tmp_path}"
+    done = program(tmp_path / "study.py", 2, "--gpu", 0, "--results", tmp_path / "r", env=environ)
+    assert "the data are loaded; 1 GPUs are still being checked" in done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "r" / "journal.jsonl").read_text().splitlines()]
+    assert [line["values"] for line in lines if "key" in line] == [{"kept": 1.0}] * 2
+    assert len((tmp_path / "starts").read_text().splitlines()) == 1
+    assert (tmp_path / "checked").read_text() == f"{A}True"
+
+
+def test_a_check_ends_with_the_study(program: Any, tmp_path: Path) -> None:
+    source = STUDY.replace('"slow")]', '"hang")]').replace('verdict("slow").kept', "True")
+    (tmp_path / "study.py").write_text(source)
+    environ = Machine(tmp_path / "machine").environ()
+    environ["PYTHONPATH"] += f":{tmp_path}"
+    program(tmp_path / "study.py", 1, "--gpu", 0, "--results", tmp_path / "r", env=environ)
+    pids = {int(pid) for pid in (tmp_path / "starts").read_text().split()}
+    end = time.monotonic() + 60
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive(pids)

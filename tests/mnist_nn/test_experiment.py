@@ -313,7 +313,7 @@ def searched(step: str) -> list[Outcome]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])
+@pytest.mark.parametrize("step", ["auto", "grouped"])
 def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: str) -> None:
     for (trial, found), (expected_trial, expected) in zip(searched(step), searched("autograd"), strict=True):
         assert trial == expected_trial  # the refits too, so each sample has chosen the same set
@@ -322,7 +322,7 @@ def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: 
                 assert found.value(name) == pytest.approx(expected.value(name), rel=1e-4), (trial.key, name)
 
 
-@pytest.mark.parametrize("step", ["auto", "deferred", "grouped"])
+@pytest.mark.parametrize("step", ["auto", "grouped"])
 def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str) -> None:
     """By itself, as a loss within rounding of the threshold would move an epoch without being wrong."""
     epochs = [[result.value("epochs") for _, result in searched(each)] for each in (step, "autograd")]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from common.experiment import BEGINNINGS  # noqa: E402
 from common.selfcheck import Verdict, run  # noqa: E402
 from common.trial import Outcome, Result, Trial  # noqa: E402
-from mnist_nn import trust  # noqa: E402
+from mnist_nn import rates, trust  # noqa: E402
 from mnist_nn.compiler import missing_for_triton  # noqa: E402
-from mnist_nn.objective import BaggingObjective  # noqa: E402
+from mnist_nn.objective import BaggingObjective, TrainingOptions  # noqa: E402
 from mnist_nn.steps import choose  # noqa: E402
 from mnist_nn.training import Trained  # noqa: E402
-from mnist_nn.trust import CHECKED, mixed_ways, trusted_ways  # noqa: E402
+from mnist_nn.trust import WAYS, mixed_ways, trusted_ways  # noqa: E402
 
-CUDA = torch.device("cuda", 0)
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 NETWORK = dict(n_conv_layer=4, kernel_size=5, n_hidden_layer=30, learning_rate=0.01, momentum=0.5)
 
 
@@ -34,7 +37,7 @@ def verdict_with(
 @pytest.mark.slow
 def test_what_has_no_fault_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = verdict_with("none", tmp_path, monkeypatch, until="fused")
-    assert verdict.problem == "" and all(map(verdict.trusts, CHECKED))
+    assert verdict.problem == "" and all(map(verdict.trusts, WAYS))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_what_has_no_fault_is_trusted(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_fault_is_found(fault: str, way: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = verdict_with(fault, tmp_path, monkeypatch, until=way)
     assert problem in verdict.problem and not verdict.trusts(way)
-    assert all(verdict.trusts(plainer) for plainer in CHECKED[: CHECKED.index(way)])
+    assert all(verdict.trusts(plainer) for plainer in WAYS[: WAYS.index(way)])
 
 
 @pytest.mark.slow
@@ -100,7 +103,7 @@ def test_auto_takes_the_fastest_step_that_is_trusted(
         assert choose.step_for("auto", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == step
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == bool(says) and says in "".join(warnings)
-    assert choose.step_for("deferred", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == "deferred"
+    assert choose.step_for("grouped", NETWORK, (28, 28), 10, batch_size=10, device=CUDA) == "grouped"
 
 
 def test_what_is_asked_for_is_obeyed_with_a_warning(verdict: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,3 +147,69 @@ def test_what_triton_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "python3-dev" in missing_for_triton()
     (tmp_path / "Python.h").touch()
     assert missing_for_triton() == ""
+
+
+# Which step is the fastest there
+
+
+RATES = choose.Rates(
+    10, {1_000: {"grouped": 1e-5, "manual": 3e-5, "autograd": 4e-5}, 10**6: {"grouped": 9.0, "manual": 5.0}}
+)
+
+
+@pytest.mark.parametrize(
+    ("n_weights", "trusted", "batch_size", "step"),
+    [
+        (100, {"grouped", "manual"}, 10, "grouped"),
+        (30_000, {"grouped", "manual"}, 10, "grouped"),  # the measured size nearest to it, by their ratio
+        (40_000, {"grouped", "manual"}, 10, "manual"),
+        (40_000, {"grouped"}, 10, "grouped"),
+        (1_000, set(), 10, "autograd"),
+        (40_000, {"grouped", "manual"}, 20, "grouped"),  # not measured with these batches
+    ],
+)
+def test_measured_rates_choose_among_the_steps_that_are_trusted(
+    n_weights: int, trusted: set[str], batch_size: int, step: str
+) -> None:
+    assert choose.step_on_a_gpu(trusted, n_weights, batch_size, RATES) == step
+    assert choose.step_on_a_gpu(trusted, n_weights, batch_size) == (sorted(trusted)[0] if trusted else "autograd")
+
+
+def kept_in_a_journal(kept: Any) -> Any:
+    return np.frombuffer(json.dumps({"Example GPU": kept}).encode(), np.uint8)
+
+
+def test_a_worker_takes_the_rates_of_its_own_gpu_that_the_study_began_with(
+    verdict: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose.rates_for("Example GPU", kept_in_a_journal(rates.as_json(RATES))) == RATES
+    assert choose.rates_for("Another", kept_in_a_journal(rates.as_json(RATES))) is None
+    assert choose.rates_for("Example GPU", None) is None
+    for nonsense in (None, [], {"batch_size": 10}, {"batch_size": 10, "seconds": {"x": {}}},
+                     {"batch_size": 10, "seconds": {"5": {"manual": -1}}}):  # fmt: skip
+        assert choose.rates_for("Example GPU", kept_in_a_journal(nonsense)) is None
+    verdict(autograd="", manual="", grouped="", fused="")
+    monkeypatch.setattr("mnist_nn.objective.gpu_key", lambda: {"gpu": "Example GPU"})
+    monkeypatch.setattr(BaggingObjective, "_on_device", lambda self, array: torch.from_numpy(array.copy()))
+    monkeypatch.setattr("mnist_nn.objective.admission", lambda device: None)
+    slow = {"batch_size": 10, "seconds": {"20000": {"grouped": 2.0, "manual": 1.0}}}
+    for beginnings, step in ((None, "grouped"), (kept_in_a_journal(slow), "manual")):
+        data = {"train_images": np.zeros((1, 28, 28), np.uint8)}
+        options = TrainingOptions(0, 5, 1, 10, 0.8, "auto", 255, False)
+        objective = BaggingObjective(options, "cuda", data if beginnings is None else {**data, BEGINNINGS: beginnings})
+        assert objective._step(Trial("a", {**NETWORK, "fold": 0})) == step and BEGINNINGS not in objective.data
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_steps_are_measured(kind: str, verdict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "cuda" is acted out on the CPU, where the grouped step runs without a graph."""
+    verdict(autograd="", manual="", grouped="no graph", fused="")
+    monkeypatch.setattr(rates, "COPY_BYTES", {"cpu": 1 << 20, "cuda": 1 << 20})
+    monkeypatch.setattr(rates, "ROUND_S", 0.01)
+    monkeypatch.setattr(rates, "SIZES", {"small": (2, 8, 5)})
+    monkeypatch.setattr(rates, "_device", lambda kind: CPU)
+    found = rates.measured(kind, largest="small")
+    (times,) = found["rates"]["seconds"].values()
+    assert set(times) == {"autograd", "manual"} and all(0 < seconds < 60 for seconds in times.values())
+    assert [row[0] for row in found["rows"]] == ["a copy", "small, autograd", "small, manual", "small, the fastest"]
+    assert json.loads(json.dumps(found))["rows"][-1][2] == "manual"

@@ -1,6 +1,5 @@
 """Every training step against autograd, which is the definition."""
 
-import time
 from functools import cache
 
 import numpy as np
@@ -8,10 +7,10 @@ import pytest
 import torch
 
 from mnist_nn import net, training
-from mnist_nn.steps import choose, deferred, kernels
+from mnist_nn.steps import kernels
 from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.choose import make_step
-from mnist_nn.steps.hidden import DenseHidden, KernelHidden, KernelProducts, Products
+from mnist_nn.steps.hidden import DenseHidden, KernelHidden
 from mnist_nn.steps.manual import ManualStep
 
 pytestmark = pytest.mark.numerical
@@ -65,10 +64,6 @@ def run(step, params, *, seed=0, n_steps=200, batch_size=10, shape=(12, 12), mak
     return np.array(losses), learn.finish()
 
 
-def deferred_products(weights, **sgd):
-    return deferred.DeferredHidden(weights, Products, **sgd)
-
-
 @cache
 def reference(params, options):
     return run("autograd", dict(params), **dict(options))
@@ -84,8 +79,7 @@ def assert_equal_to_autograd(step, params, **options):
         torch.testing.assert_close(weight, expected_weights[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("step", ["manual", "deferred"])
-def test_losses_equal_autograds_over_200_steps(step):
+def test_losses_equal_autograds_over_200_steps():
     """Of 20 architectures one may differ by more: where rounding decides on which side of the ReLU's kink an
     activation falls, training takes another path, as it does for autograd itself in another order of sums.
     """
@@ -93,46 +87,42 @@ def test_losses_equal_autograds_over_200_steps(step):
     for seed in range(20):
         params = architecture(seed)
         expected, _ = reference(tuple(params.items()), (("seed", seed),))
-        losses, _ = run(step, params, seed=seed)
+        losses, _ = run("manual", params, seed=seed)
         differences.append(float(np.max(np.abs(losses - expected) / np.maximum(expected, 0.1))))
     assert sorted(differences)[-2] < TOLERANCE and max(differences) < 0.01
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("hidden", [DenseHidden, deferred_products], ids=["manual", "deferred"])
-def test_in_double_precision_every_architecture_agrees(hidden, seed):
-    """The algorithms by themselves: momentum^24 steps is all that deferring neglects, 6e-8."""
+def test_in_double_precision_every_architecture_agrees(seed):
+    """The algorithm by itself."""
 
     def in_double(step, weights, shape, **sgd):
         weights = {name: weight.double() for name, weight in weights.items()}
         if step == "autograd":
             return AutogradStep(weights, learning_rate=sgd["learning_rate"], momentum=sgd["momentum"])
-        return ManualStep(step, weights, shape, lambda weight: hidden(weight, **sgd), **sgd)
+        return ManualStep(step, weights, shape, lambda weight: DenseHidden(weight, **sgd), **sgd)
 
     params = architecture(seed)
     expected, found = (
         run(step, params, seed=seed, n_steps=100, make=in_double, dtype=torch.float64)[0]
         for step in ("autograd", "manual")
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-12 if hidden is DenseHidden else 5e-7, atol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("step", ["manual", "deferred"])
-def test_losses_equal_autograds_for_wide_layers(step, seed):
+def test_losses_equal_autograds_for_wide_layers(seed):
     params = architecture(seed) | {"n_conv_layer": 90, "n_hidden_layer": 700 + seed, "kernel_size": 3}
-    assert_equal_to_autograd(step, params, seed=seed, shape=(28, 28), n_steps=60)
+    assert_equal_to_autograd("manual", params, seed=seed, shape=(28, 28), n_steps=60)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 17, 40])
-@pytest.mark.parametrize("step", ["manual", "deferred"])
-def test_any_batch_size(step, batch_size):
+def test_any_batch_size(batch_size):
     """Up to 16 by the kernels, above by PyTorch's products."""
-    assert_equal_to_autograd(step, architecture(4), batch_size=batch_size, n_steps=80)
+    assert_equal_to_autograd("manual", architecture(4), batch_size=batch_size, n_steps=80)
 
 
-@pytest.mark.parametrize("step", ["manual", "deferred"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -147,22 +137,20 @@ def test_any_batch_size(step, batch_size):
     ],
     ids=str,
 )
-def test_edges(step, change):
+def test_edges(change):
     params = architecture(3) | {"learning_rate": 0.01, "momentum": 0.2} | change
-    assert_equal_to_autograd(step, params, n_steps=80)
+    assert_equal_to_autograd("manual", params, n_steps=80)
 
 
-@pytest.mark.parametrize("step", ["autograd", "manual", "deferred"])
+@pytest.mark.parametrize("step", ["autograd", "manual"])
 def test_the_same_bits_every_time(step):
     first, second = (run(step, architecture(1)) for _ in range(2))
     assert (first[0] == second[0]).all()
     assert all(torch.equal(first[1][name], second[1][name]) for name in first[1])
 
 
-@pytest.mark.parametrize("step", ["manual", "deferred"])
 @pytest.mark.parametrize("momentum", [0.05, 0.3, 0.6])
-def test_whole_epochs_and_the_epoch_they_stop_at(step, momentum):
-    """Deferred steps are folded many times here, and the base has taken up thousands of them."""
+def test_whole_epochs_and_the_epoch_they_stop_at(momentum):
     x, y = (torch.cat(parts) for parts in zip(*batches(8, 100, 10), strict=True))
     params = architecture(0) | {"n_hidden_layer": 50, "learning_rate": 5e-3, "momentum": momentum}
 
@@ -170,18 +158,17 @@ def test_whole_epochs_and_the_epoch_they_stop_at(step, momentum):
         seed = np.random.SeedSequence(3)
         return training.train(params, x, y, n_classes=10, epochs=6, seed=seed, device=CPU, step=name)
 
-    expected, found = trained("autograd"), trained(step)
-    assert found.step == step and expected.epochs > 2
+    expected, found = trained("autograd"), trained("manual")
+    assert found.step == "manual" and expected.epochs > 2
     np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
     assert found.epochs == expected.epochs
 
 
-@pytest.mark.parametrize("step", ["manual", "deferred"])
-def test_diverging_is_seen(step):
+def test_diverging_is_seen():
     x, y = (torch.cat(parts) for parts in zip(*batches(8, 10, 10), strict=True))
     params = architecture(0) | {"learning_rate": 1e6, "momentum": 0.5}
     seed = np.random.SeedSequence(3)
-    trained = training.train(params, x, y, n_classes=10, seed=seed, device=CPU, step=step)
+    trained = training.train(params, x, y, n_classes=10, seed=seed, device=CPU, step="manual")
     assert trained.diverged and trained.losses == (float("inf"),)
 
 
@@ -204,65 +191,6 @@ def test_the_kernels_are_the_products_they_stand_for():
         assert not kernel.weights()[:, n_units:].any()
 
 
-def test_a_step_is_folded_once_it_has_settled():
-    for momentum in (0.0, 0.1, 0.5, 0.9):
-        settled = deferred.steps_to_settle(momentum)
-        assert momentum**settled <= 2**-24 and (settled == 1 or momentum ** (settled - 1) > 2**-24)
-        assert (deferred.blocks_of(momentum) - 1) * deferred.BLOCK >= settled
-
-
-@pytest.mark.parametrize(
-    "machine, n_units, momentum",
-    [
-        (choose.KERNELS, 256, 0.1),
-        (choose.KERNELS, 1000, 0.5),
-        (choose.PRODUCTS, 128, 0.3),
-        (choose.PRODUCTS, 1000, 0.8),
-        (choose.PRODUCTS, 1600, 0.05),
-    ],
-    ids=["kernels", "kernels-wide", "products-narrow", "products-much-momentum", "products-wide"],
-)
-def test_the_chosen_step_is_about_as_fast_as_the_best(machine, n_units, momentum):
-    """Paired, the best of several alternating runs of whole folding periods."""
-    n_features, batch_size = 5000, 10
-    options = dict(batch_size=batch_size, momentum=momentum)
-    by_kernels = machine is choose.KERNELS
-    products = KernelProducts if by_kernels else Products
-    sgd = options | {"learning_rate": 1e-4}
-    weights = torch.randn(n_features, n_units)
-    layers = {
-        "manual": (KernelHidden if by_kernels else DenseHidden)(weights.clone(), **sgd),
-        "deferred": deferred.DeferredHidden(weights.clone(), products, **sgd),
-    }
-    features, delta = torch.randn(n_features, batch_size), torch.zeros(batch_size, layers["manual"].units)
-
-    def seconds(layer, n_steps):
-        start = time.process_time()
-        for _ in range(n_steps):
-            layer.forward(features)
-            layer.learn(features, delta)
-        return time.process_time() - start
-
-    for layer in layers.values():  # Until the window is full.
-        seconds(layer, deferred.steps_to_settle(momentum) + deferred.BLOCK)
-    times = {step: [] for step in layers}
-    for _ in range(4):
-        for step, layer in layers.items():
-            times[step].append(seconds(layer, deferred.BLOCK))
-    chosen = choose.faster_step(n_features, n_units, machine=machine, **options)
-    assert min(times[chosen]) <= 1.2 * min(min(values) for values in times.values()), times
-
-
-def test_the_window_makes_much_momentum_and_narrow_layers_dear():
-    def seconds(step, n_units, momentum):
-        options = dict(batch_size=10, momentum=momentum, machine=choose.CUDA)
-        return choose.expected_seconds(step, 288_000, n_units, **options)
-
-    assert seconds("deferred", 1000, 0.1) < 0.7 * seconds("manual", 1000, 0.1)
-    assert seconds("deferred", 1000, 0.99) > seconds("manual", 1000, 0.99)
-    assert seconds("deferred", 30, 0.1) > seconds("manual", 30, 0.1)
-
-
 def test_the_grouped_step_is_not_made_for_batches_from_outside():
     weights = net.initial_weights(architecture(0), (12, 12), 10, seed=1, device=CPU)
     with pytest.raises(ValueError, match="takes its batches from the device"):
@@ -271,7 +199,7 @@ def test_the_grouped_step_is_not_made_for_batches_from_outside():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("step", ["auto", "manual", "deferred", "grouped"])
+@pytest.mark.parametrize("step", ["auto", "manual", "grouped"])
 def test_on_cuda(step):
     x, y = (torch.cat(parts).cuda() for parts in zip(*batches(8, 100, 10), strict=True))
     params = architecture(0) | {"learning_rate": 5e-3, "momentum": 0.3}

@@ -147,7 +147,7 @@ def test_weights_are_counted_and_drawn_like_pytorch_draws_them():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("step", ["autograd", "manual", "deferred", "grouped"])
+@pytest.mark.parametrize("step", ["autograd", "manual", "grouped"])
 def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
     """The peak of a process of its own, against what it holds after training a small network."""
     program = f"""

@@ -1,0 +1,24 @@
+"""How fast the solver iterates, measured on this CPU and on the stand-in for a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.cluster import probe
+from common.cluster.devices import CPU, Device
+from tests.kernel_svm.emulator import COMPILER
+from tests.stand_ins import MODULES
+
+FUNCTION = "mnist_svm.solvers.rates:measured"
+
+
+@pytest.mark.parametrize("device", [CPU, Device("cuda:0", "0")], ids=["cpu", "cuda"])
+def test_iterations_are_counted_and_timed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device != CPU and COMPILER is None:
+        pytest.skip("no C compiler to build the kernel for the host")
+    monkeypatch.setenv("PYTHONPATH", str(MODULES))
+    found = probe.answer(probe.begin(device, FUNCTION, 1, [device.kind, "0.001" if device == CPU else "60", "60"]), 280)
+    assert "error" not in found, found
+    assert all(rate > 0 for rate in found["rates"]["iterations_per_second"].values())  # type: ignore[index]
+    if device != CPU:
+        assert found["rows"][-1][0] == "60 samples, one of 20 paths" and found["rows"][-1][2] == "10 us"  # type: ignore[index]

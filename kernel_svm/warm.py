@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
-import sys
+import logging
+import os
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numba.core import event
 
-from jit.private import locked, private_folder
+from jit.private import open_lock, private_folder
 from kernel_svm.grid import solve_gamma
 from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
 from kernel_svm.plan import MatrixPlan
 
+log = logging.getLogger(__name__)
 
-class _Word(event.Listener):
-    """Says at the first compilation what is going on."""
 
-    said = False
+class OneCompiles(event.Listener):
+    """When something has to be compiled: one process of this node and user says so and does it, the others wait.
+
+    Where all is on disk already, nobody waits for anybody. A process that has waited compiles what it had begun with,
+    and finds the rest on disk.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._lock: int | None = None
 
     def on_start(self, event: Any) -> None:
-        if not self.said:
-            self.said = True
-            print("compiling the solver (once per machine, about 20 s)", file=sys.stderr, flush=True)
+        """Called by numba before it compiles a function."""
+        if self._begun:
+            return
+        self._begun = True
+        self._lock = open_lock(private_folder(local=True) / "warm-up.lock")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.close()
+        else:
+            log.warning("compiling the solver (once per machine, about 15 s)")
 
     def on_end(self, event: Any) -> None:
-        pass
+        """Called by numba when it has compiled a function."""
+
+    def close(self) -> None:
+        """Let the next process go on."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 @functools.cache
 def warm_up() -> None:
-    """Have everything compiled, one process of this node and user after the other.
+    """Have everything compiled, so that no trial is charged for it.
 
     The first process compiles and fills numba's cache, the others read it. Where no cache folder can be
     written, each process compiles for itself.
     """
-    with (
-        event.install_listener("numba:compile", _Word()),
-        locked(private_folder(local=True) / "warm-up.lock"),
-    ):
+    with closing(OneCompiles()) as one, event.install_listener("numba:compile", one):
         x = np.random.default_rng(0).normal(size=(60, 4))
         samples = prepare(x, np.arange(60) % 3)
         distances = squared_distances(samples)

@@ -424,6 +424,16 @@ def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow
+def test_a_first_search_says_that_it_compiles(program: Callable[..., Any], tmp_path: Path) -> None:
+    """On two ranks, where nothing was ever compiled: one line, before any trial is done."""
+    env = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = ("-m", "mnist_svm", 1, *DIGITS, "--train-size", 200, "--workers", 1, "--results", tmp_path / "r")
+    said = program(*command, env=env, ranks=2).stderr
+    assert said.count("compiling the solver (once per machine") == 1
+    assert said.index("compiling the solver") < said.index("6 of 6 trials")
+
+
 @pytest.mark.parametrize("value, told", [("0", "too small"), ("1001", "too large"), ("x", "not a whole number")])
 def test_a_bad_size_of_the_grid_is_one_line(program: Callable[..., Any], value: str, told: str) -> None:
     done = program("-m", "mnist_svm", value, status=2)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,26 @@ def alive(pids: set[int]) -> set[int]:
     states = subprocess.run(["ps", "-eo", "pid,stat"], capture_output=True, text=True, check=True).stdout.split()[2:]
     running = {int(pid) for pid, state in zip(states[::2], states[1::2], strict=True) if not state.startswith("Z")}
     return pids & running
+
+
+def about(pids: set[int], name: str) -> dict[int, str]:
+    """/proc/PID/name of those of the processes that still run, such as "maps" or "cmdline"."""
+    found = {}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended, as git does, which a rank asks
+            found[pid] = Path(f"/proc/{pid}/{name}").read_text()
+    return found
+
+
+def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
+    """/proc/PID/maps of a study's processes, by process, once n of them share its data: a rank and its workers."""
+    deadline = time.monotonic() + 60
+    while True:
+        maps = about(family(pid), "maps")
+        if sum("/memfd:search" in text for text in maps.values()) >= n:
+            return maps
+        assert time.monotonic() < deadline, f"fewer than {n} processes share the data, which has no name"
+        time.sleep(0.05)
 
 
 LISTENING = {"tcp": (3, "0A"), "tcp6": (3, "0A"), "udp": (3, "07"), "udp6": (3, "07"), "unix": (3, "00010000")}

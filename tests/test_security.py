@@ -19,7 +19,7 @@ import pytest
 
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
-from tests.helpers import ROOT, TOYS, family, journal_of, start, wait_for_lines
+from tests.helpers import ROOT, TOYS, journal_of, maps_of_sharers, start, wait_for_lines
 from tests.rooms import PACKAGES
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
@@ -188,8 +188,7 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
     finally:
         os.umask(old)
     wait_for_lines(tmp_path / "r", 2)
-    members = family(job.pid)
-    maps = [Path(f"/proc/{pid}/maps").read_text() for pid in members]
+    maps = maps_of_sharers(job.pid, 3).values()
     assert sum("/memfd:search (deleted)" in text for text in maps) == 3, "a rank and two workers share the data"
     assert not any("/dev/shm/" in text for text in maps), "nothing of it has a name that others could open"
     for path in temporary.rglob("*"):

@@ -24,7 +24,7 @@ from common.images import fold_slices
 from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
-from tests.helpers import ROOT, alive, family, table_without_run
+from tests.helpers import ROOT, alive, maps_of_sharers, table_without_run
 from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
 
 GB = 10**9
@@ -277,8 +277,9 @@ def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -
     journal = tmp_path / "journal.jsonl"
     while job.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
         time.sleep(0.02)
-    members = family(job.pid)
-    mapped = {pid: set(MAPPED.findall(Path(f"/proc/{pid}/maps").read_text())) for pid in members}
+    maps = maps_of_sharers(job.pid, 3)
+    members = set(maps)
+    mapped = {pid: set(MAPPED.findall(text)) for pid, text in maps.items()}
     assert len(mapped[job.pid]) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
     assert sum(of == mapped[job.pid] for of in mapped.values()) == 3, "the rank and its workers see the same"
     os.kill(job.pid, signal.SIGKILL)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from common.errors import Exit
 from tests.helpers import (
     TOYS,
+    about,
     alive,
     family,
     journal_lines,
@@ -94,7 +94,7 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
     for ranks in (0, 2):
-        arguments = (*TOYS, "6", "--gpu", "none", "--workers", "2", "--fault", "cannot_build")
+        arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build")
         done = program(*arguments, "--results", tmp_path / str(ranks), ranks=ranks, status=Exit.ERROR)
         assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
 
@@ -194,12 +194,9 @@ def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
     job = start(tmp_path, "1", "--seconds", "600", ranks=2)
 
     def ranks() -> list[int]:
-        found = []
-        for pid in family(job.pid):
-            with suppress(FileNotFoundError):  # it has just ended
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found += [pid] if b"python" in words[0] and b"tests.toys" in words else []
-        return found
+        lines = about(family(job.pid), "cmdline")
+        words = {pid: line.split("\0") for pid, line in lines.items()}
+        return [pid for pid in lines if "python" in words[pid][0] and "tests.toys" in words[pid]]
 
     def used() -> list[int]:
         """CPU ticks of each rank."""

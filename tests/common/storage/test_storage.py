@@ -28,7 +28,7 @@ from tests.helpers import (
     wait_for_lines,
 )
 
-OPTIONS = ("--gpu", "none", "--workers", "2")
+OPTIONS = ("--gpu", "none", "--workers", "1")
 OLD = ROOT / "tests" / "data" / "journal-format-1"
 
 # A mount namespace of the script's own: its file systems vanish with it, whatever happens.
@@ -47,7 +47,7 @@ def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     trial = subprocess.run([*PRIVATE, f"mount -t tmpfs -o size=64k tmpfs {disk}"], capture_output=True, text=True)
     if trial.returncode != 0:
         pytest.skip(f"needs root and mount namespaces: {trial.stderr.strip()}")
-    study = 'study() { folder=$1; shift; "$python" -m tests.toys "$@" --gpu none --workers 2 --results "$folder"; }\n'
+    study = 'study() { folder=$1; shift; "$python" -m tests.toys "$@" --gpu none --workers 1 --results "$folder"; }\n'
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
         names = {"disk": str(disk), "out": str(out), "python": sys.executable, "PYTHONPATH": str(ROOT)}

@@ -9,10 +9,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jit import WIDE
+from kernel_svm.path import FREE, GAP
+from kernel_svm.smo import TAU
+
 SOURCE = Path(__file__).with_name("path.cu")
 SCRATCH = 6144  # bytes of a block's shared memory that path.cu works with, before the state of its path
 PART = 0.9  # of the free memory that is used
-DEFINITIONS = (f"-DSCRATCH={SCRATCH}",)  # what a compiler of path.cu is told
+STATE = 9  # bytes of a lane while its path is solved: f in double, and flags
+# What a compiler of path.cu is told: its sizes, and the constants that it has in common with the solver on the CPU.
+DEFINITIONS = (
+    f"-DSCRATCH={SCRATCH}", f"-DSTATE={STATE}", f"-DLANES={WIDE}", f"-DTAU={TAU!r}", f"-DFREE={FREE}", f"-DGAP={GAP!r}",
+)  # fmt: skip
 
 
 class ComputeDevice(Protocol):

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from jit import WIDE
-from kernel_svm.cuda.device import SCRATCH, ComputeDevice
+from kernel_svm.cuda.device import SCRATCH, STATE, ComputeDevice
 from kernel_svm.path import Path
-
-STATE = 9  # bytes of a lane while its path is walked: f in double, and flags
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def solve_paths(
     """Solve every problem (number of its matrix, lanes) for ascending ``penalties``, each in a thread block.
 
     kernels: float32 array on the device that holds every K - 1. matrices: (first element, width) of each. Blocks
-    start in the order of ``problems``: the longest should come first. For the rest see `..path.walk`.
+    start in the order of ``problems``: the longest should come first. For the rest see `kernel_svm.path.solve_path`.
     """
     xp, count = device.xp, len(penalties)
     first = np.concatenate([[0], np.cumsum([len(lanes) for _, lanes in problems])]).astype(np.int64)

@@ -9,7 +9,7 @@
    and sums are taken over PARTS fixed parts by a fixed tree.
 
    This file is CUDA C++ and, apart from the words defined next, C11: tests compile it for the host, where they
-   define these words themselves. */
+   define these words themselves. SCRATCH, STATE, LANES, TAU, FREE and GAP are defined by device.py for every compiler. */
 
 #ifndef KERNEL
 #define KERNEL extern "C" __global__
@@ -22,13 +22,9 @@
 #define LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
 
-#define LANES 16 /* columns of a block of the matrix */
 #define PARTS 128 /* of a sum */
 #define MAX_WARPS 32 /* of a thread block */
 #define BATCH 4 /* lanes that a thread asks for before it looks at the first: it waits for memory most of the time */
-#define TAU 1e-12 /* LIBSVM's floor of the curvature of a pair */
-#define FREE 2.0 /* as in ../path.py */
-#define GAP 0.5
 #define FAR 1.7976931348623157e308
 
 enum { UP = 1, LOW = 2 }; /* the flags of a lane: beta may rise, beta may fall */
@@ -314,7 +310,7 @@ DEVICE double intercept(const Problem *p) {
 
    kernels: the matrices, path b's from element matrix[b] on, its rows stride[b] elements apart.
    first: (paths + 1,), where the lanes of each path begin in `blocks` (in LANES) and `sign`.
-   penalties: (n_penalties,), ascending. workspace: 9 bytes for each lane of each path from 9 * first[b] on, for f and
+   penalties: (n_penalties,), ascending. workspace: STATE bytes for each lane of each path from STATE * first[b] on, for f and
    flags, or null if they fit a block's shared memory behind the scratch.
    betas: (n_penalties, lanes) for each path from n_penalties * first[b] on. rhos, iterations, converged: (paths,
    n_penalties). */
@@ -325,7 +321,7 @@ walk_paths(const float *kernels, const long long *matrix, const long long *strid
            long long *iterations, unsigned char *converged) {
     BLOCK_MEMORY;
     const long long path = blockIdx.x, begin = first[path];
-    unsigned char *state = workspace ? workspace + 9 * begin : (unsigned char *)block_memory + SCRATCH;
+    unsigned char *state = workspace ? workspace + STATE * begin : (unsigned char *)block_memory + SCRATCH;
     Problem p;
     p.matrix = kernels + matrix[path];
     p.stride = stride[path];

@@ -294,7 +294,7 @@ def _intercept(sign, f, up, low):
 
 @compiled
 def _walk(rows, slot, blocks, columns, sign, weights, f, beta, up, low, penalties, tolerance, limit, state, wanted,
-          betas, rhos, iterations, converged):  # fmt: skip
+          betas, rhos, iterations, converged, give_up):  # fmt: skip
     """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
     bounds = np.empty(weights.size)
     while state[AT] < penalties.size:
@@ -319,6 +319,8 @@ def _walk(rows, slot, blocks, columns, sign, weights, f, beta, up, low, penaltie
             betas[c, t] = beta[t]
         rhos[c], converged[c], iterations[c] = _intercept(sign, f, up, low), status == CONVERGED, state[DONE]
         state[AT], state[STARTED] = c + 1, 0
+        if give_up and not converged[c]:
+            break
     return CONVERGED
 
 
@@ -358,6 +360,13 @@ class Path:
     iterations: np.ndarray
     converged: np.ndarray
 
+    def padded(self, count: int) -> Path:
+        """The path with ``count`` penalties: those that were left out have not converged."""
+        more = count - len(self.rhos)
+        one, two = (0, more), ((0, more), (0, 0))
+        others = (np.pad(part, one) for part in (self.rhos, self.iterations, self.converged))
+        return Path(self.columns, np.pad(self.betas, two), *others) if more else self
+
 
 def solve_path(
     kernel: Kernel,
@@ -366,12 +375,14 @@ def solve_path(
     tolerance: float,
     max_iter: int,
     weights: np.ndarray | None = None,
+    give_up: bool = False,
 ) -> Path:
     """Solve one binary problem for ascending ``penalties``.
 
     kernel: rows of K - 1. sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
     max_iter: iterations per C after which it is given up and reported as not converged. weights: float64 (width,),
     above 0 for the samples of the problem; the bound of a multiplier is C times its sample's weight, 1 if not given.
+    give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
     """
     blocks = np.flatnonzero(sign.reshape(-1, LANES).any(axis=1)).astype(np.int32)
     columns = (blocks[:, None].astype(np.int64) * LANES + np.arange(LANES)).ravel()
@@ -396,6 +407,7 @@ def solve_path(
         path.rhos,
         path.iterations,
         path.converged,
+        give_up,
     ):
         kernel.fetch(wanted[: state[WANTED]])
     return path

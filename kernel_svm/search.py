@@ -65,6 +65,8 @@ def fit_grid(
 
     Yields:
         One `Fitted` per candidate and split, in no promised order. The candidates of one kernel function come together.
+        A fit that reaches its limit of iterations warns, as `fit` does, and its model's ``fit_status_`` is 1. Where
+        that is the solver's own limit (``max_iter=-1``), the model is of no use, and larger C are not tried.
 
     Raises:
         ValueError: for samples or labels that no candidate could be fitted to.
@@ -185,7 +187,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         trainings = [training for _, training, _ in ready]
         solved = solve(
             work.data(first.kernel), function, penalties, trainings, first.tol, first.max_iter,
-            seeds if first._wants_probability else None,
+            seeds if first._wants_probability else None, give_up=first.max_iter == -1,
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
         for (split, _, facts), found in zip(ready, solved, strict=True):
@@ -226,4 +228,5 @@ def _fitted(
         (x_train, lambda: solved.decisions(c, "train", fold.train)),
         (x_validation, lambda: solved.decisions(c, "validation", fold.validation)),
     )
+    model._warn_from_fit_status()
     return Fitted(number, split, model, None, x_train, x_validation, seconds)

@@ -155,11 +155,13 @@ def solve(
     tolerance: float,
     max_iter: int,
     seeds: Sequence[int] | None = None,
+    give_up: bool = False,
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
 
     max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit. seeds: of each training's folds for
-    probabilities, where they are wanted.
+    probabilities, where they are wanted. give_up: once a binary problem has reached the limit, leave out what remains
+    of that C and of larger ones, as not converged; a training set then takes one such problem's time at most.
     """
     samples = data.samples
     limit = max(LIMIT, 100 * len(samples.place)) if max_iter == -1 else max_iter
@@ -174,12 +176,19 @@ def solve(
         for training in trainings
     ]
     double = source.double if isinstance(source, RbfSource) else None
+    left = [len(penalties)] * len(trainings)  # penalties that are still to be solved
     for machine, matrix, rows, sign in pairs(samples, source):
         ready = [
             (solved, weights[rows], sign * (weights[rows] > 0)) for weights, solved in zip(bounds, result, strict=True)
         ]
         numbers = [n for n, (_, _, signs) in enumerate(ready) if (signs > 0).any() and (signs < 0).any()]
-        paths = [solve_path(matrix, ready[n][2], penalties, tolerance, limit, ready[n][1]) for n in numbers]
+        paths = []
+        for n in numbers:
+            _, here, signs = ready[n]
+            path = solve_path(matrix, signs, penalties[: left[n]], tolerance, limit, here, give_up)
+            if give_up and not path.converged.all():
+                left[n] = int(path.converged.argmin())
+            paths.append(path.padded(len(penalties)))
         if double is not None and numbers:
             paths = refined(
                 double, rows, paths, [ready[n][2] for n in numbers], [ready[n][1] for n in numbers], penalties
@@ -192,5 +201,9 @@ def solve(
                 position[samples.place[solved.training.indices]] = np.arange(len(solved.training.indices))
                 used = np.flatnonzero(signs)
                 order = used[np.lexsort([position[rows[used]], -signs[used]])]
-                solved.sigmoids.append(sigmoids(matrix, signs, here, order, penalties, tolerance, limit, seeds[number]))
+                slopes, some = np.zeros((2, len(penalties))), penalties[: left[number]]
+                if len(some):
+                    fitted = sigmoids(matrix, signs, here, order, some, tolerance, limit, seeds[number])
+                    slopes[:, : len(some)] = fitted
+                solved.sigmoids.append(slopes)
     return result

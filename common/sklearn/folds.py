@@ -23,6 +23,7 @@ from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
 from common.sklearn.grids import groups_of, solved
 from common.sklearn.shared_steps import SharedSteps
+from common.sklearn.warned import Seen, converged, issue, noting
 from common.trial import Batch, Evaluation, Outcome, Result, Search, Trial
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,16 @@ def _scalar(value: Any) -> float | int | str:
     return value if type(value) is str else without_address(repr(value))[:2000]
 
 
+def _described(estimator: Any) -> str:
+    """What distinguishes estimators in a results folder: the text, and a digest of what the text may not show."""
+    text = without_address(repr(estimator) if isinstance(estimator, type) else estimator.__repr__(N_CHAR_MAX=100_000))
+    try:
+        digest = joblib.hash(estimator, hash_name="sha1")
+    except (pickle.PicklingError, TypeError, AttributeError):  # it holds a lambda, for instance
+        digest = joblib.hash(cloudpickle.dumps(estimator), hash_name="sha1")
+    return f"{text} ({digest})"
+
+
 @dataclass(frozen=True)
 class Folds(Experiment):
     """Candidates on folds. search, tasks: on rank 0 alone; workers have them from the shared data."""
@@ -77,8 +88,7 @@ class Folds(Experiment):
 
     def __post_init__(self) -> None:
         if self.search is not None:
-            described = without_address(self.search.estimator.__repr__(N_CHAR_MAX=100_000))
-            object.__setattr__(self, "estimator", described)
+            object.__setattr__(self, "estimator", _described(self.search.estimator))
             object.__setattr__(self, "scoring", without_address(repr(self.search.scoring)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,9 +156,13 @@ class Evaluator:
         with sklearn.config_context(**self._config) if self._config else nullcontext():
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._accelerate):
                 tasks = {key: self._tasks[key] for key in group.keys}
+                answers = self._grid(tasks) if group.grid else self._one_by_one(tasks)
                 try:
-                    for task, what in self._grid(tasks) if group.grid else self._one_by_one(tasks):
-                        yield encoded(tasks.pop(task.key).key, what)
+                    while True:
+                        answer, seen = noting(lambda answers=answers: next(answers, None))  # type: ignore[misc]
+                        if answer is None:
+                            break
+                        yield encoded(tasks.pop(answer[0].key).key, answer[1], seen)
                 except Exception:  # error_score="raise": the process that asked for it raises it
                     if self._config is None:
                         raise
@@ -172,10 +186,10 @@ class Evaluator:
         yield from self._one_by_one(tasks)  # what is left of them
 
 
-def encoded(key: str, what: Mapping[str, Any]) -> Evaluation:
+def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
     """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
-    values: dict[str, float] = {}
-    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, float] = {"converged": float(converged(seen))}
+    arrays: dict[str, np.ndarray] = {"warnings": np.array(seen)} if seen else {}
     for name, value in what.items():
         if isinstance(value, dict):
             values.update({f"{name}:{part}": float(score) for part, score in value.items()})
@@ -193,6 +207,8 @@ def decoded(result: Result) -> dict[str, Any]:
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
     for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
+        if name == "converged":
+            continue
         whole, _, part = name.partition(":")
         if part:
             what.setdefault(whole, {})[part] = value
@@ -201,9 +217,29 @@ def decoded(result: Result) -> dict[str, Any]:
     return what
 
 
-def results_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The answers in the order of the tasks; a trial that failed (killed, too slow) has `error_score`."""
+def converged_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> np.ndarray:
+    """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
     results = {trial.key: result for trial, result in outcomes}
+    found = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
+    for task in tasks:
+        result = results[task.key]
+        found[task.candidate, task.split] = (
+            not result.failed and result.values["converged"] == 1 and "fit_error" not in result.arrays
+        )
+    return found
+
+
+def results_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The answers in the order of the tasks; a trial that failed (killed, too slow) has `error_score`.
+
+    Warnings of the fits are issued here, each once.
+    """
+    results = {trial.key: result for trial, result in outcomes}
+    issue(
+        (category, text)
+        for task in tasks
+        for category, text in results[task.key].arrays.get("warnings", np.empty((0, 2))).tolist()
+    )
     return [_failed(task, r) if (r := results[task.key]).failed else decoded(r) for task in tasks]
 
 

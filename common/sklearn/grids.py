@@ -13,8 +13,8 @@ and validation samples), with the attributes
     seconds             the candidate's part of the time taken
 
 `parts` has, for each split, the objects with its training and validation samples that the scorers will ask the model
-about; a model may answer for these very objects from what the grid has computed. For `sklearn.svm.SVC` with an RBF
-kernel, alone or as the last step of a Pipeline, `kernel_svm.fit_grid` does it.
+about; a model may answer for these very objects from what the grid has computed. For `sklearn.svm.SVC` and
+`kernel_svm.SVC`, alone or as the last step of a Pipeline, `kernel_svm.fit_grid` does it for any kernel that has a name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ import numpy as np
 import scipy.sparse
 import sklearn.svm
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 
 import kernel_svm
@@ -74,14 +76,22 @@ def why_not(task: Any) -> str | None:
         return f"{type(estimator).__name__} has no fit_grid"
     if last is _REPLACED:
         return "a step of the Pipeline is itself searched"
-    if isinstance(estimator, sklearn.svm.SVC) and last.get("kernel", estimator.kernel) != "rbf":
-        return f"the kernel is {last.get('kernel', estimator.kernel)!r}, not 'rbf'"
+    if isinstance(estimator, sklearn.svm.SVC):
+        kernel = last.get("kernel", estimator.kernel)
+        if callable(kernel):
+            return "the kernel is a Python function"
+        if kernel == "precomputed" and steps is not None:
+            return "a precomputed kernel comes out of a Pipeline"
     given = [name for name, value in task.kwargs["fit_params"].items() if value is not None]
-    if set(given) - ({"sample_weight"} if steps is None else set()):
+    if set(given) - {_weight_name(task.estimator)}:
         return f"fit is given {', '.join(given)}"
     if steps is not None and not _standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the Pipeline"
     return None
+
+
+def _weight_name(estimator: Any) -> str:
+    return f"{estimator.steps[-1][0]}__sample_weight" if isinstance(estimator, Pipeline) else "sample_weight"
 
 
 _REPLACED: dict[str, Any] = {}
@@ -111,7 +121,7 @@ def _method(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
-    if type(estimator) is sklearn.svm.SVC:
+    if type(estimator) in (sklearn.svm.SVC, kernel_svm.SVC):
         return partial(kernel_svm.fit_grid, estimator, memory=free_memory() // 2 // workers_here())
     return None
 
@@ -132,12 +142,13 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     wanted = {(task.candidate, task.split): task for task in tasks}
     estimator, begin = first.estimator, time.perf_counter()
     parts, labels = [], []
+    example = clone(estimator).set_params(**clone_values(first.kwargs["parameters"] or {}))
     for train, test in splits.values():
-        X_train, y_train = _safe_split(estimator, X, y, train)
-        X_test, y_test = _safe_split(estimator, X, y, test, train)
+        X_train, y_train = _safe_split(example, X, y, train)
+        X_test, y_test = _safe_split(example, X, y, test, train)
         parts.append((X_train, X_test))
         labels.append((y_train, y_test))
-    weight = first.kwargs["fit_params"].get("sample_weight")
+    weight = first.kwargs["fit_params"].get(_weight_name(first.estimator))
     if steps is not None:  # one split: its samples as the last step sees them
         before = clone(estimator).set_params(**clone_values(steps))[:-1]
         ((X_train, X_test),), ((y_train, _),) = parts, labels
@@ -146,6 +157,8 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
             X_test = X_test if step in (None, "passthrough") else step.transform(X_test)
         parts = [(X_train, X_test)]
         estimator = estimator.steps[-1][1]
+        if weight is not None:
+            weight = np.concatenate([_safe_indexing(weight, part) for part in next(iter(splits.values()))])
         X, y, splits = _joined(parts[0], labels[0], next(iter(splits)))
     shared_seconds = (time.perf_counter() - begin) / len(tasks)
     method, numbers = _method(estimator), list(candidates)
@@ -156,6 +169,16 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
         if task is not None:
             seconds = fitted.seconds + shared_seconds
             yield task, _answer(task, fitted, parts[fitted.split], labels[fitted.split], seconds)
+
+
+def _gave_up(model: Any) -> Exception | None:
+    """What is wrong with an SVC that has no limit of iterations and reached the solver's own."""
+    if getattr(model, "fit_status_", 0) and model.max_iter == -1:
+        return ConvergenceWarning(
+            "the fit did not end within the solver's own limit of iterations: scale the samples, or set max_iter to "
+            "have a score nevertheless"
+        )
+    return None
 
 
 def clone_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,13 +207,14 @@ def _answer(task: Any, fitted: Any, parts: Any, labels: Any, seconds: float) -> 
     both = (("test", parts[1], labels[1]), ("train", parts[0], labels[0]))[: 1 + kwargs["return_train_score"]]
     what: dict[str, Any] = {"fit_time": seconds, "n_test_samples": len(labels[1])}
     begin = time.perf_counter()
-    if fitted.error is not None:
+    error = fitted.error or _gave_up(fitted.model)
+    if error is not None:
         if error_score == "raise":
-            raise fitted.error
+            raise error
         several = isinstance(scorer, _MultimetricScorer)
         for name, _, _ in both:
             what[f"{name}_scores"] = dict.fromkeys(scorer._scorers, error_score) if several else error_score
-        what["fit_error"] = "".join(traceback.format_exception(fitted.error))
+        what["fit_error"] = "".join(traceback.format_exception(error))
         return {**what, "score_time": 0.0}
     for name, samples, truth in both:
         params = _validation._check_method_params(task.args[0], params=kwargs["score_params"], indices=kwargs[name])

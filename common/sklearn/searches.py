@@ -24,14 +24,16 @@ import sklearn.model_selection as theirs
 from sklearn.base import _fit_context
 from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
 
 from common.cluster.devices import WORKERS_HERE
 from common.cluster.launch import launched
 from common.engine.options import RunOptions
 from common.errors import UsageError
-from common.sklearn.folds import Folds, Task, results_of
+from common.sklearn.folds import Folds, Task, converged_of, results_of
 from common.sklearn.grids import why_not
 from common.studies import evaluate, join, run_study
+from common.trial import Outcome
 
 
 class _OnEngine(_search.BaseSearchCV):
@@ -78,6 +80,7 @@ class _OnEngine(_search.BaseSearchCV):
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, in which the name Parallel means a study."""
+        self._converged: list[np.ndarray] = []
         original: Any = _search.BaseSearchCV.fit.__wrapped__
         names = {**original.__globals__, "Parallel": lambda *_, **__: _Tasks(self)}
         fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
@@ -94,7 +97,7 @@ class _OnEngine(_search.BaseSearchCV):
         if self.verbose and self.accelerate:
             _say_why_not(tasks)
         if self._in_this_process():
-            return results_of(tasks, evaluate(folds, objective=folds.evaluator()))
+            return self._answers(tasks, evaluate(folds, objective=folds.evaluator()))
         workers = self.workers
         if workers is None and self.n_jobs is not None and self.n_jobs > 0:
             workers = self.n_jobs
@@ -109,7 +112,17 @@ class _OnEngine(_search.BaseSearchCV):
         transport = join(RunOptions(heartbeat_timeout=0.0))
         if transport.size > 1:
             transport.broadcast(("study", options))
-        return results_of(tasks, run_study(folds, options))
+        return self._answers(tasks, run_study(folds, options))
+
+    def _answers(self, tasks: list[Task], outcomes: list[Outcome]) -> list[dict[str, Any]]:
+        self._converged.append(converged_of(tasks, outcomes))
+        return results_of(tasks, outcomes)
+
+    @property
+    def converged(self) -> np.ndarray:
+        """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
+        check_is_fitted(self, "cv_results_")
+        return np.concatenate(self._converged)
 
 
 class _Tasks:
@@ -137,7 +150,8 @@ def _say_why_not(tasks: list[Task]) -> None:
 
 _DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
-    The arguments and attributes are scikit-learn's; these are added:
+    The arguments and attributes are scikit-learn's; these arguments are added, and the attribute `converged`: bool
+    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`.
 
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.

@@ -9,6 +9,7 @@ import pytest
 import sklearn.svm
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -112,9 +113,10 @@ def test_what_cannot_be_fitted_is_an_error_of_that_candidate_or_split():
 def test_fits_that_were_given_up_say_so():
     x, y = load_breast_cancer(return_X_y=True)
     splits = list(StratifiedKFold(2).split(x, y))
-    given_up = {
-        f.candidate: f.model.fit_status_ for f in fit_grid(SVC(gamma=1e-3), [{"max_iter": 3}, {}], x, y, splits)
-    }
+    with pytest.warns(ConvergenceWarning, match="max_iter=3"):
+        given_up = {
+            f.candidate: f.model.fit_status_ for f in fit_grid(SVC(gamma=1e-3), [{"max_iter": 3}, {}], x, y, splits)
+        }
     assert given_up == {0: 1, 1: 0}
 
 

@@ -13,6 +13,7 @@ import pytest
 import sklearn.model_selection as theirs
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.pipeline import Pipeline
@@ -106,16 +107,50 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, *args, **kwargs: fits.append(1) or fit(self, *args, **kwargs))
     same(GridSearchCV(estimator, grid, cv=3, workers=0, return_train_score=False).fit(X, Y, **fit_params), reference)
-    solved_together = not (with_scaler and weighted)
-    assert (len(fits) == 1) == solved_together  # the refit
+    assert len(fits) == 1  # the refit
     fits.clear()
     same(GridSearchCV(estimator, grid, cv=3, workers=0, accelerate=False).fit(X, Y, **fit_params), reference)
     assert len(fits) == 1 + 3 * len(reference.cv_results_["params"])
 
 
+@pytest.mark.filterwarnings("ignore:The `probability` parameter")
+@pytest.mark.parametrize(
+    ("estimator", "grid", "scoring"),
+    [
+        (SVC(tol=1e-6), {"kernel": ["linear", "rbf", "sigmoid"], "C": [0.01, 1.0]}, None),
+        (SVC(kernel="poly", tol=1e-6), {"degree": [2, 3], "coef0": [0.0, 1.0]}, "f1_macro"),
+        (SVC(tol=1e-6), {"class_weight": [None, "balanced", {0: 3.0}], "gamma": ["scale", "auto"]}, None),
+        (SVC(tol=1e-7, probability=True, random_state=3), {"C": [1.0, 10.0]}, "neg_log_loss"),
+    ],
+    ids=["kernels", "poly", "class_weight", "probability"],
+)
+def test_what_else_of_svc_is_solved_as_a_grid(
+    monkeypatch: pytest.MonkeyPatch, estimator: Any, grid: Any, scoring: Any
+) -> None:
+    reference = theirs.GridSearchCV(estimator, grid, cv=3, scoring=scoring).fit(X, Y)
+    monkeypatch.setattr("common.sklearn.folds._validation", None)  # that fits one by one
+    search = GridSearchCV(estimator, grid, cv=3, scoring=scoring, workers=0).fit(X, Y)
+    np.testing.assert_allclose(
+        search.cv_results_["mean_test_score"], reference.cv_results_["mean_test_score"], atol=1e-4
+    )
+    assert search.best_params_ == reference.best_params_ and search.converged.all()
+
+
+def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
+    reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
+    monkeypatch.setattr("common.sklearn.folds._validation", None)
+    search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
+    assert table(search) == table(reference)
+
+
+def _dot(a: Any, b: Any) -> Any:
+    return a @ b.T
+
+
 def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    GridSearchCV(SVC(), {"kernel": ["linear", "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
-    assert "3 of 6 fits are not solved as a grid: the kernel is 'linear', not 'rbf'" in capsys.readouterr().err
+    GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
+    assert "3 of 6 fits are not solved as a grid: the kernel is a Python function" in capsys.readouterr().err
 
 
 class Counting(TransformerMixin, BaseEstimator):
@@ -174,6 +209,56 @@ def test_a_candidate_that_never_ends_or_kills_its_worker_blocks_nothing() -> Non
         search.fit(X, Y)
     assert search.cv_results_["mean_test_score"].tolist()[1:] == [-1.0, -1.0]
     assert search.cv_results_["mean_test_score"][0] > 0.3
+
+
+def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A polynomial of high degree on samples that nobody scaled (scikit-learn's issues 13176 and 20547)."""
+    monkeypatch.setattr("kernel_svm.solved.LIMIT", 20_000)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(100, 1, (60, 2)), rng.integers(0, 2, 60)
+    grid = [{"kernel": ["poly"], "degree": [4], "coef0": [1e4], "C": [1.0, 1e4]}, {"kernel": ["rbf"], "C": [1.0, 10.0]}]
+    search = GridSearchCV(SVC(), grid, cv=2, workers=0, error_score=-1.0, refit=False)
+    with (
+        pytest.warns(ConvergenceWarning, match="max_iter=-1"),
+        pytest.warns(theirs._validation.FitFailedWarning, match="(?s)4 fits failed.*own limit of iterations"),
+    ):
+        search.fit(x, y)
+    assert search.converged.tolist() == [[False, False], [False, False], [True, True], [True, True]]
+    assert search.cv_results_["mean_test_score"][:2].tolist() == [-1.0, -1.0]
+    assert (search.cv_results_["mean_test_score"][2:] > 0.2).all()
+    with pytest.warns(
+        ConvergenceWarning, match="max_iter=3"
+    ):  # a limit of the user's own: scored, as scikit-learn does
+        search = GridSearchCV(SVC(max_iter=3), {"C": [1.0]}, cv=2, workers=0, refit=False).fit(X, Y)
+    assert not search.converged.any() and search.cv_results_["mean_test_score"][0] > 0
+
+
+def test_warnings_of_workers_are_issued_here() -> None:
+    with pytest.warns(ConvergenceWarning, match="lbfgs failed to converge") as seen:
+        search = GridSearchCV(LogisticRegression(max_iter=2), {"C": [1.0, 2.0]}, cv=3, workers=1, refit=False)
+        search.fit(X, Y)
+    assert len([w for w in seen if w.category is ConvergenceWarning]) == 1 and not search.converged.any()
+
+
+HASHED = """
+import sys, json
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.linear_model import LogisticRegression
+from sklearn.datasets import load_iris
+from common.sklearn import GridSearchCV
+factor = float(sys.argv[1])
+model = make_pipeline(FunctionTransformer(lambda x, factor=factor: x * factor), LogisticRegression())
+GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="r").fit(*load_iris(return_X_y=True))
+"""
+
+
+def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HASHED)
+    for seed in "12":
+        program(tmp_path / "script.py", "2.0", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
+    refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=1)
+    assert "UsageError: r holds a study with estimator = " in refused.stderr
 
 
 def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from tests.helpers import ROOT
 README = (ROOT / "README.md").read_text()
 
 
-GRID, EXPERIMENT = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+GRID, SEARCH, EXPERIMENT = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_search_of_the_readme_runs(program: Any, tmp_path: Any) -> None:
+    (tmp_path / "script.py").write_text(SEARCH)
+    lines = program(tmp_path / "script.py", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""}).stdout.splitlines()
+    assert lines[0].startswith("50 trials: 50 complete") and lines[-1].startswith("{'lr': 0.0")
+    assert (tmp_path / "study" / "trials.csv").exists()
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

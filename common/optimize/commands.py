@@ -6,6 +6,7 @@ kept; a program that takes too long is killed with all that it started.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shlex
@@ -66,6 +67,12 @@ class Command:
         unused = next((name for name in space.parts if name not in self._names()), None)
         if unused is not None:
             raise UsageError(f"the command does not use the parameter {unused}: write {{{unused}}} where it belongs")
+
+    def limited(self, seconds: float) -> Command:
+        """The same, killed after this time if it has no limit of its own."""
+        made = copy.copy(self)
+        made.timeout = self.timeout or seconds
+        return made
 
     def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
         given: dict[str, Any] = {name: getattr(trial, name) for name in GIVEN} | dict(trial.params)

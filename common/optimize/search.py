@@ -16,6 +16,7 @@ from common.cluster.devices import choose, grouped
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
+from common.optimize.commands import Command
 from common.optimize.objectives import is_staged
 from common.optimize.study import SearchStudy, records
 from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of
@@ -26,6 +27,7 @@ from common.strategies.base import Problem
 from common.strategies.names import strategy_of
 from common.studies import join, run_study
 
+KILL_S = 30.0  # for a command to end that has taken too long
 TRIALS = "trials"  # the folder of the trials' folders
 
 
@@ -95,7 +97,7 @@ def search(
         devices_per_worker=devices,
     )
     transport = join(options)
-    objective = _command(objective, options)
+    objective, options = _command(objective, options)
     with ExitStack() as stack:
         problem, chosen, slots, told = None, None, 0, ""
         try:
@@ -140,12 +142,13 @@ def search(
     return SearchStudy(records(outcomes, problem), problem.objectives, options.results)
 
 
-def _command(objective: Any, options: RunOptions) -> Any:
+def _command(objective: Any, options: RunOptions) -> tuple[Any, RunOptions]:
+    """The objective, which a text is the command of. A command is killed by its worker, before that would be."""
     if isinstance(objective, str):
-        from common.optimize.commands import Command
-
         objective = Command(objective)
-    return objective
+    if not isinstance(objective, Command) or options.trial_timeout is None:
+        return objective, options
+    return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:

@@ -102,7 +102,7 @@ class _Asking(Sampler):
                 point: Point = {}
                 for name, part in space.parts.items():
                     if space.is_active(name, point):
-                        point[name] = _suggested(trial, name, part)
+                        point[name] = suggested(trial, name, part)
             if space.allows(point):
                 self._open[index] = trial
                 return point
@@ -179,7 +179,8 @@ class _Pruning(OneAtATime):
         return self._going.pop(min(self._going)) if self._going else None
 
 
-def _suggested(trial: Any, name: str, part: Part) -> Parameter:
+def suggested(trial: Any, name: str, part: Part) -> Parameter:
+    """What a trial of Optuna says for a parameter."""
     if isinstance(part, Ordinal):
         return part.labels[trial.suggest_int(name, 0, len(part.labels) - 1)]
     if isinstance(part, Choice):

@@ -130,10 +130,10 @@ def test_commands(tmp_path: Path) -> None:
         "if x == 3: time.sleep(60)\n"
         "print('begin'); print(json.dumps({'loss': x + float(os.environ['MORE'])})); print('end')\n"
     )
-    command = Command(f"python {script} {{x}}", timeout=2.0, environment={"MORE": "{more}"})
+    command = Command(f"python {script} {{x}}", environment={"MORE": "{more}"})
     study = search(
         command, {"x": Int(0, 3), "more": 1}, strategy="grid", minimize="loss", workers=1, results=tmp_path / "r",
-        options=QUIET,
+        trial_timeout=2.0, options=QUIET,
     )  # fmt: skip
     assert [t.state for t in study.trials] == ["complete", "complete", "failed", "failed"]
     assert study.best.values == {"loss": 1.0}

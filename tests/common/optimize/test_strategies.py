@@ -163,6 +163,14 @@ def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
 
 
+def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
+    problem = Problem(LINE, {"loss": False}, seed=5)
+    study = optuna.create_study(sampler=Optuna("TPESampler").made(problem))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
+    pieces = played("tpe", x_of, n_trials=25, seed=5, batch=1)
+    assert [x_of(p) for p in pieces] == [trial.params["x"] for trial in study.trials]
+
+
 def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     space = Space(
         {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)},

@@ -1,4 +1,4 @@
-"""What a user writes: an Experiment. Everything else in this package serves it.
+"""The class that a user writes: an Experiment. Everything else in this package serves it.
 
 @dataclass(frozen=True)
 class Quadratic(Experiment):
@@ -36,7 +36,7 @@ Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 @dataclass(frozen=True)
 class DoctorChecks:
-    """What `python -m common.doctor` is to look at for an experiment.
+    """Checks of `python -m common.doctor` for an experiment.
 
     settings: a dataclass of options that it takes too, whose instances have `examined()`: a line that says what is
     there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
@@ -92,7 +92,7 @@ class Experiment(ABC):
         return {}
 
     def self_checks(self) -> Sequence[Sequence[str]]:
-        """What each worker on a GPU will ask for before it computes there: functions "module:function", arguments.
+        """Checks that each worker on a GPU asks for before it computes there: "module:function" and its arguments.
 
         Processes that call them are started on each GPU before the data are loaded, so that verdicts are kept when
         workers ask. Called on every rank; must not import heavy libraries.
@@ -100,7 +100,7 @@ class Experiment(ABC):
         return ()
 
     def beginnings(self) -> Mapping[str, Any]:
-        """What a study is to keep of the machine on which it began, as JSON: what its workers choose by, such as rates.
+        """Facts of the machine on which a study begins that it keeps, as JSON, since its workers choose by them.
 
         Called on rank 0 only, at each start; the first answer of a study is kept in its journal, and workers find it as
         `data[BEGINNINGS]` at all starts. So what is measured between two starts changes nothing in a study.
@@ -108,7 +108,7 @@ class Experiment(ABC):
         return {}
 
     def digest(self, data: Data) -> str:
-        """What tells this data from other data: a study is continued only with the same."""
+        """A digest of the data: a study is continued only with the same."""
         return digest(data)
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Experiment(ABC):
         return [batch]
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
-        """What the trials of a batch have in common, in the unit of `cost`; asked where `split_batch` divides it.
+        """Cost that the trials of a batch share, in the unit of `cost`; asked where `split_batch` divides it.
 
         It is computed again for each part. Where it is 0 a batch is divided as soon as there are two slots; where it
         is not, as late as possible. The default is the cost of the costliest trial.

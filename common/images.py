@@ -42,7 +42,7 @@ _STALLED_S = 30.0
 class DatasetSettings:
     """Which images, and where they lie."""
 
-    dataset: str = setting("mnist", "images to learn: " + ", ".join(NAMES), choices=NAMES)
+    dataset: str = setting("mnist", "data set: " + ", ".join(NAMES), choices=NAMES)
     data_folder: Path = setting(
         Path("data"),
         "folder of the images in torchvision's layout; downloaded into it when absent",
@@ -52,7 +52,7 @@ class DatasetSettings:
     )
 
     def examined(self) -> tuple[str, int, list[tuple[str, bool]]]:
-        """What is known of the data set, the bytes of its arrays, and what is wrong with it: (text, fatal)."""
+        """A line about the data set, the bytes of its arrays, and its problems as (text, fatal)."""
         name, folder = self.dataset, self.data_folder
         if not is_present(name, folder):
             fetch = f"python -m common.data --dataset {name} --data {folder}"
@@ -70,7 +70,7 @@ class DatasetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(DatasetSettings, Experiment):
-    """What studies of images have in common. Keyword-only, so that subclasses may add positionals."""
+    """Settings of all studies of images. Keyword-only, so that subclasses may add positionals."""
 
     train_size: int | None = setting(None, "learn from the first N training images (default all)", low=2, metavar="N")
     test_size: int | None = setting(None, "test on the first N test images (default all)", low=1, metavar="N")
@@ -138,7 +138,7 @@ def standardised(images: np.ndarray, max_pixel: int) -> np.ndarray:
 
 
 def fold_slices(n: int, folds: int) -> list[slice]:
-    """Where each validation fold lies in n samples: contiguous, the first n % folds of them one longer.
+    """The slice of each validation fold in n samples; the first n % folds of them are one longer.
 
     The folds of scikit-learn's KFold without shuffling; n must be at least `folds`.
     """

@@ -25,7 +25,7 @@ class MergeOptions:
     """The command line."""
 
     folders: tuple[Path, ...] = setting(help="results folders to join")
-    into: Path | None = setting(None, "results folder that shall hold all of them; it may exist", metavar="RESULTS")
+    into: Path | None = setting(None, "results folder for all of them; it may exist", metavar="RESULTS")
 
 
 def merge(folders: Sequence[Path], into: Path) -> History:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _join(options: MergeOptions) -> Exit:
     if options.into is None:
-        raise UsageError("--into is missing: name the results folder that shall hold all of them")
+        raise UsageError("--into is missing: name the results folder for all of them")
     history = merge(options.folders, options.into)
     print(f"{options.into}: {len(history.results)} trials; to finish and report, run the search with this folder")
     return Exit.DONE

@@ -60,7 +60,7 @@ def kept(program: str, kind: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What the file says; {} where it is none, or none of this form."""
+    """The content of the file; {} where there is none, or it has another form."""
     try:
         content = json.loads(path.read_text())
         if isinstance(content["device"], str) and isinstance(content["programs"], dict):

@@ -45,7 +45,7 @@ AGAIN_S = 3600.0  # a check that crashed or hung is tried again after this; anot
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         findings: of each thing that was tried, "" or what is wrong with it.
@@ -132,7 +132,7 @@ def run(module: str, *arguments: str, limit_s: float = LIMIT_S) -> Verdict:
 
 
 def digest(*paths: Path) -> str:
-    """Of the content of files, and of all Python and CUDA files in folders, for the key of a verdict."""
+    """A digest of files, and of all Python and CUDA files in folders, for the key of a verdict."""
     files = [file for path in paths for file in (sorted(path.glob("*.py")) + sorted(path.glob("*.cu")) or [path])]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 

@@ -28,7 +28,7 @@ class StatusOptions:
     """The command line."""
 
     folder: Path = setting(help="results folder of the study")
-    repair: bool = setting(False, "set damaged lines of the journal aside, so that the search does their trials again")
+    repair: bool = setting(False, "set damaged lines of the journal aside; the search then runs their trials again")
 
 
 def describe(folder: Path, history: History, running: bool) -> str:

@@ -41,7 +41,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a trial ran: host name, MPI rank, slot of that rank, device of that slot."""
+    """The place where a trial ran: host name, MPI rank, slot of that rank, device of that slot."""
 
     host: str = ""
     rank: int = 0
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an objective says of one trial.
+    """The answer of an objective for one trial.
 
     Attributes:
         key: of the trial.
@@ -94,7 +94,7 @@ class Result(Evaluation):
 
 @dataclass(frozen=True)
 class NoRoom:
-    """What an objective says of a trial that this slot has no room for, though a slot elsewhere may have.
+    """The answer of an objective for a trial that this slot has no room for, though a slot elsewhere may have.
 
     The trial is tried on slots of other ranks and devices. Where it fits none of them it is left open: the same
     command runs it once there are slots that can.

@@ -35,7 +35,7 @@ def _folder() -> Path:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    """Of the Python files in a folder that compile something, and of all in this one."""
+    """A digest of the Python files in a folder that compile something, and of all in this one."""
     own = Path(__file__).parent
     contents = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
     compiling = [

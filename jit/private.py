@@ -78,7 +78,7 @@ def set_cache_variables() -> None:
 
 
 def library_folder(variable: str) -> Path:
-    """Where a library may keep what it runs: the folder that its variable names if that is safe, else a private one.
+    """The folder of a library's machine code: the one that its variable names if that is safe, else a private one.
 
     Raises:
         OSError: if there is none.

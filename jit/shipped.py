@@ -52,8 +52,8 @@ def variables(level: str) -> dict[str, str]:
 def use(cache: Path) -> bool:
     """Put the image's machine code for this processor into numba's cache folder; False where there is none.
 
-    To be called before numba is imported. Whoever can change the image can change the programs in it, so its folder is
-    trusted; files are copied, as numba takes no folder that it cannot write. What is there already stays.
+    Call it before numba is imported. A user who can change the image can change the programs in it, so its folder is
+    trusted. Files are copied, since numba takes no folder that it cannot write; those that are there stay.
     """
     shipped = os.environ.get(VARIABLE, "")
     level = level_here() if shipped and "NUMBA_CPU_NAME" not in os.environ else ""

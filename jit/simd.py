@@ -27,7 +27,7 @@ from jit import LANES, cache
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """For loops over arrays whose bounds the caller guarantees."""
+    """`cache.compiled` for loops over arrays whose bounds the caller guarantees."""
     return cache.compiled(function, error_model="numpy", boundscheck=False)
 
 

@@ -68,7 +68,7 @@ def solve_gamma(
 
 
 def point_results(solved: Solutions, class_indices: np.ndarray) -> list[PointResult]:
-    """Of each C, from the class indices (n_penalties, n_validation) that its solution predicts."""
+    """Results of each C, from the class indices (n_penalties, n_validation) that its solution predicts."""
     predictions = solved.samples.classes[class_indices]
     figures = (solved.n_support.tolist(), solved.iterations.tolist(), solved.converged.tolist())
     return [PointResult(*point) for point in zip(predictions, *figures, strict=True)]

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Matrices(Protocol):
-    """What the plan keeps, made when it is first asked for; all of it is only read."""
+    """The matrices that the plan keeps, each made at its first use; all of them are only read."""
 
     plan: MatrixPlan
 

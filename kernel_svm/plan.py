@@ -1,4 +1,4 @@
-"""What is kept in memory."""
+"""Which matrices are kept in memory."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def clone_all(candidate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(model: SVC) -> tuple[Any, ...]:
-    """What models must have in common to be solved together."""
+    """Properties that models must share to be solved together."""
     chance = repr(model.random_state) if model._wants_probability else None
     gamma = model.gamma if model.kernel in ("rbf", "poly", "sigmoid") else 0.0
     function = KernelFunction.of(model.kernel, 1.0, model.degree, model.coef0)

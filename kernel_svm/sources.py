@@ -1,4 +1,4 @@
-"""Where the solver has its matrices from, and decision values of samples: one class for each way to compute a kernel.
+"""Sources of the solver's matrices, and of decision values: one class for each way to compute a kernel.
 
 The solver wants K - u1' - 1u', where u is half the diagonal (see `smo.py`). That shifts the threshold of a machine by
 u'b, which `shift` is for.

@@ -1,4 +1,4 @@
-"""What compiling at run time needs, for GPUs: Triton builds a small C module for each kernel."""
+"""Requirements of compiling at run time, for GPUs: Triton builds a small C module for each kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def missing_for_triton() -> str:
-    """What Triton lacks here and how to get it; "" where it has all."""
+    """The thing that Triton lacks here, and how to get it; "" where it has all."""
     compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]  # as Triton looks for one
     if not any(map(shutil.which, compilers)):
         return f"a C compiler ({' or '.join(compilers)}): install gcc, or name another in CC"

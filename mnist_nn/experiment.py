@@ -68,7 +68,7 @@ class Bagging(ImageSettings):
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
-    image: tuple[Path, ...] = setting((), "images of your own to be judged by the ensemble", metavar="FILE")
+    image: tuple[Path, ...] = setting((), "images of your own for the ensemble to judge", metavar="FILE")
     save_models: bool = setting(
         False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False
     )
@@ -162,7 +162,7 @@ class Bagging(ImageSettings):
         return is_small(params, self.image_shape, N_CLASSES)
 
     def n_weights(self, params: Params) -> int:
-        """Of the network of these parameters."""
+        """Number of weights of the network of these parameters."""
         return weights_of(params, self.image_shape, N_CLASSES)
 
     def objective(self, worker: WorkerContext) -> Objective:
@@ -234,7 +234,7 @@ class Bagging(ImageSettings):
             self._draw_figures(probabilities[there], extra[there], data, folder / "figures")
 
     def _row(self, bootstrap: int, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
-        """What a bootstrap sample chose and what came of it; `error` says why it has no network.
+        """The choice of a bootstrap sample and its results; `error` says why it has no network.
 
         losses: float64 (n_tuning, folds), what its search returned.
         """

@@ -43,14 +43,14 @@ class Shown(NamedTuple):
 
     @property
     def votes(self) -> str:
-        """Of the majority's class, which can differ from the answer."""
+        """Votes for the majority's class, which can differ from the answer."""
         voted = int(majority_vote(self.probabilities[:, None])[0])
         n, count = len(self.probabilities), int((self.probabilities.argmax(axis=1) == voted).sum())
         return f"{count} of {n} networks vote {voted}" if n > 1 else f"the only network votes {voted}"
 
     @property
     def colour(self) -> str:
-        """Of the answer: green when it is right, red when it is wrong, blue when that is not known."""
+        """Colour of the answer: green when it is right, red when it is wrong, blue when that is not known."""
         return BLUE if self.label is None else GREEN if self.label == self.answer else RED
 
 

@@ -131,7 +131,7 @@ def _centred(ink: np.ndarray, frame: Frame) -> np.ndarray:
 
 
 def _corner(outer: int, inner: int, centre: float) -> int:
-    """Where `inner` pixels begin so that their `centre` lies in the middle of `outer`, as far as they fit."""
+    """The first of `inner` pixels whose `centre` lies in the middle of `outer`, as far as they fit."""
     return int(np.clip(round(outer / 2 - centre), 0, outer - inner))
 
 

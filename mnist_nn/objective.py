@@ -1,4 +1,4 @@
-"""What a worker does with a trial: one fold of a parameter set, or the refit on a whole bootstrap sample."""
+"""The objective of a worker: one fold of a parameter set, or the refit on a whole bootstrap sample."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mnist_nn.trust import WAY, WAYS, warn_untrusted
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What all trainings of a study have in common; the names are those of `mnist_nn.experiment.Bagging`."""
+    """Settings of all trainings of a study; the names are those of `mnist_nn.experiment.Bagging`."""
 
     seed: int
     folds: int

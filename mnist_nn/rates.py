@@ -31,7 +31,7 @@ COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
 def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
-    """Of a network of that size."""
+    """Parameters of a network of that size."""
     names = ("n_conv_layer", "kernel_size", "n_hidden_layer")
     return dict(zip(names, SIZES[size], strict=True)) | {"learning_rate": 1e-3, "momentum": momentum}
 
@@ -104,7 +104,7 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def measured(kind: str, seconds: str = "50", largest: str = "large") -> dict[str, Any]:
-    """What a device can do, for `common.rates`.
+    """Measured rates of a device, for `common.rates`.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
@@ -142,7 +142,7 @@ def measured(kind: str, seconds: str = "50", largest: str = "large") -> dict[str
 
 
 def as_json(rates: Rates) -> dict[str, Any]:
-    """What `choose.rates_for` reads."""
+    """The rates in the form that `choose.rates_for` reads."""
     return {"batch_size": rates.batch_size, "seconds": {str(n): dict(of) for n, of in rates.seconds.items()}}
 
 
@@ -169,7 +169,7 @@ def _free(device: torch.device) -> float:
 
 
 def _seconds_of(step: str, params: Mapping[str, Any], images: Tensor, labels: Tensor) -> float:
-    """Of one step of one network: the fastest of some rounds, after a few steps."""
+    """Seconds of one step of one network: the fastest of some rounds, after a few steps."""
     n_networks = _n_networks(params, step)
     if step == "grouped":
         steps = grouped(n_networks, images, labels, params)

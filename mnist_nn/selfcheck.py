@@ -49,7 +49,7 @@ LARGE_PRODUCT = (1, (1 << 18) + 40, 1040, 10)
 
 
 class Wrong(Exception):
-    """What a way does not do as it should."""
+    """An error of a way of training."""
 
 
 class Case(NamedTuple):

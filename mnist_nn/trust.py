@@ -49,7 +49,7 @@ def warn_untrusted(step: str, batch_size: int) -> None:
 
 
 def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
-    """What the check found on the first visible device of a kind, "cuda" or "cpu"."""
+    """Verdict of the check on the first visible device of a kind, "cuda" or "cpu"."""
     here = Path(__file__).parent
     sources = digest(here / "steps", here / "net.py", here / "training.py", here / "selfcheck.py")
     versions = {name: _version(name) for name in ("torch", "triton")}

@@ -80,7 +80,7 @@ class Split:
 
 
 class Fit(NamedTuple):
-    """What a solver says of one point.
+    """The answer of a solver for one point.
 
     predictions: labels (n_validation,). n_support: number of distinct support vectors. converged: False where
     the tolerance was not reached within the solver's cap of iterations, None where the solver does not tell.

@@ -53,7 +53,7 @@ class SvmGrid(ImageSettings):
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
     multiclass: str = setting(
-        "ovo", "one machine per pair of classes (ovo) or per class against the rest (ovr)", choices=("ovo", "ovr")
+        "ovo", "one classifier per pair of classes (ovo) or per class against the rest (ovr)", choices=("ovo", "ovr")
     )
     solver: str = setting(
         "auto",
@@ -151,7 +151,7 @@ class SvmGrid(ImageSettings):
         return errors
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
-        """For the workers of the shared solver: with one-vs-rest a kernel matrix for each; squared distances."""
+        """Buffers of the shared solver: with one-vs-rest a kernel matrix for each worker; squared distances."""
         if device != "cpu" or self.solver not in ("auto", "shared") or n_workers == 1:
             return {}
         _, sizes = np.unique(data["train_labels"], return_counts=True)
@@ -187,7 +187,7 @@ class SvmGrid(ImageSettings):
         """The kernel matrix of a gamma, which the folds have in common: KERNEL_PART of the whole grid's work on it.
 
         Nothing where points are fitted one by one. Nothing with one-vs-rest where workers of a node share the matrix:
-        they may have memory for one only, so all of them shall work on the same gamma.
+        they may have memory for one only, so all of them work on the same gamma.
         """
         if self.solver in ("sklearn", "cuml") or self._is_divided(workers):
             return 0.0
@@ -328,7 +328,7 @@ def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
     print(f"cross-validation error:   {error:.4%}{_percent(summary['cross_validation_interval'])}")
-    print(f"points as good:           {within} within one standard error of the best, whose error is the least of many")
+    print(f"points as good:           {within} within one standard error of the best")
     print(f"test error:               {test_error}")
     if 0 < summary["fits_on_gpus"] < n_fits - summary["failed_fits"]:
         print(

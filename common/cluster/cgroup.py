@@ -1,4 +1,4 @@
-"""What this process's control groups allow it: cores and memory, of cgroup v2 and v1, its own and all above."""
+"""Limits of this process's control groups, its own and all above it: cores and memory, in cgroup v2 and v1."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _text(path: Path) -> str | None:
 
 
 def _number(path: Path) -> int | None:
-    """What a file of one number says; None where there is none, or it says "max" or -1."""
+    """The number in a file; None where there is no file, or it says "max" or -1."""
     text = (_text(path) or "").strip()
     return int(text) if text.isdecimal() else None
 

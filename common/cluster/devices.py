@@ -20,10 +20,10 @@ from common.errors import UsageError
 
 @dataclass(frozen=True)
 class Device:
-    """What one slot computes on.
+    """The device of one slot.
 
     name: as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-...".
-    visible: what CUDA_VISIBLE_DEVICES shall be in the slot's worker; "" for a CPU slot.
+    visible: the value of CUDA_VISIBLE_DEVICES in the slot's worker; "" for a CPU slot.
     """
 
     name: str
@@ -51,7 +51,7 @@ def usable_cores() -> int:
 
 
 def workers_here() -> int:
-    """In a worker: how many workers its node has."""
+    """The number of workers of this node, asked in a worker."""
     return int(os.environ.get(WORKERS_HERE, "1"))
 
 
@@ -140,7 +140,7 @@ def _asked_driver() -> tuple[list[str], str]:
 
 
 def nvidia_smi(*arguments: str) -> str | None:
-    """What nvidia-smi prints; None where it is absent or fails."""
+    """The output of nvidia-smi; None where it is absent or fails."""
     try:
         done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ASK_S)
     except (OSError, subprocess.TimeoutExpired):

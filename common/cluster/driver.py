@@ -30,7 +30,7 @@ class Driver:
             raise OSError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
     def names(self) -> list[str]:
-        """Of all GPUs that this process can see, in CUDA's order, as entries for CUDA_VISIBLE_DEVICES."""
+        """Names of all GPUs that this process can see, in CUDA's order, as entries for CUDA_VISIBLE_DEVICES."""
         count = ctypes.c_int()
         self._call("cuDeviceGetCount", ctypes.byref(count))
         kinds = ["MIG" if " MIG " in self.model(number) else "GPU" for number in range(count.value)]
@@ -42,7 +42,7 @@ class Driver:
         return name.value.decode(errors="replace")
 
     def uuid(self, number: int = 0) -> str:
-        """Of one GPU, or of the slice of one, without "GPU-" or "MIG-"."""
+        """The UUID of one GPU, or of the slice of one, without "GPU-" or "MIG-"."""
         identity = (ctypes.c_ubyte * 16)()
         self._call("cuDeviceGetUuid_v2", identity, self._device(number))
         return str(uuid.UUID(bytes=bytes(identity)))

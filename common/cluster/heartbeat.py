@@ -22,7 +22,7 @@ BEATS = 8  # of its own that a rank makes without a word from another one, until
 
 
 class Heartbeat:
-    """Who has been silent for too long.
+    """Ranks that have been silent for too long.
 
     Silence is counted in one's own beats and not by a clock. A rank that was suspended made none meanwhile, so it
     blames nobody for the time that it slept.

@@ -1,4 +1,4 @@
-"""Who started this process, and so which transport it speaks."""
+"""The launcher of this process, and so its transport."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Launch:
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> Launch:
-    """What the environment says of how this process was started. Imports nothing, so any error can use it.
+    """How this process was started, by the environment. Imports nothing, so any error can use it.
 
     The steps of srun have their own task count; a batch script run without srun is a single process
     although SLURM_NTASKS is set in it.

@@ -1,4 +1,4 @@
-"""What each rank finds on its host, and what that means for the run. Cheap, so every study begins with it.
+"""Checks of every start: each rank examines its host, rank 0 compares them. They take milliseconds.
 
 survey     on every rank: a Node, gathered by rank 0
 problems   on rank 0, from all Nodes: what would go wrong, each with its fix
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong and how to mend it, on one line. fatal: the run could not work."""
+    """A problem and its fix, on one line. fatal: the run could not work."""
 
     text: str
     fatal: bool = False
@@ -49,7 +49,7 @@ class Node:
 
 
 def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -> Node:
-    """What this rank, which has slots at these places, finds on its host. Takes about a millisecond."""
+    """The host of this rank, which has slots at these places. Takes about a millisecond."""
     cores_there = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores_there
     return Node(
@@ -95,7 +95,7 @@ def problems(
     allow_mixed_versions: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Finding]:
-    """What is wrong with layout and versions: ranks on the same host, unused hosts, ranks bound to one core.
+    """Problems of layout and versions: ranks on the same host, unused hosts, ranks bound to one core.
 
     Args:
         nodes: of all ranks, in their order.
@@ -153,7 +153,7 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Findin
     advice = f"{fit} would fit (--workers {fit})" if fit else "not one would fit"
     return [Finding(
         f"{hosts_of(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
-        f"needs {most / 1e9:.3g} GB: {advice}; what fits no worker is left open"
+        f"needs {most / 1e9:.3g} GB: {advice}; trials that fit no worker stay open"
     )]  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def _a_few(hosts: Sequence[str]) -> str:
 
 
 def mixed_versions(hosts: Sequence[tuple[str, Mapping[str, str]]]) -> str:
-    """What differs among hosts with their versions, who has which, and the fix; empty where nothing differs.
+    """The versions that differ among hosts, which host has which, and the fix; empty where nothing differs.
 
     Such as "hosts have different versions: torch 2.9.1 on a, b, 2.10.0 on c; ...".
     """

@@ -1,4 +1,4 @@
-"""What a worker would find, found out in a process of its own and printed as JSON: a rank imports no GPU library.
+"""Questions about GPUs and libraries, answered by a process of its own as JSON: a rank imports no GPU library.
 
     python -m common.cluster.probe PARENT WHAT
 
@@ -45,7 +45,7 @@ def begin(device: Device, what: str, threads: int = 1, arguments: Sequence[str] 
 
 
 def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str, object]:
-    """What that process says, once it has ended; {"error": why} where it cannot say anything else."""
+    """The answer of that process, once it has ended; {"error": why} where it has none."""
     try:
         out, _ = process.communicate(timeout=limit_s)
         return dict(json.loads(out.splitlines()[-1]))
@@ -73,7 +73,7 @@ def library(name: str) -> dict[str, object]:
 
 
 def called(function: str, arguments: Sequence[str]) -> dict[str, object]:
-    """What a function returns, a dictionary or a dataclass."""
+    """The dictionary or dataclass that a function returns."""
     module, _, name = function.partition(":")
     found = getattr(importlib.import_module(module), name)(*arguments)
     return found if isinstance(found, dict) else dataclasses.asdict(found)

@@ -42,13 +42,13 @@ _on_wait: Callable[[bool], None] | None = None
 
 
 def on_wait(told: Callable[[bool], None] | None) -> None:
-    """Who is to be told, in a worker its agent: a trial that waits for memory does not hang."""
+    """Set the function that hears of waiting. A worker tells its agent: a trial that waits does not hang."""
     global _on_wait
     _on_wait = told
 
 
 class DeviceMemory(Protocol):
-    """Of a device. `total` and `free` are bytes; what this process has taken is not free."""
+    """Memory of a device. `total` and `free` are bytes; memory that this process has taken is not free."""
 
     def total(self) -> int: ...
     def free(self) -> int: ...
@@ -131,7 +131,7 @@ class Turns:
 
 
 def spare_bytes(total: int) -> int:
-    """Of a GPU with so many bytes: left for what no estimate covers, and for the context of a worker that starts."""
+    """Bytes of a GPU that are promised to no training: for what no estimate covers, and for a worker that starts."""
     return min(768 << 20, total // 20)
 
 

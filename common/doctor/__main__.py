@@ -55,7 +55,7 @@ BENCHMARK_S = 100.0  # on a device, after which nothing more is begun
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is looked at besides."""
+    """Further checks that can be asked for."""
 
     self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
     benchmark: bool = setting(
@@ -116,7 +116,7 @@ def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examin
 
 
 def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tuple[Device, str, dict[str, object]]]:
-    """What processes on the devices say, those of one device one after the other: some modes let only one in."""
+    """Answers of processes on the devices, one process at a time on each: some modes admit only one."""
     for turn in itertools.zip_longest(*asked.values()):
         processes = [
             (device, what, probe.begin(device, what, threads)) for device, what in zip(asked, turn, strict=True) if what
@@ -141,7 +141,7 @@ def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threa
 def _measured(
     examined: Examined, host: str, device: Device, model: str, every: Mapping[str, DoctorChecks], threads: int
 ) -> Iterator[Measured]:
-    """What each program measures on a device, one after the other; it is a problem where one cannot."""
+    """Measurements of each program on a device, one after the other; a failure is a problem."""
     functions = [(name, function) for name, checks in every.items() for function in checks.benchmarks]
     for name, function in functions:
         arguments = [device.kind, f"{BENCHMARK_S / len(functions):g}"]

@@ -1,4 +1,4 @@
-"""What `python -m common.doctor` looks at beyond `cluster.preflight`: hosts, GPUs, clocks, MPI, folder, data."""
+"""Checks of `python -m common.doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder, data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GpuInfo:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a program measured on a device. model: of the device. rows, rates: see `DoctorChecks.benchmarks`."""
+    """Measurements of a program on a device. model: of the device. rows, rates: see `DoctorChecks.benchmarks`."""
 
     host: str
     model: str
@@ -53,7 +53,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Examined:
-    """What one rank found: its host, its GPUs by device name, and what is wrong there.
+    """The findings of one rank: its host, its GPUs by device name, and the problems there.
 
     checked: of each GPU and check that was asked for, by device name and name of the check, the rows of its table.
     measured: of each model of device and program, where that was asked for.
@@ -67,7 +67,7 @@ class Examined:
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
-    """What is wrong on each host. data_bytes: shared memory that each of its ranks needs."""
+    """Problems of each host. data_bytes: shared memory that each of its ranks needs."""
     of_host: dict[str, list[Examined]] = defaultdict(list)
     for one in examined:
         yield from one.problems
@@ -78,7 +78,7 @@ def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Findi
 
 
 def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Finding]:
-    """Of the ranks of one host: cores, memory."""
+    """Problems with cores and memory among the ranks of one host."""
     n_workers = sum(len(node.places) for node in nodes)
     wanted, cores = sum(map(preflight.cores_wanted, nodes)), max(node.cores for node in nodes)
     if wanted > cores and not any(node.pinned for node in nodes):
@@ -101,7 +101,7 @@ def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterato
 
 
 def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
-    """Of the ranks of one host: a GPU that several of them use, one whose memory is taken."""
+    """GPUs of a host that several ranks use, or whose memory is taken."""
     ranks_of: dict[str, set[int]] = defaultdict(set)
     gpus = {}
     for one in there:
@@ -120,7 +120,7 @@ def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def check_clocks(hosts: Sequence[str], clocks: Sequence[float], before: float, after: float) -> Iterator[Finding]:
-    """Of clocks read, in seconds, on all hosts while rank 0's clock went from `before` to `after`."""
+    """Clocks that are wrong. All hosts read theirs, in seconds, while rank 0's clock went from `before` to `after`."""
     for host, clock in dict(zip(hosts, clocks, strict=True)).items():
         skew = clock - min(max(clock, before), after)
         if abs(skew) > SKEW_S:
@@ -154,7 +154,7 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Fin
 
 
 def check_results(folder: Path) -> tuple[str, list[Finding]]:
-    """Where the results folder is, and whether a journal can be kept there. Leaves nothing behind."""
+    """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent

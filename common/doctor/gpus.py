@@ -1,4 +1,4 @@
-"""What is the matter with the GPUs of a host: how they are shared, and who else is on them."""
+"""Problems with the GPUs of a host: how they are shared, and which processes are left on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def advice(error: str, otherwise: str) -> str:
 
 
 def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
-    """Of devices that several workers are to use, those whose mode lets only one of them in."""
+    """Devices for several workers whose mode admits only one."""
     listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
     modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
     for device, n in Counter(devices).items():

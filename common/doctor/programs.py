@@ -11,7 +11,7 @@ from common.experiment import DoctorChecks, Experiment
 
 
 def programs() -> dict[str, DoctorChecks]:
-    """What `python -m common.doctor` is to look at for each program, by its name."""
+    """The checks that `python -m common.doctor` makes for each program, by its name."""
     found = {}
     for path in sorted(Path(common.__file__).parents[1].glob("*/experiment.py")):
         name = path.parent.name

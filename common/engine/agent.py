@@ -121,7 +121,7 @@ class Agent:
                 self.stopped = True
 
     def waitables(self) -> list[Any]:
-        """What to wait for: each worker's results, its output, its end."""
+        """Objects to wait for: each worker's results, its output, its end."""
         things: list[Any] = []
         for slot in self.slots:
             if slot.process is not None:

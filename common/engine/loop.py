@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Leader(NamedTuple):
-    """What rank 0 has beside an agent."""
+    """The parts of rank 0 beside its agent."""
 
     coordinator: Coordinator
     progress: Progress

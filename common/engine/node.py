@@ -1,4 +1,4 @@
-"""What one rank does from its start to its end; rank 0 does a little more.
+"""One rank's part of a study, from its start to its end; rank 0 leads.
 
 all ranks    find devices, agree that all is well, share the data, run an agent
 rank 0       load the data, open the journal, run the coordinator, report
@@ -165,7 +165,7 @@ class _RanksPart:
         return journal, shared
 
     def allocate_buffers(self, devices: Sequence[Device], shared: SharedArrays) -> SharedArrays:
-        """Of the buffers that the workers may share, those that there is room for."""
+        """The buffers that the workers may share, as many as there is room for."""
         wanted = self.experiment.shared_buffers(devices[0].kind, shared.arrays, len(devices))
         buffers = self.stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
         if len(buffers.specs) < len(wanted):

@@ -27,7 +27,7 @@ class RunOptions:
         flag="--max-batches-per-worker/--batch",
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
-    restart: bool = setting(False, "set the study in the results folder aside and begin anew")
+    restart: bool = setting(False, "rename the study in the results folder and begin a new one")
     retry_failed: bool = setting(False, "evaluate again the trials that have failed")
     trial_timeout: float | None = setting(
         None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
@@ -37,7 +37,7 @@ class RunOptions:
         "1/1", "run shard K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N",
         flag="--shard/--share",
     )  # fmt: skip
-    grace: float = setting(30.0, "seconds for running trials when the job is told to stop", low=0.0, metavar="S")
+    grace: float = setting(30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S")
     walltime_margin: float = setting(
         60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0.0, metavar="S"
     )

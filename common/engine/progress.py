@@ -1,4 +1,4 @@
-"""What rank 0 shows while it works: a bar on a terminal, a line now and then elsewhere; and the log."""
+"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Kind = tuple[int, str]  # rank and device: slots that have the same of everythin
 
 @dataclass(frozen=True)
 class Costs:
-    """What an experiment says of its batches, all in one unit of its own.
+    """Costs that an experiment gives for its batches, all in one unit of its own.
 
     trial: cost of a trial. split_batch: the smallest parts of a batch, in its order. shared: cost of what the trials
     of a batch have in common, which is computed again for each part; where it is 0, a batch is divided at once.
@@ -63,7 +63,7 @@ class QueuedBatch:
 
     @cached_property
     def cost(self) -> float:
-        """Of all of it."""
+        """Cost of the whole batch."""
         return self.shared + sum(self.part_costs)
 
     def pieces(self, n: int) -> list[Batch]:
@@ -204,6 +204,6 @@ def end_of(free: Iterable[float], costs: Iterable[float]) -> float:
 
 
 def _cuts(n_parts: int, n: int) -> list[tuple[int, int]]:
-    """Where each of n pieces of n_parts begins and ends; their sizes differ by one at most."""
+    """Begin and end of each of n pieces of n_parts; their sizes differ by one at most."""
     bounds = [n_parts * i // n for i in range(n + 1)]
     return list(itertools.pairwise(bounds))

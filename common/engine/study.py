@@ -102,7 +102,7 @@ class Study:
         ]
 
     def conclusions(self) -> list[Any]:
-        """What each search has returned, in their order; None for one that is not at its end."""
+        """The return value of each search, in their order; None for one that has not ended."""
         return [course.conclusion for course in self._courses]
 
     def open_trials(self) -> list[Trial]:

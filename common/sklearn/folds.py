@@ -109,7 +109,7 @@ class Folds(Experiment):
         return arrays
 
     def digest(self, data: Data) -> str:
-        """Of samples, labels, other parameters of `fit`, and splits: pickles of equal things may differ."""
+        """A digest of samples, labels, other parameters of `fit`, and splits: pickles of equal things may differ."""
         first = self.tasks[0]
         rest = {name: value for name, value in first.kwargs.items() if name not in _APART}
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in self.tasks if not task.candidate]
@@ -203,7 +203,7 @@ def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
 
 
 def decoded(result: Result) -> dict[str, Any]:
-    """What `encoded` was given."""
+    """The inverse of `encoded`."""
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
     for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():

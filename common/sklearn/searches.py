@@ -37,7 +37,7 @@ from common.trial import Outcome
 
 
 class _OnEngine(_search.BaseSearchCV):
-    """What the searches share; it comes after scikit-learn's class, whose `fit` ends here."""
+    """Common part of the searches; it comes after scikit-learn's class, whose `fit` ends here."""
 
     _parameter_constraints: dict[str, Any] = {
         **_search.BaseSearchCV._parameter_constraints,
@@ -92,7 +92,7 @@ class _OnEngine(_search.BaseSearchCV):
         return inside or (self.workers == 0 and self.results is None and launched().size == 1)
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
-        """What became of each task, in their order."""
+        """The result of each task, in their order."""
         folds = Folds(self, tasks)
         if self.verbose and self.accelerate:
             _say_why_not(tasks)

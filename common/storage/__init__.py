@@ -1,1 +1,1 @@
-"""What is kept on disk: journal, tables, files written whole. It knows no machine and no engine."""
+"""Files on disk: journal, tables, files written whole. This room knows no machine and no engine."""

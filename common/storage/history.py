@@ -1,4 +1,4 @@
-"""What a journal says, read back: its trials and results, checked line by line, since anyone may have written it."""
+"""Reading a journal: its trials and results, checked line by line, since anyone may have written it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 @dataclass
 class History:
-    """What a journal says: its header, the trials with their results by key, its starts and ends."""
+    """The content of a journal: its header, the trials with their results by key, its starts and ends."""
 
     header: dict[str, Any]
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Damage:
 
 
 def read_journal(folder: Path) -> History | None:
-    """What the journal in `folder` holds; None where there is none.
+    """Read the journal in `folder`; None where there is none.
 
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
@@ -102,7 +102,7 @@ def read_journal(folder: Path) -> History | None:
 
 
 def read_lines(folder: Path) -> tuple[History, list[bytes], list[Damage]] | None:
-    """What the whole lines of the journal in `folder` say, the lines themselves, and which of them are damaged.
+    """The content of the whole lines of the journal in `folder`, the lines themselves, and the damaged ones.
 
     Returns:
         (what the sound lines say, all lines without their newlines, the damaged ones in order); None where there is
@@ -152,7 +152,7 @@ def read_header(folder: Path) -> dict[str, Any] | None:
 
 
 def read_study(folder: Path) -> History:
-    """What the journal in `folder` holds.
+    """Read the journal in `folder`.
 
     Raises:
         UsageError: as `read_journal`, and where there is none.
@@ -280,5 +280,5 @@ def differing_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> str |
 
 
 def array_path(folder: Path, key: str) -> Path:
-    """Where the arrays of the trial `key` are kept."""
+    """The file of the arrays of the trial `key`."""
     return folder / "arrays" / (quote(key, safe="") + ".npz")

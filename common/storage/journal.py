@@ -259,7 +259,7 @@ def _locked(path: Path) -> io.FileIO:
 
 
 def no_locks(folder: Path, error: OSError) -> str:
-    """What to tell a user whose file system refuses `flock`."""
+    """The message for a user whose file system refuses `flock`."""
     return (
         f"results folder {folder} is on a file system without locks ({error.strerror}), so two jobs could write to one "
         "study: mount it with locks (Lustre: -o flock; NFS: version 4, or a lockd that runs), or give another "

@@ -1,4 +1,4 @@
-"""Where a result came from: library versions, commit, data. For journal headers and tables of benchmarks."""
+"""The origin of a result: library versions, commit, data. For journal headers and tables of benchmarks."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Points:
         self._taken: set[int] = set()
         self._next = 0
         if self._n_trials is None and not sampler.finite:
-            raise UsageError("n_trials is missing: say how many trials there shall be, such as n_trials=100")
+            raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
 
     @property
     def adaptive(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where the paths are walked: a GPU, or whatever else can hold arrays and run ``path.cu``."""
+"""Devices that solve paths: a GPU, or anything else that can hold arrays and run ``path.cu``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ComputeDevice(Protocol):
         """Bytes that a launch may plan with."""
 
     def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
-        """For the time of some launches that take so many bytes: None, or in bytes what there is, if that is less."""
+        """Reserve bytes for some launches: gives None, or the bytes that are free, if they are fewer."""
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         """Run the kernel on arrays, numpy.int64 and numpy.float64 in the order of its parameters."""

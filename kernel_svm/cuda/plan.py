@@ -1,4 +1,4 @@
-"""What lies on a device at a time."""
+"""Matrices and solutions that lie on a device at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class View:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is on the device at a time.
+    """The launches, and the memory of the largest.
 
     views: of one gamma. groups: what is launched together, as (number of the gamma, number of the view). bytes: that
     the largest launch takes, with its samples and decision values.

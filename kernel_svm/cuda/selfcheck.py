@@ -117,7 +117,7 @@ class _Case:
         return plan(loaded, len(GAMMAS), PENALTIES, trainings, multiclass, NEEDED + loaded.working).views[0].lanes
 
     def wrong_matrices(self, kernels: np.ndarray) -> str:
-        """What is wrong with K - 1 of GAMMAS, against float64."""
+        """Errors of K - 1 of GAMMAS, against float64."""
         x = self.samples.x(np.arange(self.samples.width)).astype(np.float64)
         distances = np.square(x[:, None] - x).sum(axis=2)
         for gamma, found in zip(GAMMAS, kernels, strict=True):
@@ -130,7 +130,7 @@ class _Case:
         return ""
 
     def wrong_predictions(self, loaded: Loaded, multiclass: str) -> str:
-        """Where the answers on the held-out folds are not those of scikit-learn."""
+        """Differences from scikit-learn's answers on the held-out folds."""
         from sklearn.multiclass import OneVsRestClassifier
         from sklearn.svm import SVC
 

@@ -18,7 +18,7 @@ BYTES = 256 << 20  # of the rows of a matrix that are looked at together
 
 
 class WrongResult(RuntimeError):
-    """What a device computed is no solution: the device, its driver or the compiled kernel is at fault."""
+    """A device computed no solution: the device, its driver or the compiled kernel is at fault."""
 
 
 def check_launch(

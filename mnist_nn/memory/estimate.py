@@ -1,4 +1,4 @@
-"""What a training takes of its device, computed before it starts."""
+"""The memory that a training takes of its device, computed before it starts."""
 
 import math
 
@@ -24,7 +24,7 @@ def memory_bytes(
     step: str = "auto",
     n_networks: int = 1,
 ) -> int:
-    """What training and evaluating a network takes on its device, beyond the images, in bytes.
+    """Bytes that training and evaluating a network takes on its device, beyond the images.
 
     An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
     activations; or weights and the largest activations of the evaluation.

@@ -26,12 +26,12 @@ class Share:
 
     @contextmanager
     def admitted(self, n_bytes: int) -> Iterator[int | None]:
-        """For the time of a training: None, or in bytes what there is where that is not enough."""
+        """Reserve memory for the time of a training: gives None, or the bytes that there are if too few."""
         yield None if n_bytes <= self._bytes else self._bytes
 
 
 class CudaMemory:
-    """What CUDA has, and PyTorch's allocator keeps for this process."""
+    """Memory of CUDA, and of PyTorch's allocator in this process."""
 
     def __init__(self, device: torch.device) -> None:
         import torch
@@ -61,7 +61,7 @@ class CudaMemory:
 
 
 def spare_bytes(total: int) -> int:
-    """Of a GPU with `total` bytes, what no training is promised."""
+    """Bytes of a GPU with `total` bytes that are promised to no training."""
     return min(SPARE_BYTES, int(SPARE_PART * total))
 
 

@@ -31,7 +31,7 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
         with written_whole(folder / NAME) as file:
             torch.save({"format": FORMAT, "settings": settings, **content}, file)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error.strerror}): free it, then --resume") from error
+        raise StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume") from error
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:

@@ -6,7 +6,7 @@ import ctypes
 
 
 def gpu_names() -> list[str]:
-    """In CUDA's order; [] where there is none. It asks the driver, and makes no context on any of them.
+    """Names of the GPUs in CUDA's order; [] where there is none. Asks the driver, and makes no context.
 
     Of a GPU that is cut into slices (MIG) CUDA gives a process one slice, however many are listed.
     """

@@ -1,4 +1,4 @@
-"""What rank 0 writes of a training: a line per epoch, a log in JSON lines, a row of a table, a figure."""
+"""Output of rank 0: a line per epoch, a log in JSON lines, a row of a table, a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch came to.
+    """Figures of one epoch.
 
     Attributes:
         train_loss, test_loss: mean cross-entropy per image; the first one while training.

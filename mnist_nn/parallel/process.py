@@ -122,7 +122,7 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
 
 
 def _broadcast_object(thing: Any, device: torch.device) -> Any:
-    """In every process what rank 0 has."""
+    """Send an object of rank 0 to all processes."""
     things = [thing]
     dist.broadcast_object_list(things, src=0, device=device)
     return things[0]

@@ -1,4 +1,4 @@
-"""What rank 0 does beside training: it reads the data and the checkpoint, and writes all there is to keep."""
+"""Rank 0's work beside training: it reads the data and the checkpoint, and writes all results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mnist_nn.predict import SavedNetwork, save_model
 
 
 class Job(NamedTuple):
-    """What rank 0 sends to all processes.
+    """The job that rank 0 sends to all processes.
 
     Attributes:
         params: of the network.
@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What rank 0 has read.
+    """Data and checkpoint that rank 0 has read.
 
     Attributes:
         arrays: images and labels, uint8.
@@ -77,7 +77,7 @@ def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -
 
 
 def _learning_rate(settings: Settings, params: Parameters) -> float:
-    """Of one process: where asked for, it is scaled by their number."""
+    """The rate of one process; --scale-lr multiplies it by their number."""
     return float(params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr)
 
 
@@ -100,7 +100,7 @@ def _options(settings: Settings, params: Parameters, n_processes: int) -> Distri
 class Recorder:
     """Writes log, table, figure, checkpoints and model. Its constructor raises UsageError where it cannot.
 
-    Its methods return such an error instead, since the other processes must be told.
+    Its methods return such an error instead, since the other processes must hear of it.
     """
 
     def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str, inputs: Inputs) -> None:
@@ -138,7 +138,7 @@ class Recorder:
                 named = {name: weight.numpy() for name, weight in weights.items()}
                 save_model(folder / "model.pt", SavedNetwork(self.job.params, frame, named))
         except OSError as error:
-            return StorageError(f"{folder} cannot be written ({error.strerror}): free it, then --resume")
+            return StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume")
         print(summary(row), flush=True)
         return None
 

@@ -33,7 +33,7 @@ FIRST_PORT, N_PORTS = 20_000, 10_000  # below the range from which Linux takes t
 
 
 class Address(NamedTuple):
-    """Where the store of rank 0 listens; port 0 is one that rank 0 chooses and tells."""
+    """Address of rank 0's store; for port 0 rank 0 chooses one and tells the others."""
 
     host: str
     port: int
@@ -74,7 +74,7 @@ class Rendezvous:
 
 
 def launch_info(environ: Mapping[str, str] = os.environ) -> LaunchInfo:
-    """Who launched us, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
+    """The launcher of this process, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
     rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     if rank.isdigit() and size.isdigit() and int(rank) < int(size):
         return LaunchInfo("torch", int(rank), int(size))
@@ -88,7 +88,7 @@ def one_each(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def known_address(me: LaunchInfo, environ: Mapping[str, str] = os.environ) -> Address | None:
-    """Where rank 0 listens, as far as the environment says; None where it must be told.
+    """Address of rank 0's store by the environment; None where only rank 0 can tell it.
 
     Slurm puts task 0 on the first node of a step. Without anybody to tell a port, all derive the same one from the
     number of the job and its step.
@@ -166,7 +166,7 @@ def _number(host: str) -> str:
 def open_store(address: Address, is_master: bool = False, anywhere: bool = False) -> Any:
     """A connection of its own to the store, which the master listens for. Raises UsageError where there is none.
 
-    anywhere: other hosts shall reach a master at LOOPBACK too. Otherwise they do not, as the store asks for no secret.
+    anywhere: other hosts reach a master at LOOPBACK too. Otherwise they do not, since the store asks for no secret.
     """
     from torch.distributed import DistError, TCPStore
 
@@ -186,7 +186,7 @@ def open_store(address: Address, is_master: bool = False, anywhere: bool = False
 
 
 def _refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], counts: Sequence[int]) -> None:
-    """Of each launched process the host, the GPUs that it sees, and how many processes it becomes."""
+    """Raise UsageError for two processes on one GPU, by each one's host, visible GPUs and number of processes."""
     for host in dict.fromkeys(hosts):
         taken: list[str] = []
         for other, names, count in zip(hosts, gpus, counts, strict=True):
@@ -211,7 +211,7 @@ def ranks_here(
 ) -> list[RankInfo]:
     """The processes of the training that this launched one stands for, after a call of the roll.
 
-    processes: how many each node shall have; None for one per GPU where the launcher started a single process on the
+    processes: the number for each node; None for one per GPU where the launcher started a single process on the
         host, and else for those that it started.
     gpus: names of those that are used; [] for none.
     problem: why this process cannot take part; "" when it can.
@@ -227,7 +227,7 @@ def ranks_here(
     try:
         roll = [json.loads(rendezvous.store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
-        raise UsageError(f"a process is missing, of {me.size} ({str(error).splitlines()[0]})") from error
+        raise UsageError(f"not all {me.size} processes have come ({str(error).splitlines()[0]})") from error
     for host, _, why, _ in roll:
         if why:
             raise UsageError(f"on {host}: {why}")

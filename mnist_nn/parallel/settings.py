@@ -24,20 +24,20 @@ class Settings(DatasetSettings):
     lr: float | None = setting(None, f"learning rate (default {LEARNING_RATE}, or that of the search)", low=0)
     momentum: float | None = setting(None, f"momentum (default {MOMENTUM}, or that of the search)", low=0, high=1)
     scale_lr: bool = setting(False, "multiply the learning rate by the number of processes")
-    seed: int = setting(1, "of the initial weights and of the order of the images", low=0)
+    seed: int = setting(1, "seed of the initial weights and of the order of the images", low=0)
     network: str | None = setting(
-        None, "kubeflow: two convolutions; search: what --from found, the default with it",
+        None, "kubeflow: two convolutions; search: the best network of --from, the default with it",
         choices=("kubeflow", "search"),
     )  # fmt: skip
     source: Path | None = setting(
         None, "results of an mnist_nn search", flag="--from", metavar="RESULTS", changes_results=False
     )
-    strategy: str = setting("ddp", "ddp: each has all weights; fsdp: each has a share", choices=STRATEGIES)
+    strategy: str = setting("ddp", "ddp: each process has all weights; fsdp: each has a shard", choices=STRATEGIES)
     amp: str | None = setting(None, "compute in bf16, keep the weights in float32", choices=("bf16",))
     compile: bool = setting(False, "compile the network first", changes_results=False)
     no_cuda: bool = setting(False, "use the CPU", changes_results=False)
     backend: str | None = setting(
-        None, "what the processes speak: gloo, nccl, mpi (default nccl on GPUs, else gloo)", choices=BACKENDS,
+        None, "library that exchanges data: gloo, nccl, mpi (default nccl on GPUs, else gloo)", choices=BACKENDS,
         changes_results=False,
     )  # fmt: skip
     nproc_per_node: int | None = setting(

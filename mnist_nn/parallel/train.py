@@ -214,7 +214,7 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 
 def _distribute_like(weight: Tensor, content: Tensor | None) -> Tensor:
-    """What rank 0 gives as `content`, on the device and in the shares of `weight`."""
+    """Rank 0's `content`, on the device and in the shares of `weight`."""
     whole = torch.empty(weight.shape, device=weight.device)
     if content is not None:
         whole.copy_(content)
@@ -249,7 +249,7 @@ def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.d
 def _optimizer(
     weights: list[nn.Parameter], options: DistributedOptions, device: torch.device
 ) -> tuple[torch.optim.SGD | SharedSGD, list[Tensor]]:
-    """What updates the weights, and the velocity of each of them."""
+    """The optimizer, and the velocity of each weight."""
     rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"
     if plain and device.type == "cpu" and dist.get_world_size() > 1:
         from mnist_nn.parallel.cpu.sgd import SharedSGD

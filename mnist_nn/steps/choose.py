@@ -84,7 +84,7 @@ def rates_for(model: str, beginnings: np.ndarray | None) -> Rates | None:
 
 
 def step_on_a_gpu(trusted: Collection[str], n_weights: int, batch_size: int, rates: Rates | None = None) -> str:
-    """What "auto" means where these ways are trusted."""
+    """The step that "auto" means where these ways are trusted."""
     steps = [step for step in ASSUMED if step in trusted or step == "autograd"]
     measured = rates.fastest(steps, n_weights) if rates is not None and rates.batch_size == batch_size else None
     return measured or steps[0]

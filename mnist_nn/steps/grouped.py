@@ -102,7 +102,7 @@ class GroupedStep:
         self._minus_one = new(n_networks, self._batch_size, 1).fill_(-1)
 
     def begin(self, orders: Mapping[int, np.ndarray]) -> None:
-        """Set the images of an epoch, (n_g,) int64 in the order they come, for each network that shall learn in it."""
+        """Set the images of an epoch, (n_g,) int64 in the order they come, for each network that learns in it."""
         order, share = (np.zeros(self._order.shape, dtype) for dtype in (np.int64, np.float64))
         for number, images in orders.items():
             order[number], share[number] = filled(images, self._batch_size, order.shape[1])
@@ -112,7 +112,7 @@ class GroupedStep:
         self._total.zero_()
 
     def losses(self) -> list[float]:
-        """Of each network, the sum over the images since `begin`, each before its step. Waits for the device."""
+        """Sum of the losses of each network since `begin`, each before its step. Waits for the device."""
         return self._total.tolist()
 
     @torch.inference_mode()

@@ -125,7 +125,7 @@ class ManualStep:
 
 
 def shapes_side_by_side(channels: int, kernel: int, units: int, n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Of all weights but the hidden layer's, in the order in which they lie in one vector."""
+    """Shapes of all weights but the hidden layer's, in the order in which they lie in one vector."""
     return {
         "conv.weight": (channels, kernel * kernel),
         "conv.bias": (channels,),

@@ -1,4 +1,4 @@
-"""What a step does with the weights of the hidden layers, as two Triton kernels: forward, and all the rest in one pass.
+"""The hidden layers' part of a step as two Triton kernels: forward, and all the rest in one pass over the weights.
 
 By separate products the weights are read for the derivatives, the velocity is read and written for momentum and
 again for the gradient, and both are read and the weights written for the update: 32 bytes per weight. In `learn`
@@ -16,7 +16,7 @@ from torch import Tensor
 
 # Of the tile that a program holds in registers: with these, ptxas for sm_80 and sm_90 has none to spill.
 FEATURES, UNITS, WARPS = 32, 64, 8
-PROGRAMS = 512  # That forward shall have at least. A guess: nothing of this has been measured on a GPU.
+PROGRAMS = 512  # The least number of programs of forward. A guess: nothing of this has been measured on a GPU.
 
 
 @triton.jit

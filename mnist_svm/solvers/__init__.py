@@ -10,7 +10,7 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
 
 
 def name_here(name: str, device: str) -> str:
-    """What `make_solver` is to be asked for where a user asked for that name, "auto" perhaps, on "cpu" or "cuda"."""
+    """The name for `make_solver` that the user's choice, perhaps "auto", means on "cpu" or "cuda"."""
     if device == "cuda":
         from mnist_svm.solvers.trust import name_for_gpu
 

@@ -17,7 +17,7 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, Split, grids
 
 
 class CupyMemory:
-    """What CUDA has, and cupy's pool keeps for this process; see `common.cluster.turns.DeviceMemory`."""
+    """Memory of CUDA, and of cupy's pool in this process; see `common.cluster.turns.DeviceMemory`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy

@@ -17,7 +17,7 @@ ASSUMED = "10 us"  # of an iteration on a GPU, see `kernel_svm.cuda.grid.MAX_ITE
 
 
 def measured(kind: str, seconds: str = "50", largest: str = "8000") -> dict[str, Any]:
-    """What a device can do, for `common.rates`.
+    """Measured rates of a device, for `common.rates`.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.

@@ -26,7 +26,7 @@ def is_trusted() -> bool:
 
 
 def verdict_of_gpu(anew: str = "") -> Verdict:
-    """What the check found on the first visible GPU."""
+    """Verdict of the check on the first visible GPU."""
     sources = digest(SOURCE.parent, Path(kernel_svm.__file__).parent)
     return check(
         "kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, anew=bool(anew)

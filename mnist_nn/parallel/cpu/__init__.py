@@ -1,1 +1,1 @@
-"""What makes data-parallel training fast on CPUs. Optional: the plain way stands beside each piece."""
+"""Faster pieces for data-parallel training on CPUs. Optional: the plain way stands beside each piece."""

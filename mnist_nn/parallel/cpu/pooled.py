@@ -99,7 +99,7 @@ def _multiply_add(builder: Any, factor: Any, vector: Any, to: Any) -> Any:
 def _gather(typing_context, vectors, rows, to, at, to_line, source, starts, shift, source_line, factors, count):
     """to[at + r * to_line : ... + run] += factors[j] * source[starts[j] + shift + r * source_line : ... + run].
 
-    For all j < count and the first len(rows) r. A run is len(vectors) vectors. All sums stay in registers: hence an
+    For all j < count and the first len(rows) r. A run is len(vectors) vectors. All sums stay in registers, so an
     intrinsic. Runs of `to` may be filled up by elements of later ones, which get these sums first.
     """
     kinds = (vectors, rows, to, at, to_line, source, starts, shift, source_line, factors, count)

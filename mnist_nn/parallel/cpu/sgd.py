@@ -42,7 +42,7 @@ SPIN_S, SLEEP_S = 1e-3, 1e-4  # seconds
 
 
 class SharedSGD:
-    """What torch.optim.SGD does, with the mean of the gradients of `parameters` over all processes of the group.
+    """SGD as torch.optim.SGD, with the mean of the gradients of `parameters` over all processes of the group.
 
     parameters: float32, on the CPU. lr, momentum: as there, without dampening. All processes of the default group must
     construct this, and then call `step`, together. The parameters become those of rank 0, and their gradients are
@@ -137,7 +137,7 @@ class Host:
 
 
 def _gathered(thing):
-    """Of every process what it has, by rank."""
+    """The things of all processes, by rank."""
     things = [None] * dist.get_world_size()
     dist.all_gather_object(things, thing)
     return things

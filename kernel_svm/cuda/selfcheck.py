@@ -6,6 +6,7 @@ own, since a wrong address poisons a CUDA context and a deadlock hangs.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -23,7 +24,7 @@ from kernel_svm.kernel import Samples, prepare
 from kernel_svm.path import Path
 
 FINDINGS = ("it runs", "kernel matrices", "solutions", "any block size", "state outside of the block", "twice the same",
-            "predictions")  # fmt: skip
+            "memory is given back", "predictions")  # fmt: skip
 GAMMAS, PENALTIES = (1e-4, 0.5), np.array([0.01, 1.0, 1e4])
 LIMIT = 10**6  # iterations of a path and C; thousands are enough
 NEEDED = 1 << 30  # bytes of the device
@@ -72,10 +73,19 @@ def examine(per_class: str = "70", most_threads: str = "512") -> Iterator[tuple[
         FINDINGS[4]: lambda: _Layout(device, 64, SCRATCH),
         FINDINGS[5]: lambda: few,
     }
+    held = _held(device)
     for name, layout in others.items():
         same = sum(_same(a, b) for a, b in zip(expected, walked(layout()), strict=True))
         yield name, "" if same == len(expected) else f"{len(expected) - same} of {len(expected)} paths have other bits"
-    yield FINDINGS[6], "; ".join(filter(None, (case.wrong_predictions(loaded, name) for name in lanes)))
+    kept = _held(device) - held
+    yield FINDINGS[6], f"{kept} bytes of the GPU's memory are not given back" if kept > 0 else ""
+    yield FINDINGS[7], "; ".join(filter(None, (case.wrong_predictions(loaded, name) for name in lanes)))
+
+
+def _held(device: Gpu) -> int:
+    """Bytes of the GPU's memory that arrays of this process have."""
+    gc.collect()
+    return int(device.xp.get_default_memory_pool().used_bytes())
 
 
 class _Layout:

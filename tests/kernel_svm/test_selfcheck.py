@@ -33,13 +33,21 @@ def test_a_sound_device_passes(faulty: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+def test_a_wrong_scale_of_a_warm_start_does_no_harm(faulty: pytest.MonkeyPatch) -> None:
+    """Multipliers and gradient are scaled by one number between 1 and the ratio of the C, so both stay right."""
+    assert checked(faulty, "scale").problem == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "finding", "said"),
     [
         ("race", "solutions", "on the GPU is none"),
         ("mask", "solutions", "did not converge"),
         ("intercept", "solutions", "the intercept is wrong by"),
+        ("same", "solutions", "the optimality conditions are violated by"),
         ("bound", "solutions", "multipliers are outside of their bounds by"),
+        ("leak", "memory is given back", "bytes of the GPU's memory are not given back"),
         ("tf32", "kernel matrices", "float32 allows 1e-5 (TF32?)"),
     ],
 )

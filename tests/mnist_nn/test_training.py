@@ -208,3 +208,18 @@ def test_what_a_step_frees_the_next_one_has_again():
     """Five tensors of 16 MiB, 20,480 pages, which glibc by itself mostly gives back to the kernel."""
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(done.stdout) < 1000
+
+
+def test_tf32_is_off_whatever_was_set_before_and_nothing_warns():
+    """By one of PyTorch's two ways to say it: torch.compile refuses a mixture of both."""
+    program = """
+import warnings
+warnings.simplefilter("error")
+import torch
+from mnist_nn import training
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+training.prepare(torch.device("cpu"))
+assert not (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+assert torch.get_float32_matmul_precision() == "highest"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -29,6 +29,8 @@ FAULTS = {
     "race": ("        SYNC();\n        delta = p->scratch->delta;", "        delta = p->scratch->delta;"),
     "mask": ("p->flags[t] & LOW) ? (float)", "p->flags[t] & UP) ? (float)"),
     "intercept": ("sums.linear / sums.free", "sums.linear / (sums.free + 1.0)"),
+    "same": ("sums.support > 0.0 && sums.free == sums.support", "sums.support > 0.0"),
+    "scale": ("fmin(sums.linear / sums.quadratic, ratio)", "fmin(0.5 * sums.linear / sums.quadratic, ratio)"),
     "bound": ("fmin(delta, fmin(room_i, room_j))", "fmin(delta, room_i)"),
 }  # fmt: skip
 
@@ -92,6 +94,8 @@ class RawModule:
             time.sleep(1e6)
         if FAULT == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if FAULT == "leak":
+            _lost.append(numpy.zeros(1000))
         self._launches += 1  # the order of threads is another one each time
         Emulator(schedule=self._launches, options=self._flags).launch(grid[0], block[0], shared_mem, arguments)
 
@@ -101,6 +105,7 @@ class RawModule:
 TOTAL = int(os.environ.get("STAND_IN_BYTES", 80 << 30))
 _FOLDER = os.environ.get("STAND_IN_MEMORY")
 _held = 0
+_lost: list[Any] = []
 
 
 class OutOfMemoryError(MemoryError):
@@ -136,7 +141,7 @@ atexit.register(_hold, 0)
 
 
 def get_default_memory_pool() -> Any:
-    return SimpleNamespace(free_all_blocks=lambda: _hold(0))
+    return SimpleNamespace(free_all_blocks=lambda: _hold(0), used_bytes=lambda: sum(each.nbytes for each in _lost))
 
 
 cuda = SimpleNamespace(

@@ -162,7 +162,7 @@ class Experiment(ABC):
 
         Args:
             batch: trials that are evaluated together.
-            workers: the most that a node of this job has.
+            workers: the most on CPUs that a node of this job has: those that share its buffers.
         """
         return max(map(self.cost, batch))
 

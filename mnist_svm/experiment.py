@@ -187,7 +187,8 @@ class SvmGrid(ImageSettings):
         """The kernel matrix of a gamma, which the folds have in common: KERNEL_PART of the whole grid's work on it.
 
         Nothing where points are fitted one by one. Nothing with one-vs-rest where workers of a node share the matrix:
-        they may have memory for one only, so all of them work on the same gamma.
+        they may have memory for one only, so all of them work on the same gamma. A GPU has a matrix of its own,
+        and walks the paths of all folds at once.
         """
         if self.solver in ("sklearn", "cuml") or self._is_divided(workers):
             return 0.0

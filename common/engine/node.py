@@ -243,7 +243,7 @@ class _RanksPart:
         """The coordinator of all slots, once the journal and the log say that a run begins."""
         experiment, options = self.experiment, self.options
         slots, end = slots_of([node.places for node in nodes]), end_of_job()
-        most_workers = max(len(node.places) for node in nodes)
+        most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
         coordinator = Coordinator(
             study,
             journal,

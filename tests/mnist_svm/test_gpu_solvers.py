@@ -111,6 +111,45 @@ def test_folds_stay_together_where_gammas_per_batch_is_given() -> None:
             assert parts == (sizes or [2] * 10)
 
 
+ASKED = """
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.cli import run
+from common.experiment import per_trial
+from mnist_svm.experiment import SvmGrid
+
+
+@dataclass(frozen=True)
+class Grid(SvmGrid):
+    def shared_cost(self, batch, workers):
+        cost = super().shared_cost(batch, workers)
+        Path(__file__).with_suffix(".asked").write_text(f"{workers} {cost > 0}")
+        return cost
+
+    def objective(self, worker):
+        return per_trial(lambda trial: {"error": 0.5, "test_error": 0.5})
+
+
+if __name__ == "__main__":
+    run(Grid)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "asked"), [(("--gpu", "0,0"), "0 True"), (("--gpu", "none", "--workers", "2"), "2 False")]
+)
+def test_folds_of_a_gpu_are_divided_late_those_of_cpus_that_share_a_matrix_at_once(
+    device: tuple[str, ...], asked: str, program: Any, tmp_path: Path
+) -> None:
+    """With one-vs-rest: a piece on a GPU computes the kernel matrix again, and has paths for few of its processors."""
+    (tmp_path / "grid.py").write_text(ASKED)
+    options = ("--multiclass", "ovr", "--dataset", "digits", "--train-size", "300", "--results", tmp_path / "r")
+    environ = Machine(tmp_path / "machine").environ()
+    program(tmp_path / "grid.py", 2, *options, *device, env=environ, status=None)
+    assert (tmp_path / "grid.asked").read_text() == asked
+
+
 @pytest.mark.slow
 def test_a_gpu_whose_check_fails_leaves_the_work_to_the_cpu(program: Any, tmp_path: Path) -> None:
     environ = Machine(tmp_path / "machine").environ(STAND_IN_FAULT="crash")

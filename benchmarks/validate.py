@@ -78,7 +78,7 @@ def steps(folder: Path) -> list[Step]:
         Step("networks, CPU", _cpu(nn), 240),
         Step("networks agree", [*agree, "--agree", str(folder / "nn")], 60, on_gpu=True),
         Step("data parallel, all devices", ["python", "-m", "mnist_nn.ddp", "--dataset", "digits", "--epochs", "1",
-                                            "--results", str(folder / "ddp")], 120),
+                                            "--from", str(folder / "nn-cpu"), "--results", str(folder / "ddp")], 120),
         *([Step("addresses", [sanitizer, "--tool", "memcheck", *pytest, "-m", "gpu", *kernels], 240, on_gpu=True),
            Step("races", [sanitizer, "--tool", "racecheck", *pytest, "-m", "gpu", kernels[0], "-k", "bits"], 240,
                 on_gpu=True)]

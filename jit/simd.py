@@ -62,35 +62,49 @@ def llvm_type(vector: Vector) -> ir.VectorType:
     return ir.VectorType(_ELEMENTS[vector.element], LANES)
 
 
-def load_vector(builder: Any, pointer: Any, vector: Vector) -> Any:
-    """LLVM code that loads a vector of float32, float64 or bytes, aligned as its elements are."""
-    return builder.load(builder.bitcast(pointer, llvm_type(vector).as_pointer()), align=vector.element.bitwidth // 8)
+def load_vector(builder: Any, pointer: Any, kind: ir.VectorType) -> Any:
+    """LLVM code that loads a vector, aligned as its elements are."""
+    return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=_alignment(kind))
 
 
-def store_vector(builder: Any, value: Any, pointer: Any, vector: Vector) -> None:
-    """LLVM code that stores a vector."""
-    pointer = builder.bitcast(pointer, llvm_type(vector).as_pointer())
-    builder.store(value, pointer, align=vector.element.bitwidth // 8)
+def store_vector(builder: Any, value: Any, pointer: Any) -> None:
+    """LLVM code that stores a vector, aligned as its elements are."""
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=_alignment(value.type))
 
 
-def broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
+def _alignment(kind: ir.VectorType) -> int:
+    sizes = {ir.FloatType(): 4, ir.DoubleType(): 8}
+    return sizes[kind.element] if kind.element in sizes else max(1, kind.element.width // 8)
+
+
+def broadcast(builder: Any, scalar: Any, kind: ir.VectorType) -> Any:
     """LLVM code for a vector with the same scalar in all lanes."""
-    nothing = ir.Constant(llvm_type(vector), ir.Undefined)
+    nothing = ir.Constant(kind, ir.Undefined)
     single = builder.insert_element(nothing, scalar, ir.IntType(32)(0))
-    return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+    return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
 
 
 def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """LLVM code for ``a * b + c`` of vectors, with one rounding where the machine can."""
-    kind = a.type
-    name = f"llvm.fmuladd.v{LANES}{'f32' if kind.element == ir.FloatType() else 'f64'}"
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
-    return builder.call(function, [a, b, c])
+    name = f"llvm.fmuladd.v{a.type.count}{'f32' if a.type.element == ir.FloatType() else 'f64'}"
+    return call_intrinsic(builder, name, a.type, a, b, c)
 
 
-def _address(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
+def fetch_ahead(builder: Any, pointer: Any) -> None:
+    """LLVM code that asks for the cache line at an address, which need not exist."""
+    number = ir.IntType(32)
+    address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), address, number(0), number(3), number(1))
+
+
+def call_intrinsic(builder: Any, name: str, result: Any, *arguments: Any, **options: Any) -> Any:
+    """LLVM code that calls one of LLVM's own functions."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments, **options)
+
+
+def address_of(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
+    """LLVM code for the address of a flat element of an array. array: its type in numba."""
     return builder.gep(context.make_array(array)(context, builder, value).data, [offset])
 
 
@@ -100,7 +114,7 @@ def load(typingctx: Any, array: Any, offset: Any) -> Any:
     vector = Vector(array.dtype)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return load_vector(builder, _address(context, builder, array, args[0], args[1]), vector)
+        return load_vector(builder, address_of(context, builder, array, args[0], args[1]), llvm_type(vector))
 
     return vector(array, types.intp), codegen
 
@@ -110,7 +124,7 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
     """Write the elements of ``array`` from flat element ``offset`` on."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        store_vector(builder, args[2], _address(context, builder, array, args[0], args[1]), value)
+        store_vector(builder, args[2], address_of(context, builder, array, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.none(array, types.intp, value), codegen
@@ -121,11 +135,7 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
     """Ask for the cache line of flat element ``offset``, to be read soon; it need not exist."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        address = builder.bitcast(_address(context, builder, array, args[0], args[1]), byte)
-        builder.call(function, [address, number(0), number(3), number(1)])
+        fetch_ahead(builder, address_of(context, builder, array, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.none(array, types.intp), codegen
@@ -135,7 +145,7 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
 def splat(typingctx: Any, scalar: Any) -> Any:
     """A vector with the same scalar in all lanes."""
     vector = Vector(scalar)
-    return vector(scalar), lambda context, builder, signature, args: broadcast(builder, args[0], vector)
+    return vector(scalar), lambda context, builder, signature, args: broadcast(builder, args[0], llvm_type(vector))
 
 
 @intrinsic

@@ -56,13 +56,13 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             columns = []
             for v in range(vectors):
                 panel = builder.add(b_at, builder.mul(depth, index(v * LANES)))
-                columns.append(load_vector(builder, builder.gep(b_data, [builder.add(panel, step)]), kind))
+                columns.append(load_vector(builder, builder.gep(b_data, [builder.add(panel, step)]), vector))
             scalars = [
                 builder.load(builder.gep(a_data, [builder.add(builder.add(a_at, step), index(r))])) for r in range(ROWS)
             ]
             if kind == F64:
                 scalars = [builder.fpext(scalar, vector.element) for scalar in scalars]
-            rows = [broadcast(builder, scalar, kind) for scalar in scalars]
+            rows = [broadcast(builder, scalar, vector) for scalar in scalars]
             totals = {(r, v): fused(builder, rows[r], columns[v], sums[r, v]) for r, v in tiles}
             following = builder.add(k, index(1))
             builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
@@ -74,7 +74,7 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             builder.position_at_end(after)
             for r, v in tiles:
                 place = builder.add(builder.add(out_at, builder.mul(stride, index(r))), index(v * LANES))
-                store_vector(builder, totals[r, v], builder.gep(out_data, [place]), kind)
+                store_vector(builder, totals[r, v], builder.gep(out_data, [place]))
             return context.get_dummy_value()
 
         i = types.intp

@@ -27,6 +27,17 @@ from numba.extending import intrinsic
 
 from jit import LANES
 from jit.cache import compiled
+from jit.simd import (
+    F32,
+    address_of,
+    broadcast,
+    call_intrinsic,
+    fetch_ahead,
+    fused,
+    llvm_type,
+    load_vector,
+    store_vector,
+)
 
 LARGEST_BATCH = 16  # One register per image, one or two for weights, of the 32 (or 16) there are.
 ROWS = 8  # Rows of w per pass over z: fewer load and store z more often, more need too many streams.
@@ -37,8 +48,8 @@ AHEAD = 4096  # Floats ahead to prefetch: the processor's own prefetching ends a
 Batch = tuple[int, ...]
 Array = np.ndarray
 
-_FLOAT, _INDEX, _BYTE, _INT = ir.FloatType(), ir.IntType(64), ir.IntType(8), ir.IntType(32)
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+_FLOAT, _INDEX = ir.FloatType(), ir.IntType(64)
+_VECTOR = llvm_type(F32)
 _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 
@@ -48,45 +59,30 @@ class _Emit:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
-    def _call(self, name: str, result: Any, *args: Any, **options: Any) -> Any:
-        kind = ir.FunctionType(result, [arg.type for arg in args])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, args, **options)
-
     def at(self, pointer: Any, offset: Any) -> Any:
         return self.builder.gep(pointer, [_INDEX(offset) if isinstance(offset, int) else offset])
 
     def load(self, pointer: Any, offset: Any = 0) -> Any:
-        address = self.builder.bitcast(self.at(pointer, offset), _VECTOR.as_pointer())
-        return self.builder.load(address, align=4)
+        return load_vector(self.builder, self.at(pointer, offset), _VECTOR)
 
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
-        address = self.builder.bitcast(self.at(pointer, offset), _VECTOR.as_pointer())
-        self.builder.store(value, address, align=4)
+        store_vector(self.builder, value, self.at(pointer, offset))
 
     def splat(self, scalar: Any) -> Any:
-        first = self.builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, _INT(0))
-        zeros = ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES)
-        return self.builder.shuffle_vector(first, first, zeros)
+        return broadcast(self.builder, scalar, _VECTOR)
 
     def broadcast(self, pointer: Any, offset: Any) -> Any:
         return self.splat(self.builder.load(self.at(pointer, offset)))
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """Vectors x * y + z, rounded once."""
-        return self._call(f"llvm.fma.v{LANES}f32", _VECTOR, x, y, z)
+        return fused(self.builder, x, y, z)
 
     def total(self, vector: Any) -> Any:
         name = f"llvm.vector.reduce.fadd.v{LANES}f32"
-        return self._call(name, _FLOAT, ir.Constant(_FLOAT, 0.0), vector, fastmath=("reassoc",))
+        return call_intrinsic(self.builder, name, _FLOAT, ir.Constant(_FLOAT, 0.0), vector, fastmath=("reassoc",))
 
     def prefetch(self, pointer: Any, offset: Any) -> None:
-        address = self.builder.bitcast(self.at(pointer, offset), _BYTE.as_pointer())
-        self._call("llvm.prefetch.p0", ir.VoidType(), address, _INT(1), _INT(3), _INT(1))
-
-
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
-    return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
+        fetch_ahead(self.builder, self.at(pointer, offset))
 
 
 @intrinsic
@@ -97,9 +93,9 @@ def _add_rows(typing_context: Any, batch: Any, rows: Any, w: Any, a: Any, z: Any
         n_batch, n_rows = batch.count, rows.count
         w_, a_, z_, row_, width_ = args[2:]
         emit = _Emit(builder)
-        w_start = _pointer(context, builder, w, w_, builder.mul(row_, width_))
-        a_start = _pointer(context, builder, a, a_, builder.mul(row_, _INDEX(n_batch)))
-        z_start = _pointer(context, builder, z, z_, _INDEX(0))
+        w_start = address_of(context, builder, w, w_, builder.mul(row_, width_))
+        a_start = address_of(context, builder, a, a_, builder.mul(row_, _INDEX(n_batch)))
+        z_start = address_of(context, builder, z, z_, _INDEX(0))
         with cgutils.for_range_slice(builder, _INDEX(0), width_, _INDEX(LANES), _INDEX) as (unit, _):
             z_here = emit.at(z_start, builder.mul(unit, _INDEX(n_batch)))
             sums = [emit.load(z_here, b * LANES) for b in range(n_batch)]
@@ -129,7 +125,7 @@ def _learn_row(
         emit, n_batch, values = _Emit(builder), batch.count, dict(zip(kinds, args, strict=True))
 
         def pointer(name: str, offset: Any) -> Any:
-            return _pointer(context, builder, kinds[name], values[name], offset)
+            return address_of(context, builder, kinds[name], values[name], offset)
 
         of_weights, of_features = (builder.mul(values["row"], size) for size in (values["width"], _INDEX(n_batch)))
         w_row, da_row, d_start = pointer("w", of_weights), pointer("da", of_features), pointer("d", _INDEX(0))

@@ -25,6 +25,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from jit.cache import compiled
+from jit.simd import address_of, broadcast, fused
 
 LANES = 16
 REGISTERS = 24  # for sums, of the 32 there are
@@ -81,20 +82,6 @@ def _channels_last(images: Tensor) -> Tensor:
     return images.detach().permute(0, 2, 3, 1).contiguous()
 
 
-def _at(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    """Pointer to an element of a flat array."""
-    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
-
-
-def _multiply_add(builder: Any, factor: Any, vector: Any, to: Any) -> Any:
-    """factor * vector + to, the factor a number."""
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    splat = builder.shuffle_vector(builder.insert_element(undefined, factor, ir.IntType(32)(0)), undefined, zeros)
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [splat, vector, to])
-
-
 @intrinsic
 def _gather(typing_context, vectors, rows, to, at, to_line, source, starts, shift, source_line, factors, count):
     """to[at + r * to_line : ... + run] += factors[j] * source[starts[j] + shift + r * source_line : ... + run].
@@ -117,17 +104,20 @@ def _gather(typing_context, vectors, rows, to, at, to_line, source, starts, shif
                 for t in range(len(vectors))
             ]
             return [
-                builder.bitcast(_at(context, builder, kind, array, place), _VECTOR.as_pointer()) for place in places
+                builder.bitcast(address_of(context, builder, kind, array, place), _VECTOR.as_pointer())
+                for place in places
             ]
 
         places = block(kind_of_to, to, at, to_line)
         sums = [cgutils.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
         with cgutils.for_range(builder, count) as loop:
-            start = builder.load(_at(context, builder, kind_of_starts, starts, loop.index))
-            factor = builder.load(_at(context, builder, kind_of_factors, factors, loop.index))
+            start = builder.load(address_of(context, builder, kind_of_starts, starts, loop.index))
+            factor = builder.load(address_of(context, builder, kind_of_factors, factors, loop.index))
             run = block(kind_of_source, source, builder.add(start, shift), source_line)
             for total, vector in zip(sums, run, strict=True):
-                added = _multiply_add(builder, factor, builder.load(vector, align=4), builder.load(total))
+                added = fused(
+                    builder, broadcast(builder, factor, _VECTOR), builder.load(vector, align=4), builder.load(total)
+                )
                 builder.store(added, total)
         for place, total in zip(places, sums, strict=True):
             builder.store(builder.load(total), place, align=4)

@@ -35,7 +35,7 @@ class Trial:
         if not 0 < len(self.key) <= 200:
             raise ValueError(f"a trial's key has 1 to 200 characters, not {len(self.key)}: {self.key[:40]!r}")
         for name, value in self.params.items():
-            if type(value) not in _PLAIN or value != value or value in (math.inf, -math.inf):
+            if type(value) not in _PLAIN or (type(value) is float and not math.isfinite(value)):
                 raise ValueError(f"parameter {name} of trial {self.key} is {value!r}: give a finite float, int or str")
 
 

@@ -121,11 +121,9 @@ class Study:
                 course.conclusion = end.value
                 self.n_open_searches -= 1
                 return []
-            course.round = [trial for batch in batches for trial in batch]
+            course.round = [self._asked(trial, course) for batch in batches for trial in batch]
             if not course.round:
                 raise ValueError("a search yielded a round without trials")
-            for trial in course.round:
-                self._ask(trial, course)
             unknown = [tuple(trial for trial in batch if trial.key not in self.results) for batch in batches]
             course.open = sum(map(len, unknown))
             self.n_done += len(course.round) - course.open
@@ -135,17 +133,22 @@ class Study:
                 self.n_open += sum(map(len, to_run))
                 return to_run
 
-    def _ask(self, trial: Trial, course: _Course) -> None:
+    def _asked(self, trial: Trial, course: _Course) -> Trial:
+        """The trial, or its equal that the journal knows, so that there is one of them in memory."""
         if trial.key in self._course_of:
             raise ValueError(f"two trials have the key {trial.key}")
         known = self._known.get(trial.key)
-        if known is not None and self._renew and dict(known.params) != dict(trial.params):
+        same = known is not None and (known.params == trial.params or dict(known.params) == dict(trial.params))
+        if known is not None and self._renew and not same:
             self.results.pop(trial.key, None)
-        elif known is not None and dict(known.params) != dict(trial.params):
+        elif known is not None and not same:
             name = next(n for n in {**known.params, **trial.params} if known.params.get(n) != trial.params.get(n))
             raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {known.params.get(name)!r}, this program asks for "
                 f"{trial.params.get(name)!r}: use the version that wrote it, or --restart"
             )
+        if known is not None and same:
+            trial = known
         self._course_of[trial.key] = course
         course.asked.append(trial)
+        return trial

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ NAME = "journal.jsonl"
 _DAMAGED = (  # what reading a file of arrays may raise
     OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+MANY = 10_000  # lines that are read at a time
 BEGINNING = b'{"format":'
 _CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that has a checksum
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
@@ -88,7 +90,7 @@ def read_journal(folder: Path) -> History | None:
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
     """
-    found = read_lines(folder)
+    found = read_lines(folder, keep=False)
     if found is None:
         return None
     history, _, damaged = found
@@ -101,8 +103,12 @@ def read_journal(folder: Path) -> History | None:
     return history
 
 
-def read_lines(folder: Path) -> tuple[History, list[bytes], list[Damage]] | None:
+def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], list[Damage]] | None:
     """The content of the whole lines of the journal in `folder`, the lines themselves, and the damaged ones.
+
+    Args:
+        folder: of the study.
+        keep: whether to return the lines, which take much memory; else the header alone.
 
     Returns:
         (what the sound lines say, all lines without their newlines, the damaged ones in order); None where there is
@@ -113,30 +119,56 @@ def read_lines(folder: Path) -> tuple[History, list[bytes], list[Damage]] | None
     """
     path = folder / NAME
     try:
-        content = path.read_bytes()
+        file = open(path, "rb")  # noqa: SIM115 - closed by the with below
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    lines = content.split(b"\n")
-    torn = lines.pop()
-    if not lines and torn[: len(BEGINNING)] == BEGINNING[: len(torn)]:
-        return None
-    if not lines:
-        raise _no_header(path)
-    history = History(_read_header(path, lines[0]), size=len(content) - len(torn))
-    checked = history.header["format"] >= 2
-    places: dict[tuple[Any, ...], Place] = {}
-    damaged = []
-    with _no_collection():
-        for number, line in enumerate(lines[1:], start=2):
-            try:
-                _read_line(_parsed(line, checked), folder, history, places)
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-                key = _KEY.search(line)
-                name = None if key is None else key[1].decode(errors="replace")
-                damaged.append(Damage(number, name, str(error) or type(error).__name__))
+    with file, no_collection():
+        try:
+            first = file.readline()
+            if not first.endswith(b"\n") and first[: len(BEGINNING)] == BEGINNING[: len(first)]:
+                return None
+            if not first.endswith(b"\n"):
+                raise _no_header(path)
+            history = History(_read_header(path, first[:-1]), size=len(first))
+            lines = [first[:-1]]
+            damaged: list[Damage] = []
+            places: dict[tuple[Any, ...], Place] = {}
+            number = 2
+            while some := list(islice(file, MANY)):
+                if not some[-1].endswith(b"\n"):
+                    some.pop()  # what a crash left of the last line
+                history.size += sum(map(len, some))
+                some = [line[:-1] for line in some]
+                _read_some(some, number, folder, history, places, damaged)
+                number += len(some)
+                if keep:
+                    lines += some
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return history, lines, damaged
+
+
+def _read_some(
+    lines: list[bytes],
+    number: int,
+    folder: Path,
+    history: History,
+    places: dict[tuple[Any, ...], Place],
+    damaged: list[Damage],
+) -> None:
+    """Read neighbouring lines, the first of which has this number."""
+    checked = history.header["format"] >= 2
+    records = _parsed_together(lines) if checked else None
+    for n, line in enumerate(lines):
+        try:
+            record = records[n] if records is not None else _parsed(line, checked)
+            _read_line(record, folder, history, places)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            key = _KEY.search(line)
+            name = None if key is None else key[1].decode(errors="replace")
+            damaged.append(Damage(number + n, name, str(error) or type(error).__name__))
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
@@ -186,7 +218,7 @@ def with_checksum(line: bytes) -> bytes:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Without the garbage collector, which would walk all records again and again while they grow."""
     enabled = gc.isenabled()
     gc.disable()
@@ -234,6 +266,31 @@ def _parsed(line: bytes, checked: bool) -> Any:
     return record
 
 
+def _parsed_together(lines: list[bytes]) -> list[Any] | None:
+    """The JSON of lines that have right checksums, in one go; None where they must be looked at one by one.
+
+    It takes half the time, and equal names are one object in memory.
+    """
+    for line in lines:
+        if line[-18:-10] != b',"crc":"' or line[-2:] != b'"}' or line[:1] != b"{":
+            return None
+        if b"%08x" % zlib.crc32(line[:-18]) != line[-10:-2]:
+            return None
+    whole = b",".join(lines)
+    if b"\\ud" in whole or b"\\uD" in whole:
+        return None
+    try:
+        records = json.loads(b"[%s]" % whole)
+    except (ValueError, RecursionError):
+        return None
+    if len(records) != len(lines):
+        return None
+    for record, line in zip(records, lines, strict=True):
+        if type(record) is not dict or record.get("crc") != line[-10:-2].decode():
+            return None  # lines that are only together what they should be each
+    return records
+
+
 def _place(host: str, rank: int, slot: int, device: str) -> Place:
     if [type(part) for part in (host, rank, slot, device)] != [str, int, int, str]:
         raise TypeError("its place is not host, rank, slot, device")
@@ -254,7 +311,7 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         history.trials[key] = Trial(key, params)
         history.results[key] = Result(
             key,
-            {name: float(value) for name, value in values.items()},
+            values if all(type(v) is float for v in values.values()) else {n: float(v) for n, v in values.items()},
             arrays,
             record["error"],
             seconds=float(record["seconds"]),

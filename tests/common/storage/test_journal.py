@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.errors import UsageError
-from common.storage.history import FORMAT, NAME, read_journal
+from common.storage.history import FORMAT, NAME, read_journal, with_checksum
 from common.storage.journal import Journal
 from common.trial import Result, Trial
 from tests.helpers import HEADER, outcome
@@ -40,6 +40,18 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
             assert read.arrays[name].dtype == content.dtype
     with pytest.raises(KeyError):
         history.results["a/3"].arrays["r"]
+
+
+def test_lines_that_are_json_only_together_are_damaged(tmp_path: Path) -> None:
+    """Lines are read many at a time; each must be an object of its own all the same."""
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(1), outcome(2)])
+    journal.close()
+    with open(tmp_path / NAME, "ab") as file:
+        for line in (b'{"key":[{}', b'{"a":1}]}', b'{"a":1},{"b":2}'):
+            file.write(with_checksum(line) + b"\n")
+    with pytest.raises(UsageError, match=r"line 4.* is damaged: .* \(2 more are\)"):
+        read_journal(tmp_path)
 
 
 def test_it_is_strict_json(tmp_path: Path) -> None:

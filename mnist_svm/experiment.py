@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from common.trial import Batch, Outcome, Result, Search, Trial
 from kernel_svm.layout import buffer_sizes
 
 REFIT = "refit"
-PRECOMPUTED_SINCE = "26.2"  # the release of cuML whose SVC takes kernel="precomputed"
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
 
@@ -58,9 +55,8 @@ class SvmGrid(ImageSettings):
     solver: str = setting(
         "auto",
         "auto (shared, on a GPU only if it passes its check there, else on a core beside it), shared (the whole grid "
-        "as one computation), sklearn, cuml or cuml-precomputed (one kernel matrix for each gamma; "
-        "requirements-cu13.txt)",
-        choices=("auto", "shared", "sklearn", "cuml", "cuml-precomputed"),
+        "as one computation), sklearn or cuml",
+        choices=("auto", "shared", "sklearn", "cuml"),
     )
     memory: float | None = setting(
         None,
@@ -94,10 +90,10 @@ class SvmGrid(ImageSettings):
         Whether its library can be imported is found out in a process of its own, as a rank holds no GPU library.
         """
         if device == "cpu":
-            if self.solver.startswith("cuml"):
+            if self.solver == "cuml":
                 raise UsageError(f"--solver {self.solver} needs a GPU: name one with --gpu, or use --solver shared")
             return
-        library = {"shared": "cupy", "cuml": "cuml", "cuml-precomputed": "cuml"}.get(self.solver)
+        library = {"shared": "cupy", "cuml": "cuml"}.get(self.solver)
         if library is None:
             return
         found = probe.answer(probe.begin(Device("cuda", os.environ.get("CUDA_VISIBLE_DEVICES", "0")), library))
@@ -105,11 +101,6 @@ class SvmGrid(ImageSettings):
             raise UsageError(
                 f"--solver {self.solver} needs {library} on a GPU, which cannot be imported ({wrong}): "
                 "pip install -r requirements-cu12.txt (or -cu11, -cu13), or give --gpu none"
-            )
-        if self.solver == "cuml-precomputed" and (old := _cuml_before(PRECOMPUTED_SINCE)):
-            raise UsageError(
-                f"--solver cuml-precomputed needs cuML {PRECOMPUTED_SINCE} or later, this is {old}: "
-                "pip install -r requirements-cu13.txt, or give --solver cuml"
             )
 
     def self_checks(self) -> Sequence[Sequence[str]]:
@@ -279,23 +270,11 @@ class SvmGrid(ImageSettings):
             if n_test:
                 n_wrong = round(summary["test_error"] * n_test)
                 summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
-        summary["fits_on_gpus"] = sum("on_gpu" in result.values for result in results.values())
+        on_gpu = ["on_gpu" in result.values for result in results.values() if not result.failed]
+        summary["fits_on_gpus"], summary["fits_on_cpus"] = sum(on_gpu), len(on_gpu) - sum(on_gpu)
         summary["failed_fits"] = int(np.isnan(errors).sum())
         summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
         return summary
-
-
-def _cuml_before(release: str) -> str:
-    """The version of the cuML that is installed, if it is older than that release; else "", also where unknown."""
-    for name in packages_distributions().get("cuml", []):
-        found = version(name)
-        if re.match(r"\d+\.\d+", found) and _numbers(found) < _numbers(release):
-            return found
-    return ""
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")[:2]))
 
 
 def best_point(errors: np.ndarray) -> tuple[int, int] | None:
@@ -331,10 +310,9 @@ def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
     print(f"cross-validation error:   {error:.4%}{_percent(summary['cross_validation_interval'])}")
     print(f"points as good:           {within} within one standard error of the best")
     print(f"test error:               {test_error}")
-    if 0 < summary["fits_on_gpus"] < n_fits - summary["failed_fits"]:
-        print(
-            f"fits on GPUs:             {summary['fits_on_gpus']} of {n_fits}, the others on CPUs, within the tolerance"
-        )
+    if summary["fits_on_gpus"] and summary["fits_on_cpus"]:
+        n_gpu, n_cpu = summary["fits_on_gpus"], summary["fits_on_cpus"]
+        print(f"fits on GPUs:             {n_gpu} of {n_gpu + n_cpu}, the others on CPUs, within the tolerance")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
     if summary["unconverged_fits"]:

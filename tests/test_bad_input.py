@@ -111,7 +111,6 @@ REFUSED = {
     "svm 3 --results NUL": "--results: an empty value",
     "svm 3 --results NOT-UTF8": "is not valid UTF-8",
     f"svm 3 {DIGITS} --solver cuml": "--solver cuml needs a GPU: name one with --gpu",
-    f"svm 3 {DIGITS} --solver cuml-precomputed": "--solver cuml-precomputed needs a GPU",
     # files and folders
     f"svm 3 {DIGITS} --results a-file": "results folder a-file cannot be written",
     f"svm 3 {DIGITS} --results a-file/below": "cannot be written",

@@ -22,16 +22,12 @@ def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: in
     """The solver of that name for this worker. `SvmGrid.check` says whether it can work there.
 
     Args:
-        name: "shared", "shared-on-cpu", "sklearn", "cuml", or "cuml-precomputed".
+        name: "shared", "shared-on-cpu", "sklearn" or "cuml".
         worker: its device, and the buffers that workers of the node share.
         multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
         memory: bytes that this worker may use, which the shared-kernel solver keeps to.
         n_points: the most points of one gamma that it will be asked for at once.
     """
-    if name == "cuml-precomputed":
-        from mnist_svm.solvers.cuml import PrecomputedSolver
-
-        return PrecomputedSolver(multiclass)
     if name == "shared" and worker.device == "cuda":
         from mnist_svm.solvers.cuda import CudaSolver
 

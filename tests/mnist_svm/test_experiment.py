@@ -110,6 +110,23 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
 
 
+@pytest.mark.parametrize(
+    ("on_gpu", "said"), [({"refit", "g00/c02/f3"}, "2 of 46"), ({"refit"}, "1 of 46"), (set(), ""), (None, "")]
+)
+def test_a_study_solved_on_gpus_and_cpus_says_so(
+    on_gpu: set[str] | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mixed(trial: Trial) -> Evaluation:
+        result = bowl(trial)
+        return replace(
+            result, values={**result.values, **({"on_gpu": 1.0} if on_gpu is None or trial.key in on_gpu else {})}
+        )
+
+    reported(SMALL, study(SMALL, mixed), {}, tmp_path)
+    line = next((line for line in capsys.readouterr().out.splitlines() if line.startswith("fits on GPUs")), "")
+    assert said in line and bool(said) == bool(line)
+
+
 def test_the_best_point_is_refitted() -> None:
     outcomes = study(SMALL, bowl)
     assert len(outcomes) == SMALL.n_trials()
@@ -259,10 +276,9 @@ def test_real_mnist_is_learned(mnist: Path) -> None:
     assert learned < 0.2 < 0.8 < chance
 
 
-@pytest.mark.parametrize("solver", ["cuml", "cuml-precomputed"])
-def test_cuml_without_a_gpu_is_refused_with_the_fix(solver: str) -> None:
-    with pytest.raises(UsageError, match=rf"{solver} needs a GPU.*--solver shared"):
-        SvmGrid(3, solver=solver).check("cpu")
+def test_cuml_without_a_gpu_is_refused_with_the_fix() -> None:
+    with pytest.raises(UsageError, match=r"cuml needs a GPU.*--solver shared"):
+        SvmGrid(3, solver="cuml").check("cpu")
 
 
 def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from sklearn.svm import SVC
 
-from common.errors import UsageError
+from common.experiment import WorkerContext
 from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
-from mnist_svm.solvers.cuml import PrecomputedSolver
+from mnist_svm.solvers import make_solver
 from tests.helpers import ROOT, journal_lines
-from tests.stand_ins import A, Machine
+from tests.stand_ins import MODULES, A, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shared")
 
@@ -74,32 +74,22 @@ def test_cupys_tf32_is_off_and_a_gpu_with_a_display_is_refused(tmp_path: Path) -
         assert words in done.stdout + done.stderr
 
 
-def test_a_solver_that_does_not_tell_whether_it_converged_has_no_such_value() -> None:
+def test_cuml_does_not_tell_whether_it_converged_so_its_results_have_no_such_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """scikit-learn's class stands in for cuML's, which takes the same arguments."""
+    monkeypatch.setitem(sys.modules, "cuml.svm", SimpleNamespace(SVC=SVC))
+    monkeypatch.setitem(sys.modules, "cuml", SimpleNamespace())
+    monkeypatch.syspath_prepend(str(MODULES))
     dataset = Dataset.of(DIGITS.data(), 5, 16)
     (search,) = DIGITS.searches()
-    results = list(SvmObjective(dataset, PrecomputedSolver("ovo", np, SVC))(next(search)[0]))
-    assert all("converged" not in result.values and result.values["n_support"] > 0 for result in results)
-
-
-@pytest.mark.parametrize(("version", "refused"), [("25.10.0", True), ("26.2.0", False), ("26.10.0", False)])
-def test_a_cuml_without_precomputed_kernels_is_told_at_once(
-    version: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cuml").mkdir()
-    (tmp_path / "cuml" / "__init__.py").touch()
-    (tmp_path / "cuml" / "svm.py").write_text("class SVC:\n    def fit(self, X, y):\n        return self\n")
-    info = tmp_path / f"cuml_cu12-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cuml-cu12\nVersion: {version}\n")
-    (info / "top_level.txt").write_text("cuml\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    experiment = SvmGrid(2, solver="cuml-precomputed")
-    if refused:
-        with pytest.raises(UsageError, match=rf"needs cuML 26\.2 or later, this is {version}.*requirements-cu13"):
-            experiment.check("cuda")
-    else:
-        experiment.check("cuda")
+    solver = make_solver("cuml", WorkerContext("cuda", {}), multiclass="ovo", memory=0, n_points=1)
+    results = list(SvmObjective(dataset, solver, on_gpu=True)(next(search)[0]))
+    assert results and all(
+        result.values.keys() == {"error", "n_support", "on_gpu"} and result.values["n_support"] > 0
+        for result in results
+    )
+    monkeypatch.delitem(sys.modules, "cupy")
 
 
 def test_folds_stay_together_where_gammas_per_batch_is_given() -> None:

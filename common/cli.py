@@ -33,7 +33,7 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     """As `run`, but returns the status. Only rank 0 reports what the user can mend."""
     launch = launched()
     name = name_of(experiment)
-    parser = _parser(experiment, name)
+    parser = parser_of(experiment, name)
     try:
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
@@ -62,7 +62,8 @@ def name_of(experiment: type[Experiment]) -> str:
     return Path(sys.argv[0]).stem or "experiment" if package == "__main__" else package
 
 
-def _parser(experiment: type[Experiment], name: str) -> argparse.ArgumentParser:
+def parser_of(experiment: type[Experiment], name: str) -> argparse.ArgumentParser:
+    """The command line of an experiment in the program of that name."""
     in_package = experiment.__module__ != "__main__"
     prog = f"python -m {name}" if in_package else os.path.basename(sys.argv[0])
     summary = (experiment.__doc__ or "").strip().split("\n\n")[0]

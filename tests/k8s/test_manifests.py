@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.cli import _parser
+from common.cli import parser_of
 from common.engine.options import RunOptions
 from common.settings import from_namespace
 from common.storage.history import read_journal
@@ -180,7 +180,7 @@ def test_shares_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Pa
 def accepted(program: str, arguments: list[str]) -> RunOptions:
     """The run options of a command line, once the program's settings have accepted it too."""
     experiment = EXPERIMENTS[program]
-    namespace = _parser(experiment, program).parse_args(arguments)
+    namespace = parser_of(experiment, program).parse_args(arguments)
     from_namespace(experiment, namespace)
     options: RunOptions = from_namespace(RunOptions, namespace)
     return options

@@ -193,7 +193,11 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
     objective = experiment.objective(WorkerContext("cpu", data))
     (search,) = experiment.searches()
     results = [result for batch in next(search) for result in objective(batch)]
-    errors = experiment._errors({result.key: result for result in results})
+    refit_trial = next(iter(search.send(results)))[0]
+    (refit,) = objective((refit_trial,))
+    with pytest.raises(StopIteration) as end:
+        search.send([refit])
+    errors = end.value.value
 
     images = (data["train_images"].reshape(203, 64) - 8.0) / 4.62
     machine: Any = SVC() if multiclass == "ovo" else OneVsRestClassifier(SVC())
@@ -203,8 +207,6 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
     expected = [peer.cv_results_[f"split{fold}_test_score"].reshape(3, 3).T for fold in range(5)]
     np.testing.assert_allclose(errors, 1 - np.array(expected), atol=1e-12)
 
-    refit_trial = next(iter(search.send(results)))[0]
-    (refit,) = objective((refit_trial,))
     test_images = (data["test_images"].reshape(90, 64) - 8.0) / 4.62
     np.testing.assert_array_equal(refit.arrays["predictions"], peer.predict(test_images))
     assert refit.value("test_error") == np.mean(refit.arrays["predictions"] != data["test_labels"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.engine.study import Study
+from common.engine.study import Shard, Study
 from common.errors import UsageError
 from common.trial import Result, Search, Trial
 
@@ -12,11 +12,13 @@ def square(trial: Trial) -> Result:
 
 
 def two_rounds(name: str, seen: list[list[str]]) -> Search:
+    """Three trials, then the best of them once more. Returns its name."""
     results = yield [(Trial(f"{name}0", {"x": 0}), Trial(f"{name}1", {"x": 1})), (Trial(f"{name}2", {"x": 2}),)]
     seen.append([result.key for result in results])
     best = max(results, key=lambda result: result.values["square"])
     results = yield [(Trial(f"{name}-best", {"x": best.values["square"]}),)]
     seen.append([result.key for result in results])
+    return name
 
 
 def test_results_come_in_the_order_asked_and_rounds_do_not_wait_for_other_searches() -> None:
@@ -26,16 +28,20 @@ def test_results_come_in_the_order_asked_and_rounds_do_not_wait_for_other_search
     assert [len(batch) for batch in batches] == [2, 1, 2, 1]
     of_a = [trial for batch in batches[:2] for trial in batch]
     of_b = [trial for batch in batches[2:] for trial in batch]
+    assert (study.n_asked, study.n_open, study.n_done) == (6, 6, 0) and study.open_trials() == of_a + of_b
     for trial in reversed(of_a[1:]):
         assert study.record(square(trial)) == []
+    assert (study.n_asked, study.n_open, study.n_done) == (6, 4, 2) and study.open_trials() == of_a[:1] + of_b
     (refit,) = study.record(square(of_a[0]))
     assert refit[0].key == "a-best" and refit[0].params == {"x": 4.0}
     assert seen["a"] == [["a0", "a1", "a2"]] and seen["b"] == []
     study.record(square(refit[0]))
+    assert study.conclusions() == ["a", None] and not study.finished
     for trial in of_b:
         more = study.record(square(trial))
     study.record(square(more[0][0]))
-    assert study.finished and study.n_done == study.n_asked == 8
+    assert study.finished and study.n_done == study.n_asked == 8 and study.n_open == 0
+    assert study.conclusions() == ["a", "b"]
     keys = [outcome.trial.key for outcome in study.outcomes()]
     assert keys == ["a0", "a1", "a2", "a-best", "b0", "b1", "b2", "b-best"]
 
@@ -51,6 +57,8 @@ def test_what_is_known_is_not_asked_again() -> None:
         study = Study([two_rounds("a", [])], trials, known)
         ((trial,),) = study.start()
         assert trial.key == missing and not study.finished
+        known_so_far = 3 if missing == "a-best" else 2  # the second round is not asked before the first is complete
+        assert (study.n_open, study.n_done) == (1, known_so_far) and study.open_trials() == [trial]
         study.record(square(trial))
         assert study.finished and study.outcomes() == full.outcomes()
     study = Study([two_rounds("a", [])], trials, full.results)
@@ -66,6 +74,31 @@ def test_a_key_whose_parameters_changed_is_refused() -> None:
 def test_two_trials_with_one_key_are_refused() -> None:
     with pytest.raises(ValueError, match="key a0"):
         Study([two_rounds("a", []), two_rounds("a", [])], {}, {}).start()
+
+
+def test_a_round_without_trials_is_refused() -> None:
+    def empty() -> Search:
+        yield []
+
+    with pytest.raises(ValueError, match="a round without trials"):
+        Study([empty()], {}, {}).start()
+
+
+def test_a_shard_has_every_nth_batch_from_its_own_on() -> None:
+    assert Shard.parse("1/1") == Shard() and Shard.parse("3/3") == Shard(3, 3)
+    for text in ("0/3", "4/3", "1/x", "x/1", "2", ""):
+        with pytest.raises(ValueError, match="give K/N"):
+            Shard.parse(text)
+    assert [position for position in range(7) if Shard(2, 3).has(0, position)] == [1, 4]
+    assert [position for position in range(7) if Shard(2, 3).has(1, position)] == [0, 3, 6]
+
+
+def test_a_search_with_batches_of_other_shards_does_not_advance() -> None:
+    study = Study([two_rounds("a", [])], {}, {}, Shard(1, 2))
+    ((first, second),) = study.start()
+    assert (study.n_asked, study.n_open) == (3, 2)
+    assert study.record(square(first)) == study.record(square(second)) == []
+    assert study.n_open == 0 and not study.finished and [trial.key for trial in study.open_trials()] == ["a2"]
 
 
 def test_what_followed_from_forgotten_results_is_run_again() -> None:

@@ -26,6 +26,7 @@ ROOMS = {
     "common.optimize": {
         "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
     },
+    "common.accelerate": {"common", "common.engine", "common.sklearn", "kernel_svm"},
     "common.scaling": {"common", "common.engine", "common.storage"},
     "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},

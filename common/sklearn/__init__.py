@@ -12,12 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from common.sklearn.halving import HalvingGridSearchCV, HalvingRandomSearchCV
     from common.sklearn.searches import GridSearchCV, RandomizedSearchCV
 
-__all__ = ["GridSearchCV", "RandomizedSearchCV"]
+__all__ = ["GridSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV", "RandomizedSearchCV"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("common.sklearn.searches"), name)
+        home = "common.sklearn.halving" if name.startswith("Halving") else "common.sklearn.searches"
+        return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -30,12 +30,12 @@ from typing import Any
 import joblib
 import numpy as np
 import scipy.sparse
-import sklearn.svm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
+from sklearn.svm import SVC  # now, as `common.accelerate` gives the name another meaning
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 
@@ -76,7 +76,7 @@ def why_not(task: Any) -> str | None:
         return f"{type(estimator).__name__} has no fit_grid"
     if last is _REPLACED:
         return "a step of the Pipeline is itself searched"
-    if isinstance(estimator, sklearn.svm.SVC):
+    if isinstance(estimator, SVC):
         kernel = last.get("kernel", estimator.kernel)
         if callable(kernel):
             return "the kernel is a Python function"
@@ -121,7 +121,7 @@ def _method(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
-    if type(estimator) in (sklearn.svm.SVC, kernel_svm.SVC):
+    if type(estimator) in (SVC, kernel_svm.SVC):
         return partial(kernel_svm.fit_grid, estimator, memory=free_memory() // 2 // workers_here())
     return None
 

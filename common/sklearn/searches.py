@@ -11,12 +11,12 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from common.cluster.devices import WORKERS_HERE
 from common.cluster.launch import launched
+from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.sklearn.folds import Folds, Task, converged_of, results_of
@@ -35,18 +36,21 @@ from common.sklearn.grids import why_not
 from common.studies import evaluate, join, run_study
 from common.trial import Outcome
 
+# Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
+watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
 
-class _OnEngine(_search.BaseSearchCV):
+
+class OnEngine(_search.BaseSearchCV):
     """Common part of the searches; it comes after scikit-learn's class, whose `fit` ends here."""
 
-    _parameter_constraints: dict[str, Any] = {
-        **_search.BaseSearchCV._parameter_constraints,
+    added: ClassVar[dict[str, Any]] = {
         "results": [str, os.PathLike, None],
         "workers": [Interval(Integral, 0, None, closed="left"), None],
         "gpu": [str, None],
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
     }
+    _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
     results: Any
     workers: int | None
     gpu: str | None
@@ -94,8 +98,11 @@ class _OnEngine(_search.BaseSearchCV):
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         folds = Folds(self, tasks)
+        reasons = Counter(why_not(task) if self.accelerate else "accelerate is False" for task in tasks)
+        for watcher in watchers:
+            watcher(self, reasons)
         if self.verbose and self.accelerate:
-            _say_why_not(tasks)
+            _say(reasons)
         if self._in_this_process():
             return self._answers(tasks, evaluate(folds, objective=folds.evaluator()))
         workers = self.workers
@@ -104,7 +111,7 @@ class _OnEngine(_search.BaseSearchCV):
         options = RunOptions(
             gpu="none" if self.gpu is None else self.gpu,
             workers=workers if self.gpu is None else None,
-            results=None if self.results is None else Path(self.results),
+            results=None if self.results is None else Path(self.results) / self._part(),
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
             quiet=not self.verbose,
@@ -113,6 +120,10 @@ class _OnEngine(_search.BaseSearchCV):
         if transport.size > 1:
             transport.broadcast(("study", options))
         return self._answers(tasks, run_study(folds, options))
+
+    def _part(self) -> str:
+        """Where in the results folder this list of fits is kept: a halving search has several."""
+        return f"iteration{len(self._converged)}" if hasattr(self, "aggressive_elimination") else ""
 
     def _answers(self, tasks: list[Task], outcomes: list[Outcome]) -> list[dict[str, Any]]:
         self._converged.append(converged_of(tasks, outcomes))
@@ -128,7 +139,7 @@ class _OnEngine(_search.BaseSearchCV):
 class _Tasks:
     """Stands where scikit-learn has joblib.Parallel: called with the tasks, it returns their results in order."""
 
-    def __init__(self, search: _OnEngine):
+    def __init__(self, search: OnEngine):
         self._search = search
 
     def __enter__(self) -> _Tasks:
@@ -142,13 +153,30 @@ class _Tasks:
         return self._search._run(listed) if listed else []
 
 
-def _say_why_not(tasks: list[Task]) -> None:
-    for reason, number in Counter(map(why_not, tasks)).items():
+def _say(reasons: Counter[str | None]) -> None:
+    for reason, number in reasons.items():
         if reason is not None:
-            print(f"{number} of {len(tasks)} fits are not solved as a grid: {reason}", file=sys.stderr)
+            print(f"{number} of {reasons.total()} fits are not solved as a grid: {reason}", file=sys.stderr)
 
 
-_DOC = """{first} on the engine: the same line under python, mpirun and srun.
+def serve(transport: Transport) -> None:
+    """On a rank other than 0: take part in the searches that rank 0 alone makes, until it calls `dismiss`."""
+    while (told := transport.broadcast(None))[0] != "end":
+        if told[0] == "study":
+            with suppress(UsageError):
+                run_study(Folds(), told[1])
+        else:
+            transport.settle()
+    transport.settle()
+
+
+def dismiss(transport: Transport) -> None:
+    """On rank 0: there will be no more searches."""
+    transport.broadcast(("end",))
+    transport.settle()
+
+
+DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
     The arguments and attributes are scikit-learn's; these arguments are added, and the attribute `converged`: bool
     (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`.
@@ -163,10 +191,10 @@ _DOC = """{first} on the engine: the same line under python, mpirun and srun.
     """
 
 
-class GridSearchCV(theirs.GridSearchCV, _OnEngine):  # noqa: D101 - made below
-    __doc__ = _DOC.format(first="sklearn.model_selection.GridSearchCV")
+class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made below
+    __doc__ = DOC.format(first="sklearn.model_selection.GridSearchCV")
 
-    _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}
+    _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **OnEngine.added}
 
     def __init__(
         self,
@@ -195,10 +223,10 @@ class GridSearchCV(theirs.GridSearchCV, _OnEngine):  # noqa: D101 - made below
         self.trial_timeout, self.accelerate = trial_timeout, accelerate
 
 
-class RandomizedSearchCV(theirs.RandomizedSearchCV, _OnEngine):  # noqa: D101 - made below
-    __doc__ = _DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
+class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made below
+    __doc__ = DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
 
-    _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **_OnEngine._parameter_constraints}
+    _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **OnEngine.added}
 
     def __init__(
         self,

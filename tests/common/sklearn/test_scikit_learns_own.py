@@ -15,38 +15,39 @@ import sklearn.model_selection
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from common.sklearn import GridSearchCV, RandomizedSearchCV
-from common.sklearn.searches import _OnEngine
+from common.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
+from common.sklearn.searches import OnEngine
 
 pytestmark = pytest.mark.slow
 
 
-def _their_tests() -> ModuleType:
+def _their_tests(name: str) -> ModuleType:
     """scikit-learn's test module, executed while the names of its searches mean ours."""
-    found = importlib.util.find_spec("sklearn.model_selection.tests.test_search")
+    found = importlib.util.find_spec(f"sklearn.model_selection.tests.{name}")
     assert found is not None and found.origin is not None
-    spec = importlib.util.spec_from_file_location("scikit_learns_tests_of_searches", Path(found.origin))
+    spec = importlib.util.spec_from_file_location(f"scikit_learns_{name}", Path(found.origin))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # for what they pickle
-    ours = {"GridSearchCV": GridSearchCV, "RandomizedSearchCV": RandomizedSearchCV}
-    with patch.multiple(sklearn.model_selection, **ours):
+    ours = (GridSearchCV, RandomizedSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV)
+    with patch.multiple(sklearn.model_selection, **{search.__name__: search for search in ours}):
         spec.loader.exec_module(module)
     return module
 
 
-globals().update(
-    {
-        name: thing
-        for name, thing in vars(_their_tests()).items()
-        if name.startswith("test_") or hasattr(thing, "_pytestfixturefunction")
-    }
-)
+for _name in ("test_search", "test_successive_halving"):
+    globals().update(
+        {
+            name: thing
+            for name, thing in vars(_their_tests(_name)).items()
+            if name.startswith("test_") or hasattr(thing, "_pytestfixturefunction")
+        }
+    )
 
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_OnEngine, "_in_this_process", lambda self: True)
+    monkeypatch.setattr(OnEngine, "_in_this_process", lambda self: True)
 
 
 @parametrize_with_checks(

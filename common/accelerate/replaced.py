@@ -1,0 +1,84 @@
+"""What is put in the place of scikit-learn's names, and what became of it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import sklearn.model_selection
+import sklearn.svm
+from sklearn.model_selection import _search, _search_successive_halving
+
+import common.sklearn
+import kernel_svm
+from common.sklearn import searches
+
+SEARCHES = {
+    "GridSearchCV": _search,
+    "RandomizedSearchCV": _search,
+    "HalvingGridSearchCV": _search_successive_halving,
+    "HalvingRandomSearchCV": _search_successive_halving,
+}
+# Names of scikit-learn that one may expect to be replaced, and why they are not.
+OTHERS = {
+    **dict.fromkeys(
+        ("cross_val_score", "cross_validate", "cross_val_predict", "learning_curve", "validation_curve"),
+        "one set of parameters is no search; an SVC in it is replaced",
+    ),
+    **dict.fromkeys(("NuSVC", "SVR", "NuSVR", "OneClassSVM"), "the solver has the problem of SVC only"),
+    **dict.fromkeys(("LinearSVC", "LinearSVR"), "it has no kernel"),
+}
+
+
+class Replaced:
+    """Replaces the names when it is made, and counts what they do."""
+
+    def __init__(self) -> None:
+        self._fits: Counter[tuple[str, str | None]] = Counter()  # by search and why they were no part of a grid
+        self._svc = 0
+        for name, home in SEARCHES.items():
+            ours = getattr(common.sklearn, name)
+            setattr(sklearn.model_selection, name, ours)
+            setattr(home, name, ours)
+        sklearn.svm.SVC = kernel_svm.SVC
+        searches.watchers.append(self._searched)
+        fit = kernel_svm.SVC.fit
+
+        @functools.wraps(fit)
+        def counted(model: kernel_svm.SVC, *args: Any, **kwargs: Any) -> kernel_svm.SVC:
+            self._svc += 1
+            return fit(model, *args, **kwargs)
+
+        setattr(kernel_svm.SVC, "fit", counted)  # noqa: B010 - a type checker would not see it as an attribute
+
+    def _searched(self, search: searches.OnEngine, reasons: Counter[str | None]) -> None:
+        name = type(search).__name__
+        for reason, number in reasons.items():
+            self._fits[name, reason] += number
+
+    def report(self, code: CodeType) -> None:
+        """Say on stderr what was replaced and what was not in the script that was compiled to `code`."""
+        lines = []
+        for (name, reason), number in self._fits.items():
+            how = "solved as a grid" if reason is None else f"evaluated one by one on all devices: {reason}"
+            lines.append(f"{name}: {number} fits {how}")
+        if self._svc:
+            lines.append(f"SVC: {self._svc} single fits by the same solver")
+        if not lines:
+            lines.append("nothing was replaced: the script made no search and fitted no SVC")
+        names = set(_names(code))
+        lines += [f"{name} is scikit-learn's: {reason}" for name, reason in OTHERS.items() if name in names]
+        for line in lines:
+            print(f"accelerate: {line}", file=sys.stderr)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names that some compiled code uses or imports."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

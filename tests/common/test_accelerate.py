@@ -1,0 +1,85 @@
+"""Somebody's scikit-learn scripts, unchanged: the same is printed, once, by python and under mpirun."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import sys
+import numpy as np
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC, NuSVC
+
+def halved(x):
+    return x / 2
+
+def main(out):
+    X, y = load_iris(return_X_y=True)
+    model = make_pipeline(FunctionTransformer(halved), StandardScaler(), SVC(tol=1e-5))
+    search = GridSearchCV(model, {"svc__C": [0.1, 1, 10], "svc__gamma": [0.01, 0.1, "scale"]}, cv=3).fit(X, y)
+    print(search.best_params_, search.cv_results_["mean_test_score"].round(6).tolist())
+    forest = RandomForestClassifier(n_estimators=5, random_state=0)
+    other = RandomizedSearchCV(forest, {"max_depth": [1, 2, 3]}, n_iter=2, random_state=0, cv=2).fit(X, y)
+    print(other.best_params_, round(other.best_score_, 6))
+    print(cross_val_score(SVC(tol=1e-5), X, y, cv=3).round(6).tolist(), NuSVC().fit(X, y).score(X, y))
+    open(out, "a").write("written\\n")
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    sys.exit(4)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_script_prints_the_same_once(program: Any, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    plain = program("script.py", "plain", cwd=tmp_path, status=4)
+    done = program("-m", "common.accelerate", "script.py", "out", ranks=ranks, cwd=tmp_path, status=4)
+    assert done.stdout == plain.stdout and len(done.stdout.splitlines()) == 3
+    assert (tmp_path / "out").read_text() == "written\n"
+    said = [line for line in done.stderr.splitlines() if line.startswith("accelerate: ")]
+    assert said == [
+        "accelerate: GridSearchCV: 27 fits solved as a grid",
+        "accelerate: RandomizedSearchCV: 4 fits evaluated one by one on all devices: "
+        "RandomForestClassifier has no fit_grid",
+        "accelerate: SVC: 4 single fits by the same solver",
+        "accelerate: cross_val_score is scikit-learn's: one set of parameters is no search; an SVC in it is replaced",
+        "accelerate: NuSVC is scikit-learn's: the solver has the problem of SVC only",
+    ]
+
+
+HALVING = """
+from sklearn.experimental import enable_halving_search_cv
+from sklearn.datasets import load_iris
+from sklearn.model_selection import HalvingGridSearchCV
+from sklearn.svm import SVC
+print("before")
+search = HalvingGridSearchCV(SVC(tol=1e-6), {"C": [0.1, 1, 10], "gamma": [0.01, 0.1]}, random_state=0)
+search.fit(*load_iris(return_X_y=True))
+print(type(search).__module__.split(".")[0], search.best_params_, search.n_resources_)
+raise KeyError("its own")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "halving.py").write_text(HALVING)
+    plain = program("halving.py", cwd=tmp_path, status=1)
+    done = program("-m", "common.accelerate", "-q", "halving.py", ranks=ranks, cwd=tmp_path, status=1)
+    assert done.stdout == plain.stdout.replace("sklearn ", "common ")
+    assert "KeyError: 'its own'" in done.stderr and "accelerate: " not in done.stderr
+    assert "common/accelerate" not in done.stderr
+
+
+def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
+    done = program("-m", "common.accelerate", "none.py", cwd=tmp_path, status=2)
+    assert done.stderr.startswith("python -m common.accelerate: none.py cannot be run: ") and not done.stdout
+    assert len(done.stderr.splitlines()) == 1 and sys.executable not in done.stderr

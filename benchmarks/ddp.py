@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Images
-from mnist_nn.parallel.networks import KUBEFLOW_CHANNELS, KUBEFLOW_UNITS
+from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
 from mnist_nn.parallel.train import DistributedOptions, DistributedTraining
 
@@ -46,9 +46,9 @@ class Example(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        first, second = KUBEFLOW_CHANNELS
+        first, second = (20, 50)
         self.conv1, self.conv2 = nn.Conv2d(1, first, 5), nn.Conv2d(first, second, 5)
-        self.fc1, self.fc2 = nn.Linear(second * 16, KUBEFLOW_UNITS), nn.Linear(KUBEFLOW_UNITS, 10)
+        self.fc1, self.fc2 = nn.Linear(second * 16, 500), nn.Linear(500, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.conv1(x)), 2, 2)
@@ -80,7 +80,11 @@ def plain(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) 
 def resident(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
     data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
     training = DistributedTraining(
-        DistributedOptions(batch_size, 1000, RATE, MOMENTUM, SEED), {"network": "kubeflow"}, rank_info, CPU, data
+        DistributedOptions(batch_size, 1000, Rule("sgd", RATE, MOMENTUM), SEED),
+        {"network": "kubeflow"},
+        rank_info,
+        CPU,
+        data,
     )
 
     def epoch() -> None:

@@ -1,4 +1,4 @@
-"""Words to people who may have left: `python -m mnist_svm 24 | head`."""
+"""Words to people who may have left (`python -m mnist_svm 24 | head`), and from processes of several hosts."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ class _Outliving:
 def outlive_readers() -> None:
     """Let no reader of stdout or stderr who leaves end this program. For the start of one."""
     sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
+
+
+def tag_output(tag: str) -> None:
+    """Begin each line that this process prints from now on with `tag`."""
+    sys.stdout, sys.stderr = _Tagged(sys.stdout, tag), _Tagged(sys.stderr, tag)
+
+
+class _Tagged:
+    def __init__(self, stream: Any, tag: str) -> None:
+        self._stream, self._tag, self._fresh = stream, tag, True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            self._stream.write(self._tag * self._fresh + line)
+            self._fresh = line.endswith("\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -8,6 +8,7 @@ torchrun --nproc-per-node=4 -m mnist_nn.ddp
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -23,6 +24,7 @@ from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
 from common.storage.provenance import code_and_libraries
 from jit.private import set_cache_variables
+from mnist_nn.parallel.config import ConfigUnreadable, parse_with_config
 from mnist_nn.parallel.gpus import gpu_names
 from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, Settings
@@ -33,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog=PROG, description=Settings.__doc__)
     try:
         add_settings(parser, Settings)
-        settings = from_namespace(Settings, parser.parse_args(arguments))
+        settings = from_namespace(Settings, parse_with_config(parser, arguments))
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+        if restarts.isdigit() and int(restarts):  # torchrun has lost a process and starts all anew
+            settings = dataclasses.replace(settings, resume=True)
         # Threads that spin at the end of each operation take the cores that the other processes need. OpenMP reads this
         # when PyTorch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -57,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
             versions=code_and_libraries("mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
         )  # fmt: skip
+    except ConfigUnreadable as error:  # on this host alone, it may be
+        return print_error(f"{PROG} on {socket.gethostname()}", error)
     except UsageError as error:
         return print_error(PROG, error, launch_info().rank)
     alone = len(ranks) == 1

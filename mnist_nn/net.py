@@ -58,10 +58,25 @@ def normalised(images: Tensor, white: float) -> Tensor:
     return (images - white / 2).mul_(math.sqrt(12) / white)
 
 
-def logits(weights: Weights, pixels: Tensor) -> Tensor:
-    """Network output before the softmax, of shape (n, n_classes), for normalised pixels (n, h, w)."""
-    x = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
-    x = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()
+def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
+    """Network output before the softmax, of shape (n, n_classes), for normalised pixels (n, h, w).
+
+    seen: gets what each layer puts out, by its name.
+    """
+    convolved = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
+    hidden = F.linear(convolved.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()
+    output = F.linear(hidden, weights["output.weight"], weights["output.bias"])
+    if seen is not None:
+        seen |= {"conv": convolved, "hidden": hidden, "output": output}
+    return output
+
+
+def kubeflow_logits(weights: Weights, pixels: Tensor) -> Tensor:
+    """As `logits`, of the network of Kubeflow's example: two convolutions with pooling, one hidden layer."""
+    x = pixels[:, None]
+    for layer in ("conv1", "conv2"):
+        x = F.max_pool2d(F.conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]), 2).relu()
+    x = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
     return F.linear(x, weights["output.weight"], weights["output.bias"])
 
 

@@ -1,4 +1,4 @@
-"""Predictions of an ensemble that --save-models kept.
+"""Predictions of an ensemble that --save-models kept, or of a network of mnist_nn.ddp.
 
 python -m mnist_nn.predict RESULTS IMAGE...
 """
@@ -23,6 +23,7 @@ from mnist_nn.shapes import shapes_of
 
 PROG = "python -m mnist_nn.predict"
 FORMAT = 1
+ONE_MODEL = "model.pt"  # of mnist_nn.ddp
 
 
 class SavedNetwork(NamedTuple):
@@ -35,9 +36,9 @@ class SavedNetwork(NamedTuple):
 
 @dataclass(frozen=True)
 class Predict:
-    """Print and plot how certain an ensemble is of images. It is one that was trained with --save-models."""
+    """Print and plot how certain an ensemble that was trained with --save-models is of images, or one network."""
 
-    results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt")
+    results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt, or of mnist_nn.ddp: model.pt")
     image: tuple[Path, ...] = setting(help="image files")
     output: Path | None = setting(None, "folder of the figures (default: figures in the results folder)", metavar="DIR")
 
@@ -86,9 +87,12 @@ def judge(settings: Predict) -> Exit:
     from mnist_nn.figures import Shown, draw_certainty, file_stem
 
     folder = settings.results / "models"
-    paths = sorted(folder.glob("bootstrap-*.pt"))
+    paths = sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))
     if not paths:
-        raise UsageError(f"there are no models in {folder}: give the results folder of a run with --save-models")
+        raise UsageError(
+            f"there are no models in {folder}: give the results folder of a run with --save-models, or of mnist_nn.ddp "
+            "with --save-model"
+        )
     frame = load_model(paths[0]).frame
     images = np.stack([read_image(path, frame) for path in settings.image])
     answers = []

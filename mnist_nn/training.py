@@ -221,7 +221,8 @@ def cross_entropy(weights: net.Weights, images: Tensor, labels: Tensor, *, white
 @torch.inference_mode()
 def _logits(weights: net.Weights, images: Tensor, white: float) -> Tensor:
     batches = images.split(net.evaluation_batch(weights["hidden.weight"].shape[1]))
-    return torch.cat([net.logits(weights, net.normalised(x, white)) for x in batches])
+    logits = net.kubeflow_logits if "conv1.weight" in weights else net.logits
+    return torch.cat([logits(weights, net.normalised(x, white)) for x in batches])
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -1,7 +1,13 @@
-"""The state of a training after an epoch, in a file that is whole or not there."""
+"""The state of a training after an epoch, in a file that is whole or not there.
+
+With fsdp the tensors lie beside it, in a folder that the file names (shards.py).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +19,26 @@ from common.errors import StorageError, UsageError
 from common.storage.files import written_whole
 from mnist_nn.parallel.log import Epoch
 
-NAME, FORMAT = "checkpoint.pt", 1
+NAME, FORMAT, BEFORE = "checkpoint.pt", 2, "checkpoint-before.pt"
 
 
 class Checkpoint(NamedTuple):
-    """epochs: those that are done. weights, velocity: by name, on the CPU; no velocity without momentum."""
+    """What a training continues from.
+
+    epochs: those that are done. progress: numbers by name, such as the steps that are done.
+    tensors: "weights" and what the optimizer remembers of them, by kind and name, on the CPU; none where `shards` is
+        the name of the folder that has them.
+    """
 
     epochs: list[Epoch]
-    weights: dict[str, Tensor]
-    velocity: dict[str, Tensor]
+    progress: dict[str, float]
+    tensors: dict[str, dict[str, Tensor]]
+    shards: str = ""
+
+
+def shards_of(n_epochs: int) -> str:
+    """Name of the folder of the shares after so many epochs."""
+    return f"checkpoint-{n_epochs}"
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
@@ -32,6 +49,15 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
             torch.save({"format": FORMAT, "settings": settings, **content}, file)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume") from error
+    for other in folder.glob("checkpoint-[0-9]*"):
+        if other.name != state.shards:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> None:
+    """A training that begins anew leaves the checkpoint of the one before for whoever wants it, and to no restart."""
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder / NAME, folder / BEFORE)
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
@@ -45,7 +71,8 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         stored = content["settings"]
-        state = Checkpoint([Epoch(**epoch) for epoch in content["epochs"]], content["weights"], content["velocity"])
+        fields = {name: content[name] for name in ("progress", "tensors", "shards")}
+        state = Checkpoint([Epoch(**epoch) for epoch in content["epochs"]], **fields)
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same

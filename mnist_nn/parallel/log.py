@@ -48,24 +48,49 @@ class Epoch:
 
 
 class Log:
-    """JSON lines, each written at once. A training that is resumed goes on in the same file."""
+    """JSON lines, each written at once. A training that is resumed goes on in the same file.
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    board: a folder that gets the figures for TensorBoard, from step `done` on.
+    """
+
+    def __init__(self, path: Path, resume: bool, board: Path | None = None, done: int = 0) -> None:
+        self._board: Any = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a" if resume else "w", encoding="utf-8")  # noqa: SIM115 - for the training's life
         except OSError as error:
             raise StorageError(f"{path} cannot be written ({error.strerror}): give another --log-path") from error
+        if board:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(board, purge_step=done + 1 if resume else None)
 
     def write(self, **what: Any) -> None:
         print(json.dumps({"time": round(time.time(), 3), **what}), file=self._file, flush=True)
 
+    def block(self, epoch: int, step: int, total_steps: int, **figures: Any) -> None:
+        """Figures of the steps of an epoch up to `step`."""
+        self.write(epoch=epoch, step=step, **figures)
+        self._show(total_steps, figures)
+
     def epoch(self, epoch: Epoch) -> None:
         self.write(**asdict(epoch))
+        self._show(epoch.epoch, {"epoch": {k: v for k, v in asdict(epoch).items() if k != "epoch"}})
         print(epoch, flush=True)
+        if self._board:
+            self._board.flush()
 
     def close(self) -> None:
         self._file.close()
+        if self._board:
+            self._board.close()
+
+    def _show(self, step: int, figures: Mapping[str, Any], prefix: str = "") -> None:
+        for name, value in figures.items() if self._board else ():
+            if isinstance(value, Mapping):
+                self._show(step, value, f"{prefix}{name}/")
+            else:
+                self._board.add_scalar(prefix + name, value, step)
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

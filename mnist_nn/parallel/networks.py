@@ -7,31 +7,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnist_nn.net import logits
-from mnist_nn.shapes import Params, shapes_of
-
-KUBEFLOW_CHANNELS, KUBEFLOW_UNITS, KERNEL = (20, 50), 500, 5
+from mnist_nn.shapes import Params, kubeflow_shapes, shapes_of
 
 
 class Kubeflow(nn.Module):
     """Two convolutions of 20 and 50 channels, each 5 x 5 and followed by pooling, and 500 hidden units.
 
     The network of the MNIST example of the Kubeflow training operator: 431,080 weights for images of 28 x 28 pixels.
+    `mnist_nn.net.kubeflow_logits` is what it computes.
     """
 
     def __init__(self, image_shape: tuple[int, int], n_classes: int) -> None:
         super().__init__()
-        first, second = KUBEFLOW_CHANNELS
-        height, width = (((side - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in image_shape)
-        if min(height, width) < 1:
-            raise ValueError("the Kubeflow network needs images of at least 16 x 16 pixels")
-        self.conv1 = nn.Conv2d(1, first, KERNEL)
-        self.conv2 = nn.Conv2d(first, second, KERNEL)
-        self.hidden = nn.Linear(second * height * width, KUBEFLOW_UNITS)
-        self.output = nn.Linear(KUBEFLOW_UNITS, n_classes)
+        shapes = kubeflow_shapes(image_shape, n_classes)
+        first, _, kernel, _ = shapes["conv1.weight"]
+        (second,) = shapes["conv2.bias"]
+        units, features = shapes["hidden.weight"]
+        self.conv1 = nn.Conv2d(1, first, kernel)
+        self.conv2 = nn.Conv2d(first, second, kernel)
+        self.hidden = nn.Linear(features, units)
+        self.output = nn.Linear(units, n_classes)
+        self.seen: dict[str, Tensor] | None = None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = _pooled(self.conv2, _pooled(self.conv1, pixels[:, None]))
-        return self.output(_linear(self.hidden, x.flatten(1)).relu())
+        first = _pooled(self.conv1, pixels[:, None])
+        second = _pooled(self.conv2, first)
+        hidden = _linear(self.hidden, second.flatten(1)).relu()
+        output: Tensor = self.output(hidden)
+        if self.seen is not None:
+            self.seen |= {"conv1": first, "conv2": second, "hidden": hidden, "output": output}
+        return output
 
 
 class Searched(nn.Module):
@@ -45,9 +50,10 @@ class Searched(nn.Module):
         self.conv = nn.Conv2d(1, channels, kernel)
         self.hidden = nn.Linear(features, units)
         self.output = nn.Linear(units, n_classes)
+        self.seen: dict[str, Tensor] | None = None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return logits(dict(self.named_parameters()), pixels)
+        return logits(dict(self.named_parameters()), pixels, self.seen)
 
 
 def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import traceback
 from datetime import timedelta
@@ -15,10 +16,13 @@ from torch import Tensor
 
 from common.cluster.devices import usable_cores
 from common.errors import Exit, UsageError, print_error
+from common.output import tag_output
 from mnist_nn.compiler import missing_for_triton
+from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
+from mnist_nn.parallel.shards import read_shards, same_folder, write_shards
 from mnist_nn.parallel.train import DistributedTraining
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 
@@ -53,6 +57,8 @@ def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) ->
 
     Where an exception ends the training, the process ends at once, and the others soon after.
     """
+    if rank_info.nodes > 1:
+        tag_output(f"[{socket.gethostname()} {rank_info.rank}] ")
     backend, kind = check_machine(settings)
     device = (
         torch.device(kind, rank_info.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
@@ -104,11 +110,24 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         assert job is not None
         data = _broadcast_arrays(recorder.inputs.arrays if recorder else None, job, device)
         training = DistributedTraining(job.options, job.params, rank_info, device, data)
+        sharded = settings.strategy == "fsdp"
+        if sharded and not same_folder(settings.results):
+            raise UsageError(
+                f"--strategy fsdp: every process writes its shard to {settings.results}: give --results on a file "
+                "system that all hosts have"
+            )
         if job.epochs:
-            training.restore(recorder.inputs.checkpoint if recorder else None, job.epochs)
+            if sharded:
+                read_shards(settings.results / job.shards, training.tensors())
+            else:
+                training.restore(recorder.inputs.checkpoint if recorder else None)
+            training.go_on(job.epochs, job.progress)
         while len(training.epochs) < settings.epochs:
             training.epoch(recorder.log if recorder else None)
-            state = training.state()
+            shards = shards_of(len(training.epochs)) if sharded else ""
+            if shards:
+                write_shards(settings.results / shards, training.tensors())
+            state = training.state(shards)
             stored = _broadcast_object(recorder and recorder.epoch_done(state), device)
             if stored is not None:
                 raise stored

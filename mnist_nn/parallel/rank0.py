@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +20,12 @@ from mnist_nn.parallel.architecture import KUBEFLOW, Parameters, best_of
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
 from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.settings import LEARNING_RATE, MOMENTUM, Settings
+from mnist_nn.parallel.settings import ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, LEARNING_RATE, MOMENTUM, Settings
 from mnist_nn.parallel.train import DistributedOptions
-from mnist_nn.predict import SavedNetwork, save_model
+from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
+from mnist_nn.shapes import weights_of
 
 
 class Job(NamedTuple):
@@ -32,12 +36,15 @@ class Job(NamedTuple):
         options: of the training.
         shapes: of the uint8 arrays that follow.
         epochs: that are done already.
+        progress, shards: of the checkpoint after them.
     """
 
     params: Parameters
     options: DistributedOptions
     shapes: dict[str, tuple[int, ...]]
     epochs: list[Epoch]
+    progress: dict[str, float]
+    shards: str
 
 
 class Inputs(NamedTuple):
@@ -58,15 +65,28 @@ class Inputs(NamedTuple):
 
 def read_inputs(settings: Settings, n_processes: int) -> Inputs:
     """Read the data, the network's parameters and the checkpoint. Raises UsageError for what the user can mend."""
-    arrays = load(settings.dataset, settings.data_folder)
+    arrays = load(settings.dataset, settings.data_folder, settings.train_size)
     params = best_of(settings.source) if settings.source else KUBEFLOW
     _check_network(settings, params, arrays["train_images"])
-    options = _options(settings, params, n_processes)
-    rate = _learning_rate(settings, params)
-    fixed = {**result_settings(settings), "lr": rate, "momentum": options.momentum, "params": params}
+    if settings.tensorboard and find_spec("tensorboard") is None:
+        raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
+    rule = _rule(settings, params)
+    fixed = {
+        **result_settings(settings), "lr": rule.learning_rate, "momentum": rule.momentum,
+        "weight_decay": rule.weight_decay, "params": params,
+    }  # fmt: skip
+    if settings.schedule == "cosine":
+        fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
+        n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / (settings.batch_size * n_processes))
+        if settings.warmup_steps >= n_steps:
+            raise UsageError(
+                f"--warmup-steps {settings.warmup_steps} leaves nothing of {n_steps} steps to --schedule cosine"
+            )
     read = checkpoint.read(settings.results, fixed) if settings.resume else None
+    known = read or Checkpoint([], {}, {})
     shapes = {name: array.shape for name, array in arrays.items()}
-    return Inputs(arrays, read, fixed, Job(params, options, shapes, read.epochs if read else []))
+    options = _options(settings, rule, n_processes)
+    return Inputs(arrays, read, fixed, Job(params, options, shapes, known.epochs, known.progress, known.shards))
 
 
 def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
@@ -76,24 +96,36 @@ def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -
         raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
 
 
-def _learning_rate(settings: Settings, params: Parameters) -> float:
-    """The rate of one process; --scale-lr multiplies it by their number."""
-    return float(params.get("learning_rate", LEARNING_RATE) if settings.lr is None else settings.lr)
+def _rule(settings: Settings, params: Parameters) -> Rule:
+    """The update of the weights in one process: what was given, else what the search found for sgd, else defaults."""
+    adamw = settings.optimizer == "adamw"
+    rate = ADAMW_LEARNING_RATE if adamw else float(params.get("learning_rate", LEARNING_RATE))
+    momentum = 0.0 if adamw else float(params.get("momentum", MOMENTUM))
+    decay = ADAMW_WEIGHT_DECAY if adamw else 0.0
+    return Rule(
+        name=settings.optimizer,
+        learning_rate=rate if settings.lr is None else settings.lr,
+        momentum=momentum if settings.momentum is None else settings.momentum,
+        weight_decay=decay if settings.weight_decay is None else settings.weight_decay,
+        warmup_steps=settings.warmup_steps,
+        schedule=settings.schedule,
+    )
 
 
-def _options(settings: Settings, params: Parameters, n_processes: int) -> DistributedOptions:
-    momentum = params.get("momentum", MOMENTUM) if settings.momentum is None else settings.momentum
+def _options(settings: Settings, rule: Rule, n_processes: int) -> DistributedOptions:
+    """--scale-lr multiplies the learning rate by the number of processes."""
     return DistributedOptions(
         batch_size=settings.batch_size,
         test_batch_size=settings.test_batch_size,
-        learning_rate=_learning_rate(settings, params) * (n_processes if settings.scale_lr else 1),
-        momentum=float(momentum),
+        rule=rule._replace(learning_rate=rule.learning_rate * (n_processes if settings.scale_lr else 1)),
         seed=settings.seed,
         strategy=settings.strategy,
-        amp=settings.amp is not None,
+        amp=settings.amp,
         compile=settings.compile,
         log_interval=settings.log_interval,
         max_pixel=float(settings.max_pixel),
+        statistics=settings.statistics,
+        epochs=settings.epochs,
     )
 
 
@@ -106,15 +138,22 @@ class Recorder:
     def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str, inputs: Inputs) -> None:
         self.settings, self.rank_info, self.device, self.backend = settings, rank_info, device, backend
         self.inputs, self.job = inputs, inputs.job
-        self.log = Log(settings.log_path or settings.results / "log.jsonl", resume=bool(self.job.epochs))
+        board = settings.results / "tensorboard" if settings.tensorboard else None
+        done = int(self.job.progress.get("steps", 0))
+        self.log = Log(settings.log_path or settings.results / "log.jsonl", bool(self.job.epochs), board, done)
+        shape = inputs.arrays["train_images"].shape
+        n_weights = weights_of(self.job.params, (shape[1], shape[2]), N_CLASSES)
+        print(f"network {self.job.params['network']}: {n_weights:,} parameters", flush=True)
         try:
             settings.results.mkdir(parents=True, exist_ok=True)
+            if not settings.resume:
+                checkpoint.set_aside(settings.results)
         except OSError as error:
             raise StorageError(
                 f"{settings.results} cannot be written ({error.strerror}): give another --results"
             ) from error
         layout = {"nodes": rank_info.nodes, "processes": rank_info.size, "device": device, "backend": backend}
-        self.log.write(run={**inputs.fixed, **layout}, versions=versions())
+        self.log.write(run={**inputs.fixed, **layout, "parameters": n_weights}, versions=versions())
 
     def epoch_done(self, state: Checkpoint) -> UsageError | None:
         """Say what the epoch came to, and keep the state."""
@@ -136,7 +175,7 @@ class Recorder:
             if self.settings.save_model:
                 frame = Frame.of(self.inputs.arrays["train_images"], self.settings.max_pixel)
                 named = {name: weight.numpy() for name, weight in weights.items()}
-                save_model(folder / "model.pt", SavedNetwork(self.job.params, frame, named))
+                save_model(folder / ONE_MODEL, SavedNetwork(self.job.params, frame, named))
         except OSError as error:
             return StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume")
         print(summary(row), flush=True)
@@ -159,6 +198,6 @@ class Recorder:
             "dataset": self.settings.dataset,
             "backend": self.backend,
             "strategy": self.settings.strategy,
-            "lr": f"{self.job.options.learning_rate:.6g}",
+            "lr": f"{self.job.options.rule.learning_rate:.6g}",
             "amp": self.settings.amp or "",
         }

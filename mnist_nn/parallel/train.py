@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +28,13 @@ from mnist_nn.net import normalised
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.optimizer import Rule, make_optimizer, set_updates, shares_memory, updates
 from mnist_nn.parallel.rendezvous import RankInfo
+from mnist_nn.parallel.statistics import activation_statistics, gradient_statistics
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
-if TYPE_CHECKING:
-    from mnist_nn.parallel.cpu.sgd import SharedSGD
+AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Part(NamedTuple):
@@ -48,38 +49,44 @@ class Part(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Steps of an epoch, up to `step`: their n_images, float64 (n_steps,) losses and the work of adding those up."""
+    """Steps of an epoch, up to `step`: their n_images, float64 (n_steps,) losses and the work of adding those up.
+
+    total_steps: of all epochs until there. figures: what else is to be logged.
+    """
 
     epoch: int
     step: int
     n_images: int
     losses: Tensor
     adding: Any
+    total_steps: int
+    figures: dict[str, Any]
 
     def done(self, log: Log | None) -> float:
         """The sum of all losses. Raises FloatingPointError in all processes where it is not finite."""
         self.adding.wait()
         total = math.fsum(self.losses.tolist())
         if log:
-            log.write(epoch=self.epoch, step=self.step, loss=total / self.n_images)
+            log.block(self.epoch, self.step, self.total_steps, loss=total / self.n_images, **self.figures)
         if not math.isfinite(total):
             raise FloatingPointError(f"the loss is not finite in step {self.step} of epoch {self.epoch}")
         return total
 
 
 class DistributedOptions(NamedTuple):
-    """batch_size and test_batch_size are per process, learning_rate is what the optimizer gets."""
+    """batch_size and test_batch_size are per process; epochs: of the whole training, which its schedule depends on."""
 
     batch_size: int
     test_batch_size: int
-    learning_rate: float
-    momentum: float
+    rule: Rule
     seed: int
     strategy: str = "ddp"
-    amp: bool = False
+    amp: str | None = None
     compile: bool = False
     log_interval: int = 10
     max_pixel: float = 255.0
+    statistics: bool = False
+    epochs: int = 1
 
 
 def parts(order: Tensor, batch_size: int, rank: int, size: int) -> Iterator[Part]:
@@ -113,13 +120,18 @@ class DistributedTraining:
         torch.manual_seed(options.seed)
         self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
         height, width = data["train_images"].shape[1:]
-        network = build(params, (height, width), N_CLASSES).to(device)
-        self.network = _wrap_model(network, options, device)
-        self._weights = dict(network.named_parameters())
+        self._module = build(params, (height, width), N_CLASSES).to(device)
+        shared = shares_memory(options.rule, options.strategy, options.amp, device)
+        self.network = _wrap_model(self._module, options, device, shared)
+        self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
-        self.optimizer, velocity = _optimizer(list(self._weights.values()), options, device)
-        self._velocity = dict(zip(self._weights, velocity, strict=True)) if options.momentum else {}
+        self.optimizer, self._moments = make_optimizer(self._weights, options.rule, options.strategy == "ddp", shared)
+        if shared:
+            self.optimizer.keep_gradients = options.statistics
+        self._scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
         self.epochs: list[Epoch] = []
+        self.n_done = 0  # steps
+        self._set_length()
 
     def epoch(self, log: Log | None) -> Epoch:
         """Train for one epoch and evaluate. Raises FloatingPointError in all processes where the loss is not finite."""
@@ -131,7 +143,9 @@ class DistributedTraining:
         for images in order.split(per_block):
             taken = list(parts(images, self.options.batch_size, self.rank_info.rank, self.rank_info.size))
             losses, step = self.steps(taken), step + len(taken)
-            block = Block(number, step, len(images), losses, dist.all_reduce(losses, async_op=True))
+            figures = self._figures(taken[-1])
+            adding = dist.all_reduce(losses, async_op=True)
+            block = Block(number, step, len(images), losses, adding, self.n_done, figures)
             if before:  # what it has to tell has arrived while this one was computed
                 total += before.done(log)
             before = block
@@ -153,9 +167,12 @@ class DistributedTraining:
         self.network.train()
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
-            loss = self._gradient(part, x, y)
-            self.optimizer.step()
-            losses.append(loss)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.options.rule.rate(self.n_done, self._n_steps)
+            losses.append(self._gradient(part, x, y))
+            self._scaler.step(self.optimizer)  # where gradients are not scaled this is just a step
+            self._scaler.update()
+            self.n_done += 1
         return torch.stack(losses).double()
 
     def _gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
@@ -163,13 +180,31 @@ class DistributedTraining:
         for weight in self._weights.values():  # not the module's zero_grad: FSDP may have other parameters in it now
             weight.grad = None
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
-        (loss * (self.rank_info.size / part.n_global)).backward()  # of which the mean over the processes is taken
+        mean = loss * (self.rank_info.size / part.n_global)  # of which the mean over the processes is taken
+        self._scaler.scale(mean).backward()
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:
-        reduced = torch.autocast(self.device.type, torch.bfloat16) if self.options.amp else nullcontext()
-        with reduced:
+        with self._precision():
             return self._forward(pixels).float()
+
+    def _precision(self) -> Any:
+        kind = self.options.amp
+        return torch.autocast(self.device.type, AMP[kind]) if kind else nullcontext()
+
+    def _figures(self, part: Part) -> dict[str, Any]:
+        """What is logged beside the loss: the last learning rate, and statistics where they are wanted."""
+        figures: dict[str, Any] = {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+        if not self.options.statistics:
+            return figures
+        if kept := getattr(self.optimizer, "mean_gradients", None):
+            gradients = dict(zip(self._weights, kept, strict=True))
+        else:
+            gradients = {name: _full_tensor(weight.grad) for name, weight in self._weights.items()}
+        pixels = normalised(self.data["train_images"][part.indices], self.options.max_pixel)
+        with self._precision():
+            activations = activation_statistics(self._module, self.network, pixels)
+        return {**figures, "gradients": gradient_statistics(gradients), "activations": activations}
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
@@ -192,20 +227,46 @@ class DistributedTraining:
         """All weights by name, on the CPU. All processes must call this."""
         return {name: _full_tensor(weight.detach()) for name, weight in self._weights.items()}
 
-    def state(self) -> Checkpoint:
-        """All there is to continue from. All processes must call this."""
-        velocity = {name: _full_tensor(velocity) for name, velocity in self._velocity.items()}
-        return Checkpoint(list(self.epochs), self.weights(), velocity)
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Weights and moments by kind and name, as they are: with fsdp only this process's share."""
+        weights = {name: weight.detach() for name, weight in self._weights.items()}
+        return {"weights": weights, **self._moments}
+
+    def progress(self) -> dict[str, float]:
+        """Numbers to continue from beside the tensors."""
+        scaler = self._scaler.state_dict()  # empty where gradients are not scaled
+        return {
+            "steps": self.n_done, "updates": updates(self.optimizer),
+            "scale": scaler.get("scale", 0.0), "growth": scaler.get("_growth_tracker", 0),
+        }  # fmt: skip
+
+    def state(self, shards: str = "") -> Checkpoint:
+        """All there is to continue from. All processes must call this. shards: where the tensors are kept already."""
+        tensors = {} if shards else self.tensors()
+        whole = {kind: {name: _full_tensor(one) for name, one in those.items()} for kind, those in tensors.items()}
+        return Checkpoint(list(self.epochs), self.progress(), whole, shards)
 
     @torch.no_grad()
-    def restore(self, state: Checkpoint | None, epochs: list[Epoch]) -> None:
-        """Continue after `epochs`, from the checkpoint that rank 0 has read. All processes must call this."""
-        for name, weight in self._weights.items():
-            weight.copy_(_distribute_like(weight, state and state.weights[name]))
-        for name, velocity in self._velocity.items():
-            velocity.copy_(_distribute_like(velocity, state and state.velocity[name]))
+    def restore(self, state: Checkpoint | None) -> None:
+        """Take over the tensors of the checkpoint that rank 0 has read. All processes must call this."""
+        for kind, those in self.tensors().items():
+            for name, tensor in those.items():
+                tensor.copy_(_distribute_like(tensor, state and state.tensors[kind][name]))
         dist.barrier()  # others may have these in the same memory
-        self.epochs = list(epochs)
+
+    def go_on(self, epochs: list[Epoch], progress: dict[str, float]) -> None:
+        """Continue after these epochs, with the tensors of that time."""
+        self.epochs, self.n_done = list(epochs), int(progress["steps"])
+        set_updates(self.optimizer, int(progress["updates"]))
+        if scaler := self._scaler.state_dict():
+            scaler |= {"scale": progress["scale"], "_growth_tracker": int(progress["growth"])}
+            self._scaler.load_state_dict(scaler)
+        self._set_length()
+
+    def _set_length(self) -> None:
+        """How many steps the training has, those done included; with another number of processes the rest changes."""
+        per_epoch = math.ceil(len(self.data["train_labels"]) / (self.options.batch_size * self.rank_info.size))
+        self._n_steps = self.n_done + (self.options.epochs - len(self.epochs)) * per_epoch
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:
@@ -224,8 +285,8 @@ def _distribute_like(weight: Tensor, content: Tensor | None) -> Tensor:
     return whole
 
 
-def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.device) -> nn.Module:
-    """The network as the strategy wants it.
+def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.device, shared: bool) -> nn.Module:
+    """The network as the strategy wants it. shared: its optimizer adds up the gradients.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
     """
@@ -241,24 +302,7 @@ def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.d
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
         return network
     network = network.to(memory_format=torch.channels_last)
-    if device.type == "cpu":
+    if shared or (device.type == "cpu" and dist.get_world_size() == 1):
         return network
-    return nn.parallel.DistributedDataParallel(network, device_ids=[device.index], gradient_as_bucket_view=True)
-
-
-def _optimizer(
-    weights: list[nn.Parameter], options: DistributedOptions, device: torch.device
-) -> tuple[torch.optim.SGD | SharedSGD, list[Tensor]]:
-    """The optimizer, and the velocity of each weight."""
-    rate, momentum, plain = options.learning_rate, options.momentum, options.strategy == "ddp"
-    if plain and device.type == "cpu" and dist.get_world_size() > 1:
-        from mnist_nn.parallel.cpu.sgd import SharedSGD
-
-        shared = SharedSGD(weights, rate, momentum)
-        return shared, shared.velocity
-    optimizer = torch.optim.SGD(weights, lr=rate, momentum=momentum, fused=plain or None)
-    velocity = [torch.zeros_like(weight) for weight in weights]
-    if momentum:
-        for weight, its in zip(weights, velocity, strict=True):
-            optimizer.state[weight]["momentum_buffer"] = its
-    return optimizer, velocity
+    devices = None if device.type == "cpu" else [device.index]
+    return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)

@@ -131,7 +131,7 @@ def test_two_halves_are_a_whole(
     (row,) = rows(tmp_path)
     assert (row["nodes"], row["devices"], row["batch"], row["epochs"]) == ("1", "2", "64", "2")
     said = done.stdout.splitlines()
-    assert len(said) == 3 and said[2].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
+    assert len(said) == 4 and said[3].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
 
 
 def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Path, tmp_path: Path) -> None:

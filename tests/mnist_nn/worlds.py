@@ -25,6 +25,7 @@ from torch import nn
 import mnist_nn.parallel.cpu.sgd  # noqa: F401  Imports numba
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, order_of, parts
 from tests.mnist_nn.scaled_digits import scaled_digits
@@ -51,7 +52,8 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     if strategy == "strangers" and rank == 0:
         os.getpid = lambda: 0
     strategy = strategy if strategy == "fsdp" else "ddp"
-    options = DistributedOptions(BATCH // size, 7, RATE, MOMENTUM, SEED, strategy, log_interval=1000)
+    rule = Rule("sgd", RATE, MOMENTUM)
+    options = DistributedOptions(BATCH // size, 7, rule, SEED, strategy, log_interval=1000, epochs=EPOCHS)
 
     def training() -> DistributedTraining:
         return DistributedTraining(options, KUBEFLOW, RankInfo(rank, size, rank, size, 1), CPU, data())
@@ -60,7 +62,9 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     for name, batch in (("first", 0), ("last", -1)):
         one = training()
         one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]])
-        found |= {f"{name} {weight}": velocity for weight, velocity in one.state().velocity.items()}  # the gradient
+        found |= {
+            f"{name} {weight}": velocity for weight, velocity in one.state().tensors["velocity"].items()
+        }  # the gradient
     whole = training()
     found["start"] = np.array(whole.evaluate())
     epochs = [whole.epoch(None) for _ in range(EPOCHS)]

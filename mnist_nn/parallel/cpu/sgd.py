@@ -44,16 +44,22 @@ SPIN_S, SLEEP_S = 1e-3, 1e-4  # seconds
 class SharedSGD:
     """SGD as torch.optim.SGD, with the mean of the gradients of `parameters` over all processes of the group.
 
-    parameters: float32, on the CPU. lr, momentum: as there, without dampening. All processes of the default group must
-    construct this, and then call `step`, together. The parameters become those of rank 0, and their gradients are
-    taken away as soon as a backward pass has made them.
+    parameters: float32, on the CPU. lr, momentum, weight_decay: as there, without dampening. All processes of the
+    default group must construct this, and then call `step`, together. The parameters become those of rank 0, and their
+    gradients are taken away as soon as a backward pass has made them.
 
-    velocity: of every parameter, zero at first.
+    velocity: of every parameter, zero at first. param_groups: one, whose "lr" may be set anew before each step.
+    mean_gradients: of every parameter in the last step, where `keep_gradients` was true.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], lr: float, momentum: float) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], lr: float, momentum: float, weight_decay: float = 0.0
+    ) -> None:
+        self.param_groups = [{"lr": lr, "momentum": momentum, "weight_decay": weight_decay}]
+        self.keep_gradients, self.mean_gradients = False, list[Tensor]()
+        self._parameters = parameters
         self._host = host = Host(sum(parameter.numel() for parameter in parameters))
-        self._constants = tuple(map(np.float32, (momentum, lr, 1 / dist.get_world_size())))
+        self._share = 1 / dist.get_world_size()
         slots, weights, self.velocity = (_views(v, parameters) for v in (host.slot, host.weights, host.velocity))
         for parameter, slot, weight in zip(parameters, slots, weights, strict=True):
             dist.broadcast(parameter.detach(), src=0)
@@ -65,8 +71,13 @@ class SharedSGD:
     def step(self) -> None:
         """Update the weights by the gradients that the last backward pass of every process has made."""
         host = self._host
-        gradients, velocity, weights = host.reduce().numpy(), host.velocity.numpy(), host.weights.numpy()
-        _update(gradients, velocity, weights, host.part.start, host.part.stop, *self._constants)
+        added = host.reduce()
+        if self.keep_gradients:  # before others write their next ones there
+            self.mean_gradients = _views(added.sum(0).mul_(self._share), self._parameters)
+        gradients, velocity, weights = added.numpy(), host.velocity.numpy(), host.weights.numpy()
+        (group,) = self.param_groups
+        constants = (group["momentum"], group["lr"], group["weight_decay"], self._share)
+        _update(gradients, velocity, weights, host.part.start, host.part.stop, *map(np.float32, constants))
         host.barrier()
 
 
@@ -173,8 +184,10 @@ def _shared_memory(members: Sequence[int], n: int) -> mmap.mmap | None:
 
 
 @compiled
-def _update(gradients, velocity, weights, start, stop, momentum, rate, share):
-    """velocity = momentum * velocity + share * sum of gradients; weights -= rate * velocity. Of elements start to stop.
+def _update(gradients, velocity, weights, start, stop, momentum, rate, decay, share):
+    """velocity = momentum * velocity + gradient; weights -= rate * velocity. Of elements start to stop.
+
+    The gradient is share * sum of gradients + decay * weights.
 
     gradients: float32 (k, n). velocity, weights: float32 (n,). In one pass: piece by piece the sum stays in the cache.
     """
@@ -186,7 +199,7 @@ def _update(gradients, velocity, weights, start, stop, momentum, rate, share):
         for k in range(1, len(gradients)):
             g += gradients[k, begin:end]
         for i in range(len(g)):
-            v[i] = momentum * v[i] + share * g[i]
+            v[i] = momentum * v[i] + (share * g[i] + decay * w[i])
             w[i] -= rate * v[i]
 
 

@@ -1,0 +1,377 @@
+"""Options of a data-parallel training: optimizers, schedules, shares on disk, restarts, the log, files of options."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+
+from common.errors import Exit, UsageError
+from mnist_nn.ddp import main
+from mnist_nn.net import normalised
+from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
+from mnist_nn.parallel.shards import _Reader, read_shards
+from mnist_nn.parallel.train import order_of
+from tests.helpers import ROOT
+from tests.mnist_nn.scaled_digits import write_as_mnist
+from tests.mnist_nn.test_ddp import ONE_THREAD, losses, rows
+
+DDP = ("-m", "mnist_nn.ddp")
+TWO = ("--nproc-per-node", "2")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 training and 101 test images."""
+    folder = tmp_path_factory.mktemp("data")
+    write_as_mnist(folder, 300, 101)
+    return folder
+
+
+@pytest.fixture
+def train(program: Any, data: Path, tmp_path: Path) -> Any:
+    """Trains into a folder of this name, in processes of one thread each."""
+
+    def run(folder: str, *options: Any, **more: Any) -> Any:
+        command = (*DDP, "--data", data, "--results", tmp_path / folder, *options)
+        return program(*command, env=ONE_THREAD, **more)
+
+    return run
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)["weights"]
+    return found
+
+
+def until_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 150
+    while not (folder / "checkpoint.pt").exists():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+
+
+# Rates and updates
+
+
+def test_the_rate_of_each_step() -> None:
+    rule = Rule("sgd", 0.8, warmup_steps=4, schedule="cosine")
+    assert [rule.rate(step, 12) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert [rule.rate(step, 12) for step in (4, 8, 12)] == pytest.approx([0.8, 0.4, 0.0])
+    assert [rule._replace(schedule="constant").rate(step, 12) for step in (3, 4, 100)] == [0.8] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.numerical
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--optimizer", "adamw", "--warmup-steps", "4", "--schedule", "cosine"),
+        ("--weight-decay", "0.1", "--warmup-steps", "4", "--lr", "0.05"),
+    ],
+    ids=["adamw", "sgd with decay"],
+)
+def test_two_processes_take_the_steps_of_one(train: Any, tmp_path: Path, options: Any) -> None:
+    """The second one is SharedSGD against torch.optim.SGD; statistics are of the same gradients."""
+    for folder, more in (("one", ("--batch-size", "100")), ("two", ("--batch-size", "50", *TWO))):
+        train(folder, "--epochs", "2", *options, *more, "--statistics", "--log-interval", "2")
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+    steps = [[line for line in of if "step" in line] for of in (one, two)]
+    assert len(steps[0]) == len(steps[1]) == 4
+    for first, second in zip(*steps, strict=True):
+        assert first["learning_rate"] == second["learning_rate"] > 0
+        assert second["gradients"] == pytest.approx(first["gradients"], rel=2e-2)
+        norms = dict(first["gradients"])
+        total = norms.pop("all")
+        assert len(norms) == 8 and total == pytest.approx(math.sqrt(sum(norm**2 for norm in norms.values())))
+        assert set(first["activations"]) == {"conv1", "conv2", "hidden", "output"}
+        assert 0.1 < first["activations"]["hidden"]["zeros"] < 0.9 and first["activations"]["hidden"]["std"] > 0
+    assert one[0]["run"]["parameters"] == 431_080
+
+
+@pytest.mark.slow
+def test_reduced_precision_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
+    given = ("--train-size", "60", "--epochs", "1", "--batch-size", "30")
+    train("half", *given, "--amp", "fp16")
+    train("full", *given)
+    assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), rel=1e-2)
+    state = torch.load(tmp_path / "half" / "checkpoint.pt", weights_only=True)["progress"]
+    assert state["scale"] == 65536.0 and state["growth"] == state["steps"] == 2
+    assert rows(tmp_path / "half")[0]["amp"] == "fp16"
+
+
+# What continues
+
+
+@pytest.mark.slow
+def test_a_killed_training_with_a_schedule_is_the_uninterrupted_one_to_the_bit(
+    train: Any, data: Path, tmp_path: Path
+) -> None:
+    options = ["--optimizer", "adamw", "--warmup-steps", "9", "--schedule", "cosine", "--epochs", "24", *TWO]
+    options += ["--batch-size", "50", "--save-model"]
+    command = [sys.executable, *DDP, "--data", str(data), "--results", str(tmp_path / "b"), *options]
+    killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL, text=True)
+    until_a_checkpoint(tmp_path / "b", killed)
+    killed.kill()
+    killed.wait()
+    before = len(lines(tmp_path / "b"))
+    refused = train("b", *options, "--resume", "--epochs", "30", status=None)
+    assert refused.returncode == Exit.USAGE  # given twice
+    options[options.index("24")] = "30"
+    refused = train("b", *options, "--resume", status=Exit.USAGE)
+    assert "has epochs = 24, this command 30" in refused.stderr
+    options[options.index("30")] = "24"
+    train("b", *options, "--resume")
+    train("a", *options)
+    assert not (tmp_path / "b" / "model.pt").samefile(tmp_path / "a" / "model.pt")
+    one, two = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    rates = [{(x["epoch"], x["step"]): x["learning_rate"] for x in lines(tmp_path / n) if "step" in x} for n in "ab"]
+    assert rates[0] == rates[1] and len(lines(tmp_path / "b")) > before
+
+
+@pytest.mark.slow
+@pytest.mark.numerical
+def test_shares_of_two_processes_are_continued_by_three(train: Any, data: Path, tmp_path: Path) -> None:
+    """The third epoch is done again by one process with PyTorch's own AdamW, from the shares that two have written."""
+    options = ("--strategy", "fsdp", "--optimizer", "adamw", "--warmup-steps", "8", "--batch-size", "40")
+    results = tmp_path / "r"
+    train("r", *options, *TWO, "--epochs", "2")
+    assert len(list((results / "checkpoint-2").glob("*.distcp"))) == 2
+    state = read(results / "checkpoint-2")
+    progress = torch.load(results / "checkpoint.pt", weights_only=True)["progress"]
+    assert progress["steps"] == progress["updates"] == 2 * 4
+    train("r", *options, "--nproc-per-node", "3", "--epochs", "3", "--resume")
+    assert [path.name for path in results.glob("checkpoint-*")] == ["checkpoint-3"]
+    assert len(list((results / "checkpoint-3").glob("*.distcp"))) == 3
+    expected, found = third_epoch(state, data), read(results / "checkpoint-3")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=2e-5 * float(tensor.abs().max()), msg=name)
+    epochs = [line["epoch"] for line in lines(results) if "accuracy" in line]
+    assert epochs == [1, 2, 3] and [row["devices"] for row in rows(results)] == ["2", "3"]
+
+
+def whole(image_shape: tuple[int, int] = (28, 28)) -> dict[str, torch.Tensor]:
+    """Room for all tensors of the training, by the names in a checkpoint."""
+    named = dict(build({"network": "kubeflow"}, image_shape, 10).named_parameters())
+    kinds = ("weights", *ADAM_MOMENTS)
+    return {f"{kind}.{name}": torch.zeros_like(weight.detach()) for kind in kinds for name, weight in named.items()}
+
+
+def read(folder: Path) -> dict[str, torch.Tensor]:
+    tensors = whole()
+    dcp.load(tensors, storage_reader=_Reader(folder), no_dist=True)
+    return tensors
+
+
+def third_epoch(state: dict[str, torch.Tensor], data: Path) -> dict[str, torch.Tensor]:
+    from common.images import load
+
+    arrays = load("mnist", data)
+    images, labels = torch.tensor(arrays["train_images"]), torch.tensor(arrays["train_labels"]).long()
+    network = build({"network": "kubeflow"}, (28, 28), 10)
+    named = dict(network.named_parameters())
+    optimizer = torch.optim.AdamW(named.values(), lr=0.001, weight_decay=0.01)
+    for name, weight in named.items():
+        weight.data.copy_(state[f"weights.{name}"])
+        moments = {kind: state[f"{kind}.{name}"].clone() for kind in ADAM_MOMENTS}
+        optimizer.state[weight] = {"step": torch.tensor(8.0), **moments}
+    for batch in order_of(len(labels), 1, 3).split(3 * 40):
+        optimizer.zero_grad()
+        F.cross_entropy(network(normalised(images[batch], 255.0)), labels[batch]).backward()
+        optimizer.step()
+    expected = {f"weights.{name}": weight.detach() for name, weight in named.items()}
+    return expected | {f"{kind}.{n}": optimizer.state[w][kind] for kind in ADAM_MOMENTS for n, w in named.items()}
+
+
+def test_an_index_of_a_stranger_runs_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+
+    class Touch:
+        def __reduce__(self) -> Any:
+            return open, (str(marker), "w")
+
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch()))
+    for reader in (_Reader(tmp_path).read_metadata, lambda: read_shards(tmp_path, {"weights": whole()})):
+        with pytest.raises((pickle.UnpicklingError, UsageError), match="open is no part of|is no checkpoint of"):
+            reader()
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(data: Path, tmp_path: Path) -> None:
+    """Not with what another training has left there, which the user did not ask to resume."""
+    arguments = ["--data", str(data), "--results", str(tmp_path), "--batch-size", "50"]
+    assert main([*arguments, "--epochs", "1", "--seed", "7"]) == Exit.DONE
+    environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    run = [*TORCHRUN, *DDP, *arguments, "--epochs", "40"]
+    job = subprocess.Popen(run, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    before = tmp_path / "checkpoint-before.pt"
+    end = time.monotonic() + 150
+    while not before.exists():
+        assert job.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    assert torch.load(before, weights_only=True)["settings"]["seed"] == 7
+    until_a_checkpoint(tmp_path, job)
+    children = [int(word) for word in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
+    os.kill(children[1], signal.SIGKILL)
+    _, said = job.communicate(timeout=200)
+    assert job.returncode == 0, said
+    log = lines(tmp_path)
+    runs = [n for n, line in enumerate(log) if "run" in line]
+    assert len(runs) == 2
+    epochs = [line["epoch"] for line in log if "accuracy" in line]
+    assert epochs == list(range(1, 41)), "each epoch once"
+    assert any("accuracy" in line for line in log[: runs[1]])
+
+
+# What is told, and where it is asked from
+
+
+def test_a_file_of_options_and_the_command_line_wins(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "options.json"
+    options = {
+        "data": str(data), "results": str(tmp_path / "r"), "epochs": 5, "batch_size": 128, "train-size": 200,
+        "scale-lr": True, "resume": False, "lr": 1e-3, "amp": None,
+    }  # fmt: skip
+    config.write_text(json.dumps(options))
+    assert main(["--config", str(config), "--epochs", "1"]) == Exit.DONE
+    (row,) = rows(tmp_path / "r")
+    assert (row["epochs"], row["batch"], row["lr"], row["amp"]) == ("1", "128", "0.001", "")
+    (run, *_) = lines(tmp_path / "r")
+    assert run["run"]["train_size"] == 200 and run["run"]["scale_lr"] is True
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("[1]", "is no JSON object"),
+        ("{", "is no JSON (Expecting"),
+        ('{"batch-siz": 3}', "there is no option batch-siz"),
+        ('{"help": true}', "there is no option help"),
+        ('{"batch-size": "many"}', "'many' is not a whole number"),
+        ('{"batch-size": 0}', "0 is too small"),
+        ('{"batch-size": [3]}', "batch-size is [3]: give a number or a name"),
+        ('{"resume": "yes"}', 'resume is "yes": give true or false'),
+        ('{"epochs": true}', "epochs is true: give a number or a name"),
+        ('{"optimizer": "adamw", "momentum": 0.5}', "--momentum 0.5 is for --optimizer sgd"),
+    ],
+)
+def test_a_file_of_options_that_cannot_work_ends_in_one_line(
+    tmp_path: Path, capsys: Any, content: str | None, says: str
+) -> None:
+    config = tmp_path / "options.json"
+    if content is not None:
+        config.write_text(content)
+    assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--optimizer adam", "'adam' is none of sgd, adamw"),
+        ("--amp fp8", "'fp8' is none of bf16, fp16"),
+        ("--warmup-steps -1", "-1 is too small"),
+        (
+            "--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1",
+            "--warmup-steps 5 leaves nothing of 3 steps",
+        ),
+        ("--train-size 301", "--train-size 301 is too large"),
+        ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
+    ],
+)
+def test_options_that_cannot_work_end_in_one_line(
+    data: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, options: str, says: str
+) -> None:
+    monkeypatch.setattr("mnist_nn.parallel.rank0.find_spec", lambda name: None)
+    assert main(["--data", str(data), "--results", str(tmp_path / "r"), *options.split()]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+def test_predict_reads_the_network_and_tensorboard_its_figures(data: Path, tmp_path: Path, capsys: Any) -> None:
+    from PIL import Image
+
+    from common.images import load
+    from mnist_nn.predict import load_model, predict
+    from mnist_nn.predict import main as predict_main
+
+    arguments = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "50", "--lr", "0.05"]
+    assert main([*arguments, "--save-model", "--tensorboard", "--statistics"]) == Exit.DONE
+    assert "network kubeflow: 431,080 parameters" in capsys.readouterr().out
+    arrays = load("mnist", data)
+    answers = predict(load_model(tmp_path / "model.pt"), arrays["test_images"]).argmax(1)
+    assert (answers == arrays["test_labels"]).mean() == pytest.approx(float(rows(tmp_path)[0]["accuracy"]))
+    Image.fromarray(np.asarray(arrays["test_images"][0])).save(tmp_path / "digit.png")
+    assert predict_main([str(tmp_path), str(tmp_path / "digit.png")]) == Exit.DONE
+    assert "sure" in capsys.readouterr().out
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard")
+    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    logged = [line["loss"] for line in lines(tmp_path) if "step" in line]
+    assert [event.value for event in board.Scalars("loss")] == pytest.approx(logged)
+    assert [event.step for event in board.Scalars("epoch/accuracy")] == [1, 2]
+    assert {"learning_rate", "gradients/all", "activations/hidden/zeros"} <= set(board.Tags()["scalars"])
+
+
+@pytest.mark.slow
+def test_lines_of_several_hosts_say_whose_they_are_and_shares_need_a_folder_of_all(data: Path, tmp_path: Path) -> None:
+    """The second process is on a host of its own name; with its own folder at the same path fsdp is refused."""
+    if os.geteuid():
+        pytest.skip("namespaces of host names and mounts need root")
+    results = tmp_path / "r"
+    results.mkdir()
+    other = ["unshare", "--uts", "--mount", "sh", "-c", 'hostname other; exec "$@"', "sh"]
+    apart = [
+        "unshare",
+        "--uts",
+        "--mount",
+        "sh",
+        "-c",
+        'hostname other; mount -t tmpfs none $0; exec "$@"',
+        str(results),
+    ]
+    for wrapper, strategy, status in ((other, "ddp", Exit.DONE), (apart, "fsdp", Exit.USAGE)):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, *DDP, "--data", str(data), "--results", str(results), "--epochs", "1"]
+        command += ["--strategy", strategy, "--train-size", "100"]
+        both = [
+            subprocess.Popen(
+                [*how, *command], cwd=ROOT, env={**os.environ, **ONE_THREAD, **where, "RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank, how in enumerate(([], wrapper))
+        ]  # fmt: skip
+        out, said = both[0].communicate(timeout=150)
+        both[1].communicate(timeout=150)
+        assert both[0].returncode == status, said
+        tag = f"[{socket.gethostname()} 0] "
+        assert out and all(line.startswith(tag) for line in out.splitlines()), out
+        if status:
+            assert said.startswith(f"{tag}python -m mnist_nn.ddp: --strategy fsdp: every process writes its share to")

@@ -20,7 +20,13 @@ from tests.helpers import ROOT, mpirun_command
 
 # Folders and files whose tests need several hosts, a Slurm, other MPI libraries or a container's root. They share
 # network addresses and ports, so one process runs them all.
-CLUSTER = ("tests/cluster", "tests/k8s/test_mpijob.py", "tests/test_mpi_flavours.py", "tests/apptainer/test_post.py")
+CLUSTER = (
+    "tests/cluster",
+    "tests/k8s/test_mpijob.py",
+    "tests/k8s/test_nfs.py",
+    "tests/test_mpi_flavours.py",
+    "tests/apptainer/test_post.py",
+)
 SHARED_MNIST = ROOT.parent / "shared" / "data"
 
 

@@ -90,8 +90,10 @@ store() {
 
 files_is_ready() { # fails at once, and for good, where the image cannot be pulled or does not start
     local state
-    state=$(asked "${KUBECTL[@]}" get pod files -o \
-        'jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].state.waiting.reason}') || return
+    # The NFS server has the same image, and is first to show that it cannot be pulled: files waits for its volumes.
+    state=$(asked "${KUBECTL[@]}" get pods -l 'app in (files,nfs)' -o \
+        'jsonpath={range .items[*].status}{.containerStatuses[0].ready} {.initContainerStatuses[*].state.waiting.reason} {.containerStatuses[*].state.waiting.reason}{"\n"}{end}') ||
+        return
     case $state in
         *ErrImagePull* | *ImagePullBackOff* | *InvalidImageName*)
             say "gke.sh: the nodes cannot pull $IMAGE: does it exist, and may their service account read it?"
@@ -99,11 +101,11 @@ files_is_ready() { # fails at once, and for good, where the image cannot be pull
             exit 1
             ;;
         *CrashLoopBackOff*)
-            say "gke.sh: a container of $IMAGE does not start: kubectl logs files"
+            say "gke.sh: a container of $IMAGE does not start: kubectl logs files, kubectl logs deployment/nfs"
             exit 1
             ;;
     esac
-    ((dry)) || [[ $state == true* ]]
+    ((dry)) || [[ $state == true*$'\n'true* ]]
 }
 
 remember_disks() {

@@ -2,7 +2,7 @@
 # Install the system packages that tests/cluster needs (Debian or Ubuntu, as root). Quick when all is there.
 set -eu
 
-packages="iproute2 util-linux e2fsprogs munge slurmctld slurmd slurm-client libpmix-dev openssh-server openssh-client openmpi-bin"
+packages="iproute2 util-linux e2fsprogs munge slurmctld slurmd slurm-client libpmix-dev openssh-server openssh-client openmpi-bin nfs-ganesha nfs-ganesha-vfs libnfs-utils"
 
 missing=
 for package in $packages; do

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("CLOUD", "."))
+PROJECT, CLUSTER = os.environ.get("PROJECT", ""), os.environ.get("CLUSTER", "hyperparameter-search")
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUOTA = "csv[no-heading](quotas.metric,quotas.limit,quotas.usage)"
 MACHINES = {
@@ -43,10 +44,10 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def gcloud(state: dict[str, Any], words: list[str]) -> str:
-    if words[:3] != ["--quiet", "--project", "test"]:
+    if words[:3] != ["--quiet", "--project", PROJECT]:
         raise Wrong("another project")
     call, arguments = " ".join(words[3:]), words[3:]
-    name = "search-test"
+    name = CLUSTER
     if call == "services list --enabled --format value(config.name)":
         return "\n".join(state["services"])
     if call.startswith("artifacts docker images describe "):
@@ -112,7 +113,7 @@ def matches(disk: str, labels: list[str], condition: str) -> bool:
 
 
 def kubectl(state: dict[str, Any], words: list[str]) -> str:
-    if words[:2] != ["--context", "gke_test_us-central1-a_search-test"] or not state["credentials"]:
+    if words[:2] != ["--context", f"gke_{PROJECT}_us-central1-a_{CLUSTER}"] or not state["credentials"]:
         raise Wrong("another cluster, or no credentials")
     arguments = words[2:]
     if arguments[0] == "--request-timeout":
@@ -124,11 +125,11 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     call = " ".join(arguments)
     if arguments[0] == "apply" and "-k" in arguments:
         applied(state, option(arguments, "-k"), "--dry-run=server" in arguments)
-    elif call.startswith("get pod files "):
+    elif call.startswith("get pods -l app in (files,nfs) "):
         image = os.environ["IMAGE"]
-        return "true " if image in state["images"] else "false ImagePullBackOff"
+        return "true \ntrue " if image in state["images"] else "false ContainerCreating\nfalse ImagePullBackOff"
     elif call.startswith("get persistentvolumes "):
-        return " ".join(f"projects/test/zones/us-central1-a/disks/{disk}" for disk in state["disks"])
+        return " ".join(f"projects/{PROJECT}/zones/us-central1-a/disks/{disk}" for disk in state["disks"])
     elif call.startswith("get service nfs "):
         return "10.1.2.3"
     elif call.startswith("get nodes "):
@@ -171,7 +172,7 @@ def applied(state: dict[str, Any], folder: str, only_asked: bool) -> None:
         n = len(list(FOLDER.glob("applied-*")))
         (FOLDER / f"applied-{n}").write_text(done.stdout)
         if "name: nfs-disk" in done.stdout:
-            labels = ["goog-k8s-cluster-name=search-test"] if state["cluster"]["cost"] else []
+            labels = [f"goog-k8s-cluster-name={CLUSTER}"] if state["cluster"]["cost"] else []
             state["disks"]["pvc-1"] = labels
     name = os.environ["SEARCH"]
     text = (Path(folder) / "kustomization.yaml").read_text() if Path(folder).exists() else ""

@@ -131,7 +131,7 @@ def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
         ("networks create", "--mtu 8896"),
         ("clusters create", "--enable-gvnic", "--enable-cost-allocation"),
         ("get service nfs",),
-        ("get pod files",),
+        ("get pods", "app in (files,nfs)"),
         ("wait", "load-data"),
         ("exec files", "mnist_svm 24"),
         ("apply --server-side", "mpi-operator"),
@@ -154,7 +154,7 @@ def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
 @pytest.mark.slow
 def test_each_call_has_a_limit(cloud: Cloud) -> None:
     """A question or a log that hangs costs its own limit, and not the search's."""
-    for hanging, status in (("services list", 2), ("get-credentials", 124), ("get pod files", 1)):
+    for hanging, status in (("services list", 2), ("get-credentials", 124), ("get pods", 1)):
         done = cloud.run("run", HANG=hanging, CALL_TIMEOUT="1", READY_TIMEOUT="2")
         assert done.returncode == status and cloud.left == set(), done.stderr
     began = time.monotonic()

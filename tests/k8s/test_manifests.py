@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from common.cli import parser_of
-from common.engine.options import RunOptions
 from common.settings import from_namespace
 from common.storage.history import read_journal
-from mnist_nn.experiment import Bagging
-from mnist_svm.experiment import SvmGrid
 from tests.helpers import ROOT
 from tests.k8s.manifests import (
     KUSTOMIZATIONS,
@@ -29,10 +25,11 @@ from tests.k8s.manifests import (
     pod_specs,
     yaml,
 )
+from tests.programs import EXPERIMENTS, accepted
 
 CRDS = ROOT.parent / "shared" / "data" / "k8s"
-EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 KUBERNETES = "1.32"
+TRAINJOBS = ("trainjob", "trainjob-2.1", "trainjob-2.0")
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
 each_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
@@ -54,11 +51,9 @@ def test_jobs_of_kubeflow_are_valid(folder: Path) -> None:
     for manifest in build(folder):
         if manifest["apiVersion"] not in CORE:
             schema = strict(schema_of(manifest))
-            if (
-                "runtimePatches" in manifest["spec"]
-                and "runtimePatches" not in schema["properties"]["spec"]["properties"]
-            ):
-                pytest.skip("the definition here is of Trainer 2.0, the manifest for 2.2")
+            newer = {"runtimePatches", "podTemplateOverrides"} & set(manifest["spec"])
+            if newer - set(schema["properties"]["spec"]["properties"]):
+                pytest.skip("the definition here is of Trainer 2.0, the manifest for a later one")
             jsonschema.validate({k: v for k, v in manifest.items() if k != "metadata"}, schema)
 
 
@@ -177,15 +172,6 @@ def test_shares_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Pa
     assert len(history.runs) == 5
 
 
-def accepted(program: str, arguments: list[str]) -> RunOptions:
-    """The run options of a command line, once the program's settings have accepted it too."""
-    experiment = EXPERIMENTS[program]
-    namespace = parser_of(experiment, program).parse_args(arguments)
-    from_namespace(experiment, namespace)
-    options: RunOptions = from_namespace(RunOptions, namespace)
-    return options
-
-
 def container(job: Manifest, role: str) -> Manifest:
     (one,) = job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"]
     found: Manifest = one
@@ -200,7 +186,9 @@ def test_pods_are_unprivileged_bounded_and_whole(folder: Path) -> None:
             volumes = {volume["name"] for volume in pod.get("volumes", [])}
             for one in pod["containers"] + pod.get("initContainers", []):
                 assert {mount["name"] for mount in one.get("volumeMounts", [])} <= volumes
+                assert "privileged" not in one.get("securityContext", {})
             if manifest["metadata"]["name"] == "nfs":
+                assert all(one["securityContext"]["capabilities"]["drop"] == ["ALL"] for one in pod["containers"])
                 continue
             security = pod["securityContext"]
             assert security["runAsNonRoot"] and security["runAsUser"] == security["fsGroup"] == 1000
@@ -252,7 +240,7 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
     (job,) = overlay("ddp")
     asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]
     assert all(words[:2] == ["-m", "mnist_nn.ddp"] for words in asked) and job["spec"]["nprocPerNode"] == "1"
-    trainjobs = [overlay(name)[0]["spec"]["trainer"]["args"] for name in ("trainjob", "trainjob-2.0")]
+    trainjobs = [overlay(name)[0]["spec"]["trainer"]["args"] for name in TRAINJOBS]
     small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp-cpu")[0])]
     assert "nvidia" not in str(overlay("ddp-cpu"))
     for arguments in [words[2:] for words in [*asked, *small]] + trainjobs:
@@ -287,7 +275,7 @@ def test_data_is_loaded_through_the_queue_too(combined: Any) -> None:
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches" and job["spec"]["suspend"] is True
 
 
-@pytest.mark.parametrize("name", ["trainjob", "trainjob-2.0"])
+@pytest.mark.parametrize("name", TRAINJOBS)
 def test_the_image_of_a_trainjob_is_replaced(name: str, combined: Any) -> None:
     (job,) = combined(name, image="registry/search")
     assert job["spec"]["trainer"]["image"] == "registry/search:7"

@@ -1,0 +1,63 @@
+"""Our own programs, as far as their parsers: whether they would take a command line.
+
+python -m tests.programs PROGRAM ARGUMENTS...     prints the folder of the results, for a program that has one
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from common.cli import parser_of
+from common.doctor.__main__ import Wishes
+from common.doctor.programs import programs
+from common.engine.options import RunOptions
+from common.errors import UsageError
+from common.images import DatasetSettings
+from common.merge import MergeOptions
+from common.scaling.__main__ import ScalingOptions
+from common.settings import Parser, add_settings, from_namespace
+from common.status import StatusOptions
+from mnist_nn.experiment import Bagging
+from mnist_nn.parallel.settings import Settings
+from mnist_nn.predict import Predict
+from mnist_svm.experiment import SvmGrid
+
+EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
+OTHERS = {
+    "common.data": (DatasetSettings,),
+    "common.merge": (MergeOptions,),
+    "common.scaling": (ScalingOptions,),
+    "common.status": (StatusOptions,),
+    "mnist_nn.ddp": (Settings,),
+    "mnist_nn.predict": (Predict,),
+}
+
+
+def accepted(program: str, arguments: Sequence[str]) -> RunOptions | None:
+    """Parses a command line as `python -m program` would. Raises UsageError for what it would not take.
+
+    Returns the options of the run, for a program that has such.
+    """
+    if program in EXPERIMENTS:
+        kinds: tuple[type, ...] = (EXPERIMENTS[program], RunOptions)
+        parser = parser_of(EXPERIMENTS[program], program)
+    else:
+        doctor = dict.fromkeys(checks.settings for checks in programs().values() if checks.settings)
+        kinds = (*doctor, RunOptions, Wishes) if program == "common.doctor" else OTHERS[program]
+        parser = Parser(prog=program)
+        for kind in kinds:
+            add_settings(parser, kind)
+    namespace = parser.parse_args(arguments)
+    made = [from_namespace(kind, namespace) for kind in kinds]
+    return next((one for one in made if isinstance(one, RunOptions)), None)
+
+
+if __name__ == "__main__":
+    program, *words = sys.argv[1:]
+    try:
+        options = accepted(program, words)
+    except UsageError as error:
+        raise SystemExit(f"{program}: {error}") from None
+    if program in EXPERIMENTS:
+        print((options and options.results) or f"results/{program}")

@@ -20,12 +20,29 @@ def test_the_search_of_the_readme_runs(program: Any, tmp_path: Any) -> None:
     assert (tmp_path / "study" / "trials.csv").exists()
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+FOUND = "{'svc__C': 10, 'svc__gamma': 0.01} 0.956"
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
 def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: int) -> None:
     assert len(GRID.splitlines()) <= 13
     (tmp_path / "digits.py").write_text(GRID)
     lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path).stdout.splitlines()
-    assert len(lines) == max(1, ranks) and set(lines) == {"{'svc__C': 10, 'svc__gamma': 0.01} 0.956"}
+    assert len(lines) == max(1, ranks) and set(lines) == {FOUND}
+
+
+@pytest.mark.slow
+def test_the_grid_search_of_the_readme_runs_in_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Executed by the library that `jupyter nbconvert --execute` calls."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(GRID)])
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    printed = "".join(output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout")
+    assert printed == f"{FOUND}\n"
 
 
 def test_the_experiment_of_the_readme_runs(program: Any, tmp_path: Any) -> None:

@@ -337,3 +337,21 @@ def test_a_scaling_study(jobs: Jobs, stubs: dict[str, str], program: Callable[..
     assert [row[:2] for row in rows] == [["slots", "nodes"], ["1", "1"], ["2", "1"], ["4", "2"]]
     uneven = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", cwd=ROOT, env={"GPUS": "1 5"}, check=False)
     assert uneven.returncode == 2 and "5 cannot be spread evenly over 2 nodes" in uneven.stderr
+
+
+ACCELERATED = """
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.svm import SVC
+search = GridSearchCV(SVC(), {"C": [0.1, 10], "gamma": [0.01, 0.1]}, cv=3).fit(*load_iris(return_X_y=True))
+print(search.best_params_, round(search.best_score_, 4))
+"""
+
+
+def test_a_scikit_learn_script_unchanged_under_srun(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ACCELERATED)
+    plain = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "common.accelerate")
+    done = slurm.run(*command, "script.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.stdout == plain.stdout
+    assert "accelerate: GridSearchCV: 12 fits solved as a grid" in done.stderr

@@ -16,6 +16,7 @@ from common.rates import kept
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.table import last_line, write_table, write_trials
+from common.strategies.racing import Race
 from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
 from mnist_nn.bootstrap import least_sure, majority_vote
 from mnist_nn.halving import leading, rungs
@@ -23,6 +24,7 @@ from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key
 from mnist_nn.shapes import Params, is_small, weights_of
 from mnist_nn.trust import mixed_ways
+from mnist_nn.tuning import STRATEGIES, sets
 
 STEPS = ("auto", "autograd", "manual", "grouped")
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
@@ -65,6 +67,14 @@ class Bagging(ImageSettings):
         low=2,
         metavar="ETA",
     )
+    strategy: str = setting(
+        "random",
+        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; the others are spread more evenly",
+        choices=STRATEGIES,
+    )
+    racing: bool = setting(
+        False, "evaluate fold after fold, without the parameter sets that would hardly win by a paired test"
+    )
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
@@ -72,6 +82,10 @@ class Bagging(ImageSettings):
     save_models: bool = setting(
         False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False
     )
+
+    def __post_init__(self) -> None:
+        if self.racing and self.halving is not None:
+            raise ValueError("--racing and --halving exclude each other: give one of them")
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -113,6 +127,8 @@ class Bagging(ImageSettings):
             Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or did not
             come to the last rung.
         """
+        if self.racing:
+            return (yield from self._race(bootstrap))
         losses = np.zeros((self.n_tuning, self.folds))
         ended = np.zeros(losses.shape, bool)
         ladder = [(self.n_tuning, self.epochs)]
@@ -134,9 +150,33 @@ class Bagging(ImageSettings):
                 losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
         return losses
 
+    def _race(self, bootstrap: int) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+        """As the cross-validation, but sets that would hardly win are dropped; they have NaN on the folds left out."""
+        losses = np.full((self.n_tuning, self.folds), np.nan)
+        race = Race(range(self.n_tuning), self.folds)
+        while pairs := race.next_folds():
+            folds: dict[int, list[int]] = {}
+            for tuning, fold in pairs:
+                folds.setdefault(tuning, []).append(fold)
+            batches = [
+                batch
+                for tuning, those in folds.items()
+                for batch in self._batches(bootstrap, tuning, self.epochs, np.array(those))
+            ]
+            results = yield batches
+            for trial, result in zip((trial for batch in batches for trial in batch), results, strict=True):
+                tuning = int(trial.params["tuning"])
+                losses[tuning, int(trial.params["fold"])] = result.value("loss")
+                race.tell(tuning, None if result.failed else result.value("loss"))
+        return losses
+
     def _draw(self, bootstrap: int, tuning: int) -> dict[str, float | int | str]:
         random = np.random.default_rng(seed_of(self.seed, f"b{bootstrap}/t{tuning}"))
         max_kernel_size = min(self.max_kernel_size, *self.image_shape)
+        if self.strategy != "random":
+            most = self.max_conv_layer, max_kernel_size, self.max_hidden_layer
+            drawn = sets(self.strategy, self.seed, bootstrap, self.n_tuning, most)[tuning]
+            return {"bootstrap": bootstrap, "tuning": tuning, **drawn}
         return {
             "bootstrap": bootstrap,
             "tuning": tuning,
@@ -197,7 +237,7 @@ class Bagging(ImageSettings):
         return LIBRARIES + 2 * 4 * together * self.n_weights(trial.params)
 
     def n_trials(self) -> int | None:
-        return None if self.halving else self.n_bootstrap * (self.n_tuning * self.folds + 1)
+        return None if self.halving or self.racing else self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.

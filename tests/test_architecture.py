@@ -31,7 +31,8 @@ ROOMS = {
     "mnist_svm": {"common", "common.cluster", "common.storage", "kernel_svm", "mnist_svm.solvers"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
     "mnist_nn": {
-        "jit", "common", "common.cluster", "common.storage", "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
+        "jit", "common", "common.cluster", "common.spaces", "common.storage", "common.strategies", "mnist_nn.memory",
+        "mnist_nn.parallel", "mnist_nn.steps",
     },
     "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
     "mnist_nn.steps": {"jit", "mnist_nn"},

@@ -14,6 +14,7 @@ models and empirical Bayes methods", Statistical Applications in Genetics and Mo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,51 +50,70 @@ class Racing(Strategy):
         problem.requires("Racing")
         if not isinstance(self.sampler, Sampling) or (points := Points(self.sampler.draws(problem), problem)).adaptive:
             raise UsageError("Racing compares candidates drawn beforehand: give it sampler='grid' or 'random'")
-        return [_Race(self, points)]
+        return [_Racing(self, points)]
 
 
-class _Race(Proposer):
-    def __init__(self, racing: Racing, points: Points):
-        self._racing = racing
-        self._candidates = dict(points.rest())
-        self._losses: dict[int, list[float]] = {number: [] for number in self._candidates}
-        self._spent = 0.0  # of 1 - confidence
+class Race:
+    """Which candidates to evaluate on which folds.
+
+    Args:
+        candidates: Their numbers.
+        folds: How many there are.
+        confidence: Probability that the winner is the one that all folds would have.
+        first: Folds before the first test, at least 2.
+    """
+
+    def __init__(self, candidates: Iterable[int], folds: int, confidence: float = 0.95, first: int = 2):
+        self._losses: dict[int, list[float]] = {number: [] for number in candidates}
+        self._folds, self._first = folds, first
+        self._left = 1 - confidence  # the chance to lose the winner that may still be taken
         self._fold = 0
 
-    def ask(self, most: int) -> list[Piece]:
-        folds = self._racing.folds
-        if self._fold == folds:
+    def next_folds(self) -> list[tuple[int, int]]:
+        """(candidate, fold) of all to evaluate next, once what was asked before is told; none at the end."""
+        if self._fold == self._folds:
             return []
-        if self._fold >= self._racing.first:
+        if self._fold >= self._first:
             self._drop()
-        to = max(self._racing.first, self._fold + 1)
-        asked = [
-            Piece(number, self._candidates[number], fold, fold == folds - 1, fold=fold)
-            for fold in range(self._fold, to)
-            for number in self._losses
-        ]
+        to = max(self._first, self._fold + 1)
+        pairs = [(number, fold) for fold in range(self._fold, to) for number in self._losses]
         self._fold = to
-        return asked
+        return pairs
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        if told.losses is None:
-            self._losses.pop(piece.number, None)  # a candidate whose fold has failed cannot win
-        elif piece.number in self._losses:
-            self._losses[piece.number].append(told.loss)
+    def tell(self, candidate: int, loss: float | None) -> None:
+        """The loss of a candidate on its next fold; None where that has failed, so that it cannot win."""
+        if loss is None:
+            self._losses.pop(candidate, None)
+        elif candidate in self._losses:
+            self._losses[candidate].append(loss)
 
     def _drop(self) -> None:
         """Drop those that lose with certainty enough, the surest first."""
         numbers = list(self._losses)
         if len(numbers) < 2:
             return
-        losses = np.array([self._losses[number] for number in numbers])
-        chances = winning(losses, self._racing.folds)
+        chances = winning(np.array([self._losses[number] for number in numbers]), self._folds)
         for place in np.argsort(chances, kind="stable"):
-            chance = float(chances[place])
-            if self._spent + chance > 1 - self._racing.confidence:
+            if chances[place] > self._left:
                 break
-            self._spent += chance
+            self._left -= float(chances[place])
             del self._losses[numbers[int(place)]]
+
+
+class _Racing(Proposer):
+    def __init__(self, racing: Racing, points: Points):
+        self._candidates = dict(points.rest())
+        self._folds = racing.folds
+        self._race = Race(self._candidates, racing.folds, racing.confidence, racing.first)
+
+    def ask(self, most: int) -> list[Piece]:
+        return [
+            Piece(number, self._candidates[number], fold, fold == self._folds - 1, fold=fold)
+            for number, fold in self._race.next_folds()
+        ]
+
+    def tell(self, piece: Piece, told: Told) -> None:
+        self._race.tell(piece.number, None if told.losses is None else told.loss)
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:

@@ -1,0 +1,66 @@
+"""--strategy and --racing: even draws, folds that are spared, and the default as it was."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import Evaluation, evaluate, per_trial
+from mnist_nn.experiment import Bagging, best_set
+from mnist_nn.keys import refit_key
+from tests.mnist_nn.test_halving import FULL
+
+
+def losses_of(experiment: Bagging) -> list[Any]:
+    """All trials of a study whose sets differ much, and folds little."""
+
+    def invented(trial: Any) -> Evaluation:
+        if "fold" not in trial.params:
+            return Evaluation(trial.key, {"loss": 0.0})
+        number, fold = int(trial.params["tuning"]), int(trial.params["fold"])
+        loss = number + 0.3 * fold + 0.01 * np.random.default_rng([number, fold]).normal()
+        return Evaluation(trial.key, {"loss": float(loss), "epochs": float(experiment.epochs)})
+
+    return evaluate(experiment, objective=per_trial(invented))
+
+
+@pytest.mark.parametrize("strategy", ["sobol", "halton"])
+def test_even_draws_are_within_the_bounds_and_can_go_on(strategy: str) -> None:
+    few, many = (replace(FULL, n_tuning=n, strategy=strategy, max_conv_layer=1) for n in (4, 64))
+    sets = [many._draw(0, tuning) for tuning in range(64)]
+    assert [few._draw(0, tuning) for tuning in range(4)] == sets[:4] and many._draw(1, 0) != sets[0]
+    assert {s["n_conv_layer"] for s in sets} == {1} and {s["n_hidden_layer"] for s in sets} == set(range(1, 17))
+    rates = np.log10([float(s["learning_rate"]) for s in sets])
+    assert np.histogram(rates, 4, (-5, -1))[0].min() >= 12
+    assert all(2 <= int(s["kernel_size"]) <= 8 and 0.01 <= float(s["momentum"]) <= 1 for s in sets)
+
+
+def test_racing_drops_losers_and_keeps_the_winner() -> None:
+    whole, raced = replace(FULL, folds=5), replace(FULL, folds=5, racing=True)
+    all_trials, fewer = losses_of(whole), losses_of(raced)
+    assert len(fewer) < 0.8 * len(all_trials)
+    chosen = [o.trial.params for o in fewer if "fold" not in o.trial.params]
+    assert chosen == [o.trial.params for o in all_trials if "fold" not in o.trial.params] and len(chosen) == 2
+    assert {refit_key(0, False), refit_key(1, False)} <= {o.trial.key for o in fewer}
+    assert best_set(np.array([[1.0, np.nan], [2.0, 2.0]])) == 1
+
+
+def test_what_excludes_each_other(program: Any, tmp_path: Any) -> None:
+    done = program("-m", "mnist_nn", "--racing", "--halving", 3, "--results", tmp_path / "r", 1, 4, status=2)
+    assert "--racing and --halving exclude each other: give one of them" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
+    arguments = [
+        "-m", "mnist_nn", "--dataset", "digits", "--train-size", 150, "--test-size", 40, "--folds", 3,
+        "--max-conv-layer", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
+        "sobol", "--racing",
+    ]  # fmt: skip
+    one = program(*arguments, "--workers", 2, "--results", tmp_path / "a", 1, 6)
+    assert "ensemble of 1" in one.stdout
+    program(*arguments, "--workers", 1, "--results", tmp_path / "b", 1, 6, ranks=2)
+    tables = [(tmp_path / name / "predictions.npz").read_bytes() for name in "ab"]
+    assert tables[0] == tables[1]

@@ -98,6 +98,57 @@ def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> No
     short = Played(tmp_path / "short", trials(50), places(1))
     short.answer((0, 0), seconds=0.005)
     assert len(short.given[0, 0]) == 5
+    for seconds, given in ((2.5, 1), (1.5, 2), (1e-9, 64)):  # at most 63 beside the one that runs
+        played = Played(tmp_path / str(seconds), trials(200), places(1))
+        played.answer((0, 0), seconds=seconds)
+        assert len(played.given[0, 0]) == given
+
+
+def test_a_slow_start_is_forgotten_by_and_by(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(200), places(1))
+    for seconds in (3.0, *[0.001] * 30):
+        assert len(played.given[0, 0]) == 1
+        played.answer((0, 0), seconds=seconds)
+        if len(played.given[0, 0]) > 1:
+            break
+    assert len(played.given[0, 0]) == 2, "the mean of about the last ten batches is short by now"
+
+
+def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(3), places(1))
+    played.answer((0, 0), seconds=0.005)
+    assert played.keys((0, 0)) == [["t1"]]
+
+
+def rounds(*sizes: int) -> Search:
+    for number, size in enumerate(sizes):
+        yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]
+
+
+def test_the_next_round_is_given_out_as_soon_as_it_is_known(tmp_path: Path) -> None:
+    played = Played(tmp_path, rounds(1, 2), places(1, 1))
+    played.answer((0, 0))
+    assert sorted(played.keys((0, 0)) + played.keys((1, 0))) == [["r1/t0"], ["r1/t1"]]
+
+
+@pytest.mark.parametrize("lost", ["its worker", "its rank"])
+def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: Path, lost: str) -> None:
+    played = Played(tmp_path, rounds(1, 2), places(1, 1))
+    if lost == "its rank":
+        played.coordinator.handle(1, Lost())
+        assert played.coordinator.first_cause == "rank 1 is lost"
+    else:
+        played.die((1, 0), "hung", lost=True)
+        assert played.coordinator.first_cause == "host1/1/0/cpu:\nhung"
+    played.answer((0, 0))
+    assert played.keys((0, 0)) == [["r1/t1"]] and not played.given[1, 0]
+    # What it says afterwards, as messages cross on their way, changes nothing.
+    played.coordinator.handle(1, Returned(0, (Result("r1/t0", {"v": 1.0}),), 1))
+    played.coordinator.handle(1, Died(0, "again", building=False, lost=False))
+    played.coordinator.step()
+    played.answer((0, 0))
+    played.answer((0, 0))
+    assert played.study.finished and played.coordinator.n_slots == 1
 
 
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
@@ -154,6 +205,7 @@ def test_success_in_between_forgives(tmp_path: Path) -> None:
     played = Played(tmp_path, trials(20), places(1, 1))
     for _ in range(4):
         played.die((0, 0))
+        played.die((0, 0))
         played.answer((0, 0))
     assert played.coordinator.n_slots == 2
 
@@ -165,6 +217,14 @@ def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path:
     assert played.coordinator.finished and not played.study.finished
     assert "no cuml" in played.coordinator.first_cause
     assert played.study.n_done == 0
+
+
+def test_a_death_while_building_is_no_attempt_of_a_trial(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(1), places(1))
+    played.die((0, 0), building=True)
+    played.answer((0, 0))
+    (outcome,) = played.study.outcomes()
+    assert outcome.result.attempt == 1
 
 
 def test_infinity_is_a_value(tmp_path: Path) -> None:
@@ -183,7 +243,7 @@ def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(
         played.coordinator.handle(0, Returned(0, (failed,), 1))
         played.coordinator.step()
     played.answer((0, 0))
-    assert played.study.finished and played.coordinator.n_slots == 1
+    assert played.study.finished and played.coordinator.n_slots == 1 and played.coordinator.n_failed == 2
     assert [result.error for _, result in played.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
 
 
@@ -196,6 +256,38 @@ def test_a_signal_drains_and_nothing_is_handed_out_any_more(tmp_path: Path) -> N
     assert not played.coordinator.finished
     played.coordinator.handle(1, Drained(0))
     assert played.coordinator.finished and not played.study.finished and played.study.n_done == 1
+
+
+def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path) -> None:
+    played = Played(tmp_path / "round", rounds(1, 2), places(1))
+    played.coordinator.handle(0, Interrupted(15))
+    played.coordinator.handle(0, Interrupted(2))
+    assert played.drained == [0] and played.coordinator.stopped_by == 15
+    history = read_journal(tmp_path / "round")
+    assert history is not None and [end["complete"] for end in history.ends] == [False]
+    played.answer((0, 0))
+    assert played.study.n_done == 1 and played.given[0, 0] == []
+    retry = Played(tmp_path / "retry", rounds(2), places(1))
+    retry.coordinator.handle(0, Interrupted(15))
+    retry.answer((0, 0), error="no such point")
+    assert retry.given[0, 0] == []
+
+
+def test_what_is_given_up_for_a_signal_is_not_said_to_lack_room(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(2), places(1, 1))
+    refuse(played, (0, 0))  # t1 waits for the other slot
+    played.coordinator.handle(0, Interrupted(15))
+    played.coordinator.handle(1, Drained(0))
+    played.coordinator.step()
+    assert played.coordinator.left_open == {}
+
+
+@pytest.mark.parametrize("grace", [0.0, 3600.0])
+def test_running_trials_are_left_the_grace_and_no_more(tmp_path: Path, grace: float) -> None:
+    played = Played(tmp_path, trials(1), places(1), grace=grace)
+    assert not played.coordinator.finished
+    played.coordinator.handle(0, Interrupted(15))
+    assert played.coordinator.finished == (grace == 0.0)
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -289,6 +381,18 @@ def test_batches_are_divided_as_late_as_possible(tmp_path: Path) -> None:
     for slot in list(played.given):
         played.answer(slot, seconds=9.0 / 4)
     assert sizes(played) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("now, expected", [(16.0, [4, 4]), (24.0, [2, 4])])
+def test_what_others_have_done_already_is_estimated(tmp_path: Path, now: float, expected: list[int]) -> None:
+    """The other slot has done a third of its batch: to divide the last one would end later. Or it is about to end."""
+    played = Played(tmp_path, trials(20, per_batch=4), places(1, 1), quarters(2.0))
+    played.now = 12.0
+    for slot in ((0, 0), (1, 0)):
+        played.answer(slot, seconds=12.0 / 4)  # two seconds for a cost of one
+    played.now = now
+    played.answer((0, 0), seconds=12.0 / 4)
+    assert sizes(played) == expected
 
 
 def test_what_sharing_saves_is_weighed(tmp_path: Path) -> None:

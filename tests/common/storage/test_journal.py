@@ -1,16 +1,18 @@
 """The journal: what is written is read back, what is torn is cut, what is foreign is refused."""
 
+import errno
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.errors import UsageError
+from common.errors import StorageError, UsageError
 from common.storage.history import FORMAT, NAME, read_journal, with_checksum
-from common.storage.journal import Journal
+from common.storage.journal import Journal, is_running, no_locks, repair
 from common.trial import Result, Trial
 from tests.helpers import HEADER, outcome
 
@@ -52,6 +54,29 @@ def test_lines_that_are_json_only_together_are_damaged(tmp_path: Path) -> None:
             file.write(with_checksum(line) + b"\n")
     with pytest.raises(UsageError, match=r"line 4.* is damaged: .* \(2 more are\)"):
         read_journal(tmp_path)
+
+
+def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays and their folder before the line that names them, the journal at its full length, a new file's folder."""
+    synced: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def spy(file: int) -> None:
+        name = os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), tmp_path)
+        synced.append(("arrays/part" if name.endswith(".part") else name, os.fstat(file).st_size))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        assert [name for name, _ in synced] == [NAME, "."] and synced[0][1] == (tmp_path / NAME).stat().st_size
+        synced.clear()
+        journal.append([outcome(0, arrays={"a": np.zeros(2)})])
+        assert [name for name, _ in synced] == [".", "arrays/part", "arrays", NAME]
+        assert synced[-1][1] == (tmp_path / NAME).stat().st_size
+        synced.clear()
+        journal.append([outcome(1)])
+        journal.append([])
+        assert synced == [(NAME, (tmp_path / NAME).stat().st_size)]
 
 
 def test_it_is_strict_json(tmp_path: Path) -> None:
@@ -160,3 +185,79 @@ def test_replay_costs_microseconds_a_line(tmp_path: Path) -> None:
     replay = time.perf_counter() - start
     assert history is not None and len(history.results) == 20_000
     assert replay < 8 * parsing, (replay, parsing)
+
+
+def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    Journal(tmp_path / "a" / "b", HEADER).close()
+    assert (tmp_path / "a" / "b" / NAME).exists()
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "arrays").mkdir()
+    left = [tmp_path / ".best.json.12.part", tmp_path / "arrays" / ".t1.npz.77.part"]
+    for path in left:
+        path.touch()
+    Journal(tmp_path, HEADER).close()
+    assert not any(path.exists() for path in left)
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+        Journal(tmp_path / NAME / "below", HEADER)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_journal_that_was_removed_takes_nothing(tmp_path: Path, replaced: bool) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        (tmp_path / NAME).unlink()
+        if replaced:
+            (tmp_path / NAME).write_text("another")
+        with pytest.raises(StorageError, match="was removed or replaced while the study ran"):
+            journal.append([outcome(0)])
+
+
+def test_a_running_job_is_seen(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)):
+        assert is_running(tmp_path) is True
+    assert is_running(tmp_path) is False
+
+
+def test_a_file_system_without_locks_is_told_with_the_ways_out(tmp_path: Path) -> None:
+    said = no_locks(tmp_path, OSError(errno.ENOLCK, "No locks available"))
+    assert all(words in said for words in (str(tmp_path), "No locks available", "-o flock", "--results"))
+
+
+# Repair
+
+
+def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
+    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl") and not any(tmp_path.iterdir())
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0)])
+    before = (tmp_path / NAME).read_bytes()
+    assert repair(tmp_path)[0] == []
+    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == before
+
+
+def test_damaged_lines_and_arrays_are_set_aside_as_they_are(tmp_path: Path) -> None:
+    """An array of the second line, then a byte of the third: named in the order of lines, however they were found."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        stored = journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
+    array = tmp_path / "arrays" / "a%2F0.npz"
+    array.write_bytes(array.read_bytes()[:-30])
+    assert stored[0].arrays.keys() == {"a"}
+    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"0.25", b"0.26")
+    (tmp_path / NAME).write_bytes(b"".join(lines))
+    damaged, aside = repair(tmp_path)
+    assert [(damage.number, damage.key) for damage in damaged] == [(2, "a/0"), (3, "a/1")]
+    assert aside.read_bytes() == lines[1] + lines[2]
+    kept = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    assert kept[1] == lines[3] and all(line.count(b'"crc"') == 1 for line in kept)
+    (note,) = (json.loads(line)["repair"] for line in kept[2:])
+    assert note["lines"] == 2 and note["aside"] == aside.name
+    history = read_journal(tmp_path)
+    assert history is not None and list(history.results) == ["a/2"]
+    assert repair(tmp_path) == ([], tmp_path / "damaged-2.jsonl")
+
+
+def test_a_journal_that_is_written_is_not_repaired(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)), pytest.raises(UsageError, match="another job is writing"):
+        repair(tmp_path)

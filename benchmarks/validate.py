@@ -85,10 +85,10 @@ def steps(folder: Path) -> list[Step]:
           if sanitizer else []),
         Step("rates of this device", [*doctor, "--benchmark"], 300),
         Step("rates of steps", ["python", "-m", "benchmarks.nn_step", "--sizes", "small", "medium"], 180, on_gpu=True),
-        Step("tests without a GPU", [*pytest, "-n", "2", "-m", "not gpu and not slow and not cluster"], 600,
-             {"CUDA_VISIBLE_DEVICES": ""}),
         Step("tests of the self-checks", [*pytest, "-m", "slow", "tests/mnist_nn/test_selfcheck.py",
                                           "tests/kernel_svm/test_selfcheck.py"], 420, {"CUDA_VISIBLE_DEVICES": ""}),
+        Step("tests without a GPU", [*pytest, "-n", "auto", "--maxprocesses", "8", "-m",
+                                     "not gpu and not slow and not cluster"], 900, {"CUDA_VISIBLE_DEVICES": ""}),
     ]  # fmt: skip
 
 

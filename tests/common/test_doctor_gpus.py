@@ -77,6 +77,15 @@ def test_the_self_check_is_made_and_told(doctor: Any, monkeypatch: pytest.Monkey
     assert f"cuda:{A}" in row and "drives a display" in row
 
 
+def test_one_gpu_of_each_model_is_measured(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where that fails, it is said, and is no reason not to run."""
+    monkeypatch.setenv("STAND_IN_FAULT", "crash")
+    said = doctor("--gpu", "all", "--benchmark", gpus={A: (), B: ()})
+    lines = [line for line in said.splitlines() if "could not be measured" in line]
+    assert len(lines) == 2 and all(f"on cuda:{A}" in line for line in lines), said
+    assert "mnist_svm could not be measured" in lines[1] and "status -11" in lines[1]
+
+
 def test_a_self_check_without_a_gpu_is_refused(program: Any) -> None:
     done = program(*DOCTOR, "--self-check", env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
     assert "--self-check, but no GPU is visible (CUDA_VISIBLE_DEVICES is ''): there is nothing" in done.stderr

@@ -25,22 +25,22 @@ class Frame:
     """The form of a data set's images.
 
     height, width: in pixels.
-    white: the largest pixel value.
+    max_pixel: value of a fully inked pixel.
     extent: longer side of the box around what is drawn, in pixels (20 of 28 in MNIST).
     """
 
     height: int
     width: int
-    white: int
+    max_pixel: int
     extent: int
 
     @classmethod
-    def of(cls, images: np.ndarray, white: int) -> Frame:
+    def of(cls, images: np.ndarray, max_pixel: int) -> Frame:
         """The frame of uint8 images (n, height, width); the extent is the median over at most 1,000 of them."""
-        drawn = images[:1000] > INK * white
+        drawn = images[:1000] > INK * max_pixel
         extents = np.maximum(_span(drawn, axis=1), _span(drawn, axis=2))
         height, width = images.shape[1:]
-        return cls(height, width, white, int(np.clip(np.median(extents), 1, min(height, width))))
+        return cls(height, width, max_pixel, int(np.clip(np.median(extents), 1, min(height, width))))
 
 
 def no_digit(frame: Frame) -> np.ndarray:
@@ -57,14 +57,14 @@ def no_digit(frame: Frame) -> np.ndarray:
         for start, end in pairwise(np.array(line)):
             distance = _distance(x, y, origin + scale * start, origin + scale * end)
             ink = np.maximum(ink, np.clip((thickness + 1) / 2 - distance, 0, 1))
-    return np.rint(ink * frame.white).astype(np.uint8)
+    return np.rint(ink * frame.max_pixel).astype(np.uint8)
 
 
 def read_image(path: Path, frame: Frame) -> np.ndarray:
     """The user's image in the form of the data set: uint8 (height, width).
 
     Any mode becomes grey; a bright background is inverted; what is drawn is scaled to the data's extent,
-    its brightest pixel to white, and its centre of mass put at the centre, as for MNIST (Y. LeCun,
+    its brightest pixel to the largest value, and its centre of mass put at the centre, as for MNIST (Y. LeCun,
     "The MNIST database of handwritten digits"). An image of the data's size on a dark background is only scaled
     in brightness.
 
@@ -81,7 +81,7 @@ def read_image(path: Path, frame: Frame) -> np.ndarray:
             ink = _centred(ink, frame)
     else:
         ink = np.zeros((frame.height, frame.width))
-    return np.rint(ink * frame.white).astype(np.uint8)
+    return np.rint(ink * frame.max_pixel).astype(np.uint8)
 
 
 def _grey(path: Path) -> np.ndarray:

@@ -6,7 +6,11 @@
 `logits` is the definition: every faster way of training in `mnist_nn.steps` is tested against its gradient.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -47,15 +51,52 @@ def _draw(numbers: Tensor, bound: float, generator: torch.Generator) -> None:
         piece.copy_(torch.empty(len(piece)).uniform_(-bound, bound, generator=generator))
 
 
-def normalised(images: Tensor, white: float) -> Tensor:
-    """uint8 images of any shape as float32, (x - white / 2) / (white / sqrt(12)); float32 images as they are.
+@dataclass(frozen=True)
+class Images:
+    """Images on a device.
 
-    Mean and deviation are those of the uniform distribution on 0..white, not of the data, so that nothing
-    of a validation fold enters the training. For white = 255 this is (x - 127.5) / 73.61.
+    Attributes:
+        pixels: uint8 (n, h, w); float32 ones are normalised already.
+        max_pixel: value of a fully inked pixel.
     """
-    if images.is_floating_point():
-        return images
-    return (images - white / 2).mul_(math.sqrt(12) / white)
+
+    pixels: Tensor
+    max_pixel: float = 255.0
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, which: slice | Tensor) -> Images:
+        return replace(self, pixels=self.pixels[which])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    def split(self, size: int) -> Iterator[Images]:
+        """Parts of so many images, the last one smaller."""
+        return (replace(self, pixels=part) for part in self.pixels.split(size))
+
+    def without(self, part: slice) -> Images:
+        """All images but those of one part."""
+        return replace(self, pixels=torch.cat([self.pixels[: part.start], self.pixels[part.stop :]]))
+
+    def normalised(self) -> Tensor:
+        """See `normalised`."""
+        return normalised(self.pixels, self.max_pixel)
+
+
+def normalised(pixels: Tensor, max_pixel: float) -> Tensor:
+    """uint8 pixels of any shape as float32; float32 ones as they are.
+
+    (x - max_pixel / 2) / (max_pixel / sqrt(12)): mean and deviation are those of the uniform distribution on
+    0..max_pixel, not of the data, so that nothing of a validation fold enters the training. For 255 this is
+    (x - 127.5) / 73.61.
+    """
+    if pixels.is_floating_point():
+        return pixels
+    return (pixels - max_pixel / 2).mul_(math.sqrt(12) / max_pixel)
 
 
 def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:

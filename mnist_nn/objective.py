@@ -21,6 +21,7 @@ from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.memory.reservation import admission
+from mnist_nn.net import Images
 from mnist_nn.shapes import is_small
 from mnist_nn.steps.choose import Rates, rates_for, step_for
 from mnist_nn.trust import WAY, WAYS, warn_untrusted
@@ -65,7 +66,11 @@ class BaggingObjective:
         if self.device.type == "cuda":  # before this process has a context on it, which a GPU may refuse to two
             warn_untrusted(options.step, options.batch_size)
             self.rates = rates_for(gpu_key().get("gpu", ""), data.get(BEGINNINGS))
-        self.data = {name: self._on_device(array) for name, array in data.items() if name != BEGINNINGS}
+        on_device = {name: self._on_device(array) for name, array in data.items() if name != BEGINNINGS}
+        self.labels = {name: tensor for name, tensor in on_device.items() if tensor.ndim == 1}
+        self.images = {
+            name: Images(tensor, float(options.max_pixel)) for name, tensor in on_device.items() if tensor.ndim == 3
+        }
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = admission(self.device)
 
@@ -90,24 +95,25 @@ class BaggingObjective:
             networks = self._train_together(group, images, labels, folds)
         else:
             held_out = folds[int(first.params["fold"])]
-            networks = [self._train(first, _without(images, held_out), _without(labels, held_out))]
+            networks = [self._train(first, images.without(held_out), _without(labels, held_out))]
         for trial, trained in zip(group, networks, strict=True):
             held_out, loss = folds[int(trial.params["fold"])], math.inf
             if not trained.diverged:
-                loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out], white=self._white)
+                loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out])
             values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
             yield Evaluation(trial.key, {**values, **self._way(trained)})
 
-    def _refit(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> Evaluation:
+    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
         test, extra, train = (
-            self._probabilities(trained, each) for each in (self.data["test_images"], self.data["extra_images"], images)
+            training.probabilities(trained.weights, each)
+            for each in (self.images["test_images"], self.images["extra_images"], images)
         )
         values = {"train_error": math.inf, "test_error": math.inf, "epochs": float(trained.epochs)}
         values.update(self._way(trained))
         if trained.diverged or not all(bool(each.isfinite().all()) for each in (test, extra, train)):
             return Evaluation(trial.key, values)
-        values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.data["test_labels"])
+        values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.labels["test_labels"])
         arrays = {"probabilities": test.cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
         if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
@@ -136,25 +142,20 @@ class BaggingObjective:
 
     @property
     def _image_shape(self) -> tuple[int, int]:
-        height, width = self.data["train_images"].shape[1:]
-        return height, width
+        return self.images["train_images"].shape
 
     def _is_small(self, trial: Trial) -> bool:
         return is_small(trial.params, self._image_shape, N_CLASSES)
 
-    @property
-    def _white(self) -> float:
-        return float(self.options.max_pixel)
-
     def _epochs(self, trial: Trial) -> int:
         return int(trial.params.get(EPOCH_LIMIT, self.options.epochs))
 
-    def _train(self, trial: Trial, images: torch.Tensor, labels: torch.Tensor) -> training.Trained:
+    def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
         options = dict(self._options(trial), step=self._step(trial))
         return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
 
     def _train_together(
-        self, group: list[Trial], images: torch.Tensor, labels: torch.Tensor, folds: list[slice]
+        self, group: list[Trial], images: Images, labels: torch.Tensor, folds: list[slice]
     ) -> list[training.Trained]:
         """A network for each trial of the group, which are folds of one parameter set."""
         members: list[training.Member | None] = [None] * len(folds)
@@ -177,18 +178,14 @@ class BaggingObjective:
             epochs=self._epochs(trial),
             batch_size=self.options.batch_size,
             tolerance=self.options.tolerance,
-            white=self._white,
         )
 
-    def _probabilities(self, trained: training.Trained, images: torch.Tensor) -> torch.Tensor:
-        return training.probabilities(trained.weights, images, white=self._white)
-
-    def _gathered(self, bootstrap: int) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
+    def _gathered(self, bootstrap: int) -> tuple[Images, torch.Tensor, list[slice]]:
         """Images, labels and folds of a bootstrap sample, on the device."""
-        labels = self.data["train_labels"]
+        labels = self.labels["train_labels"]
         sample = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{bootstrap}"))
         indices = torch.from_numpy(sample.indices).to(self.device)
-        return self.data["train_images"][indices], labels[indices], sample.folds
+        return self.images["train_images"][indices], labels[indices], sample.folds
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
         """Images stay uint8; labels, the arrays of one axis, become int64."""

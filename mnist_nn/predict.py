@@ -48,7 +48,9 @@ def save_model(path: Path, model: SavedNetwork) -> None:
     import torch
 
     weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
-    content = {"format": FORMAT, "parameters": dict(model.params), "image": asdict(model.frame), "weights": weights}
+    image = asdict(model.frame)
+    image["white"] = image.pop("max_pixel")  # its name in files
+    content = {"format": FORMAT, "parameters": dict(model.params), "image": image, "weights": weights}
     with written_whole(path) as file:
         torch.save(content, file)
 
@@ -61,7 +63,8 @@ def load_model(path: Path) -> SavedNetwork:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
-        frame, params = Frame(**content["image"]), dict(content["parameters"])
+        image, params = dict(content["image"]), dict(content["parameters"])
+        frame = Frame(max_pixel=image.pop("white"), **image)
         weights = {name: tensor.numpy() for name, tensor in content["weights"].items()}
         expected = shapes_of(params, (frame.height, frame.width), N_CLASSES)
         for name, shape in expected.items():
@@ -76,10 +79,11 @@ def predict(model: SavedNetwork, images: np.ndarray) -> np.ndarray:
     """float32 (n, n_classes): probabilities of images uint8 (n, height, width), computed on the CPU."""
     import torch
 
+    from mnist_nn.net import Images
     from mnist_nn.training import probabilities
 
     weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
-    return probabilities(weights, torch.from_numpy(images), white=float(model.frame.white)).numpy()
+    return probabilities(weights, Images(torch.from_numpy(images), float(model.frame.max_pixel))).numpy()
 
 
 def judge(settings: Predict) -> Exit:

@@ -62,14 +62,13 @@ def grouped(n_networks: int, images: Tensor, labels: Tensor, params: Params) -> 
     shape = (images.shape[1], images.shape[2])
     step = GroupedStep(
         (net.initial_weights(params, shape, CLASSES, seed=seed, device=images.device) for seed in range(n_networks)),
-        images,
+        net.Images(images),
         labels,
         n_networks=n_networks,
         n_batches=-(-len(images) // BATCH_SIZE),
         batch_size=BATCH_SIZE,
         learning_rate=float(params["learning_rate"]),
         momentum=float(params["momentum"]),
-        white=255.0,
     )
     learn, random = step.replayed(), np.random.default_rng(1)
     while True:

@@ -34,7 +34,7 @@ from mnist_nn.training import prepare
 ROOM_BYTES = 1 << 30
 LARGE_BYTES = 6 << 30  # free for the check of products whose weights are more than 2^31 / 8
 LARGEST_CHECKED = 40  # images of a batch
-EPOCHS, RATE, MOMENTUM, WHITE, CLASSES = 2, 0.05, 0.9, 255.0, 10
+EPOCHS, RATE, MOMENTUM, MAX_PIXEL, CLASSES = 2, 0.05, 0.9, 255.0, 10
 TOLERANCE = 3e-5  # of a loss, and of the largest change of the weights of a kind
 OF_LIBRARY = 5  # times that for autograd, as cuDNN may compute a convolution by Winograd's way
 MARGIN = 2e-7  # the least distance from a kink, relative to the largest of the layer; rounding makes 3e-8
@@ -177,7 +177,7 @@ def one_by_one(case: Case, step: str, device: torch.device) -> StepRun:
 
 
 def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any], dtype: torch.dtype) -> StepRun:
-    pixels = net.normalised(case.images.to(device), WHITE) if dtype == torch.float32 else _exact(case.images)
+    pixels = net.normalised(case.images.to(device), MAX_PIXEL) if dtype == torch.float32 else _exact(case.images)
     labels, losses, weights = case.labels.to(device), [dict[int, float]() for _ in case.orders], {}
     for number in case.orders[0]:
         step = make(case.initial(number))
@@ -194,14 +194,14 @@ def grouped(
     """The networks of a case together. wild: one of them learns from images that are not numbers."""
     images = case.images.to(device)
     if wild:
-        images = net.normalised(images, WHITE)
+        images = net.normalised(images, MAX_PIXEL)
         images[-case.batch_size :] = torch.nan
     initial = (
         {name: _strided(weight, device) for name, weight in case.initial(number).items()} if number != ABSENT else None
         for number in range(N_NETWORKS)
     )
     step = GroupedStep(
-        initial, images, case.labels.to(device), n_networks=N_NETWORKS, batch_size=case.batch_size, white=WHITE,
+        initial, net.Images(images), case.labels.to(device), n_networks=N_NETWORKS, batch_size=case.batch_size,
         n_batches=-(-len(images) // case.batch_size), layer=layer, **LEARNING,
     )  # fmt: skip
     learn = step.replayed() if replayed else step
@@ -324,7 +324,7 @@ def _problem(tried: Callable[[], None]) -> str:
 
 
 def _exact(images: Tensor) -> Tensor:
-    return net.normalised(images, WHITE).double()
+    return net.normalised(images, MAX_PIXEL).double()
 
 
 def _strided(weight: Tensor, device: torch.device) -> Tensor:

@@ -63,7 +63,7 @@ class Member:
 
 def train(
     params: Params,
-    images: Tensor,
+    images: net.Images,
     labels: Tensor,
     *,
     n_classes: int,
@@ -73,7 +73,6 @@ def train(
     batch_size: int = 10,
     tolerance: float = 0.8,
     step: str = "auto",
-    white: float = 255.0,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
 
@@ -82,8 +81,7 @@ def train(
 
     Args:
         params: `n_conv_layer`, `kernel_size`, `n_hidden_layer`, `learning_rate` and `momentum`.
-        images: uint8 (n, h, w) on `device`, at least one. uint8 because a worker shares them with its
-            node and because a gathered fold is four times smaller; float32 images are taken as normalised.
+        images: at least one, on `device`.
         labels: int64 (n,) on `device`, in 0..n_classes-1.
         seed: of the initial weights and of the order of the images; it is not advanced.
         n_classes: outputs of the network.
@@ -92,7 +90,6 @@ def train(
         tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
         step: "autograd", "manual", "grouped", or "auto" for the one of `choose.step_for`.
-        white: the largest value a pixel can have.
 
     Raises:
         ValueError: the kernel is larger than the images, there is no image, or the step is unknown.
@@ -100,20 +97,19 @@ def train(
     if not len(images):
         raise ValueError("there is no image to train on")
     prepare(device)
-    image_shape = (images.shape[1], images.shape[2])
-    step = step_for(step, params, image_shape, n_classes, batch_size=batch_size, device=device)
+    step = step_for(step, params, images.shape, n_classes, batch_size=batch_size, device=device)
     if step == "grouped":
         member = Member(np.arange(len(images)), seed)
-        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance, white=white)
+        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance)
         (trained,) = train_together(params, images, labels, [member], n_classes=n_classes, device=device, **options)
         assert trained is not None
         return trained
     random = np.random.default_rng(seed)
-    weights = net.initial_weights(params, image_shape, n_classes, seed=int(random.integers(2**63)), device=device)
+    weights = net.initial_weights(params, images.shape, n_classes, seed=int(random.integers(2**63)), device=device)
     learn = make_step(
         step,
         weights,
-        image_shape,
+        images.shape,
         batch_size=min(batch_size, len(images)),
         learning_rate=float(params["learning_rate"]),
         momentum=float(params["momentum"]),
@@ -123,7 +119,7 @@ def train(
         order = torch.from_numpy(random.permutation(len(images))).to(device)
         total = 0.0
         for block in order.split(batch_size * BATCHES_PER_BLOCK):
-            pixels = net.normalised(images[block], white)
+            pixels = images[block].normalised()
             batches = zip(pixels.split(batch_size), labels[block].split(batch_size), strict=True)
             total += float(torch.stack([learn(x, y) for x, y in batches]).sum())
             if not math.isfinite(total):
@@ -134,7 +130,7 @@ def train(
 
 def train_together(
     params: Params,
-    images: Tensor,
+    images: net.Images,
     labels: Tensor,
     members: Sequence[Member | None],
     *,
@@ -143,7 +139,6 @@ def train_together(
     epochs: int = 20,
     batch_size: int = 10,
     tolerance: float = 0.8,
-    white: float = 255.0,
 ) -> list[Trained | None]:
     """Train a network for each member as `train` would, each in its own order and until its own end.
 
@@ -162,13 +157,12 @@ def train_together(
     batch_size = min(batch_size, len(images))
 
     def initial() -> Iterator[net.Weights | None]:
-        shape = (images.shape[1], images.shape[2])
         for number in range(len(members)):
             if number not in randoms:
                 yield None
                 continue
             seed = int(randoms[number].integers(2**63))
-            yield net.initial_weights(params, shape, n_classes, seed=seed, device=device)
+            yield net.initial_weights(params, images.shape, n_classes, seed=seed, device=device)
 
     step = GroupedStep(
         initial(),
@@ -179,7 +173,6 @@ def train_together(
         batch_size=batch_size,
         learning_rate=float(params["learning_rate"]),
         momentum=float(params["momentum"]),
-        white=white,
     )
     learn = step.replayed()
     losses: dict[int, list[float]] = {number: [] for number in randoms}
@@ -207,22 +200,22 @@ def _ended(losses: Sequence[float], epochs: int, tolerance: float) -> bool:
     return len(losses) > 1 and losses[-1] > tolerance * losses[-2]
 
 
-def probabilities(weights: net.Weights, images: Tensor, *, white: float = 255.0) -> Tensor:
+def probabilities(weights: net.Weights, images: net.Images) -> Tensor:
     """float32 (n, n_classes): the probability that each image (n, h, w) shows each class."""
-    return _logits(weights, images, white).softmax(1)
+    return _logits(weights, images).softmax(1)
 
 
-def cross_entropy(weights: net.Weights, images: Tensor, labels: Tensor, *, white: float = 255.0) -> float:
+def cross_entropy(weights: net.Weights, images: net.Images, labels: Tensor) -> float:
     """Mean cross-entropy per image of the labels (n,), the validation loss; inf where it is not finite."""
-    loss = float(F.cross_entropy(_logits(weights, images, white).double(), labels))
+    loss = float(F.cross_entropy(_logits(weights, images).double(), labels))
     return loss if math.isfinite(loss) else math.inf
 
 
 @torch.inference_mode()
-def _logits(weights: net.Weights, images: Tensor, white: float) -> Tensor:
+def _logits(weights: net.Weights, images: net.Images) -> Tensor:
     batches = images.split(net.evaluation_batch(weights["hidden.weight"].shape[1]))
     logits = net.kubeflow_logits if "conv1.weight" in weights else net.logits
-    return torch.cat([logits(weights, net.normalised(x, white)) for x in batches])
+    return torch.cat([logits(weights, part.normalised()) for part in batches])
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

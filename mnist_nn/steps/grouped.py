@@ -35,17 +35,16 @@ class GroupedStep:
         initial: the weights of each network, all of one architecture, emptied as they come; None for a network that is
             not there. At least one is.
         n_networks: how many `initial` gives.
-        images: uint8 (n, h, w) that all networks learn from, each in an order of its own; float32 ones are normalised.
+        images: all networks learn from them, each in an order of its own.
         labels: int64 (n,).
         n_batches: the most of an epoch.
-        white: the largest value a pixel can have.
         layer: makes the hidden layers; default: the one that the device is trusted with.
     """
 
     def __init__(
         self,
         initial: Iterable[net.Weights | None],
-        images: Tensor,
+        images: net.Images,
         labels: Tensor,
         *,
         n_networks: int,
@@ -53,11 +52,10 @@ class GroupedStep:
         batch_size: int,
         learning_rate: float,
         momentum: float,
-        white: float,
         layer: Callable[[Tensor, int], GroupedHidden] | None = None,
     ) -> None:
         self.learning_rate, self.momentum = learning_rate, momentum
-        self._images, self._labels, self._white, self._batch_size = images, labels, white, batch_size
+        self._images, self._labels, self._batch_size = images, labels, batch_size
         hidden: Tensor | None = None
         for number, weights in enumerate(initial):
             if weights is None:
@@ -88,7 +86,7 @@ class GroupedStep:
     def _allocate(self, new: Callable[..., Tensor], n_networks: int, units: int) -> None:
         """All weights but the hidden layer's, side by side for each network; and the buffers of a step."""
         channels, _, kernel, _ = self._shapes["conv.weight"]
-        (n_classes,), (height, width) = self._shapes["output.bias"], self._images.shape[1:]
+        (n_classes,), (height, width) = self._shapes["output.bias"], self._images.shape
         shapes = shapes_side_by_side(channels, kernel, units, n_classes)
         self._weights, self._velocity = (new(n_networks, sum(map(math.prod, shapes.values()))) for _ in range(2))
         self._weight_of, self._velocity_of = (views(flat, shapes) for flat in (self._weights, self._velocity))
@@ -121,7 +119,7 @@ class GroupedStep:
         weight, here = self._weight_of, self._first + self._range
         images, share = self._order.index_select(1, here), self._share.index_select(1, here)  # (G, B)
         target = self._labels.index_select(0, images.view(-1)).view(*images.shape, 1)
-        pixels = net.normalised(self._images.index_select(0, images.view(-1)), self._white)
+        pixels = net.normalised(self._images.pixels.index_select(0, images.view(-1)), self._images.max_pixel)
         self._pixels.copy_(pixels.view(*images.shape, *pixels.shape[1:]).permute(0, 2, 3, 1))
         self._unfolded.copy_(self._windows)
         unfolded = self._unfolded.view(len(images), weight["conv.weight"].shape[2], -1)

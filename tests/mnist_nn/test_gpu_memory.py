@@ -126,7 +126,7 @@ def test_a_training_takes_no_more_than_it_was_admitted_with(
         labels = torch.zeros(100, dtype=torch.int64, device=CUDA)
         initial = (net.initial_weights(params, (28, 28), 10, seed=seed, device=CUDA) for seed in range(n_networks))
         step = GroupedStep(
-            initial, images, labels, n_networks=n_networks, n_batches=10, batch_size=10, white=255.0, **LEARNING
+            initial, net.Images(images), labels, n_networks=n_networks, n_batches=10, batch_size=10, **LEARNING
         )
         step.begin(dict.fromkeys(range(n_networks), np.arange(100)))
         for _ in range(2):

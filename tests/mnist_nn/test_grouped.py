@@ -32,14 +32,13 @@ def stepped(params, orders, x, y, *, batch_size=10, dtype=torch.float32, replaye
     n_batches = -(-max(map(len, orders)) // batch_size)
     step = GroupedStep(
         (initial(params, number, dtype, x.device) for number in range(len(orders))),
-        x.to(dtype),
+        net.Images(x.to(dtype)),
         y,
         n_networks=len(orders),
         n_batches=n_batches,
         batch_size=batch_size,
         learning_rate=params["learning_rate"],
         momentum=params["momentum"],
-        white=255.0,
     )
     learn = step.replayed() if replayed else step
     step.begin(dict(enumerate(orders)))
@@ -118,7 +117,7 @@ FOLDS = [np.arange(200), np.arange(30, 251), np.arange(5, 204), np.arange(100, 1
 
 
 def together(params, x, y, members, device=CPU, **options):
-    return train_together(params, x, y, members, n_classes=10, device=device, **({"epochs": 6} | options))
+    return train_together(params, net.Images(x), y, members, n_classes=10, device=device, **({"epochs": 6} | options))
 
 
 def members_of(folds=FOLDS):
@@ -132,7 +131,7 @@ def test_whole_trainings_end_at_the_epochs_and_weights_of_autograd(seed, device)
     found = together(params, x, y, members_of(), device)
     epochs = []
     for member, trained in zip(members_of(), found, strict=True):
-        data = x[member.images], y[member.images]
+        data = net.Images(x[member.images]), y[member.images]
         expected = train(params, *data, n_classes=10, seed=member.seed, device=device, epochs=6, step="autograd")
         epochs.append(expected.epochs)
         assert trained.epochs == expected.epochs and trained.step == "grouped" and not trained.diverged
@@ -175,7 +174,7 @@ def test_divergence_is_recorded_as_by_one_network_alone(rate, momentum):
     outcomes = []
     for member, trained in zip(members_of(), together(params, x, y, members_of(), tolerance=math.inf), strict=True):
         options = dict(n_classes=10, seed=member.seed, device=CPU, epochs=6, tolerance=math.inf)
-        expected = train(params, x[member.images], y[member.images], step="autograd", **options)
+        expected = train(params, net.Images(x[member.images]), y[member.images], step="autograd", **options)
         outcomes.append((expected.diverged, expected.epochs))
         assert trained.diverged == expected.diverged == (trained.losses[-1] == math.inf)
         assert trained.epochs == expected.epochs
@@ -202,8 +201,8 @@ def test_an_epoch_is_filled_up_with_images_of_its_last_batch_that_do_not_count(n
 
 
 def test_uint8_images_are_normalised_as_by_the_other_steps():
-    images = (torch.rand(60, 12, 12) * 16).to(torch.uint8)
-    options = dict(n_classes=10, seed=np.random.SeedSequence(1), device=CPU, epochs=2, white=16.0)
+    images = net.Images((torch.rand(60, 12, 12) * 16).to(torch.uint8), 16.0)
+    options = dict(n_classes=10, seed=np.random.SeedSequence(1), device=CPU, epochs=2)
     labels = torch.arange(60) % 10
     expected, found = (
         training.train(architecture(1), images, labels, step=step, **options).losses for step in ("autograd", "grouped")

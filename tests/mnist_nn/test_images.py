@@ -41,15 +41,15 @@ def test_the_frame_of_mnist_is_what_its_authors_say() -> None:
 def test_no_digit_uses_the_extent_and_the_brightness_of_the_data(frame: Frame) -> None:
     image = no_digit(frame)
     assert image.shape == (frame.height, frame.width) and image.dtype == np.uint8
-    assert 0.8 * frame.white <= image.max() <= frame.white
-    rows, columns = np.nonzero(image > 0.2 * frame.white)
+    assert 0.8 * frame.max_pixel <= image.max() <= frame.max_pixel
+    rows, columns = np.nonzero(image > 0.2 * frame.max_pixel)
     assert abs(np.ptp(rows) + 1 - frame.extent) <= 1 and abs(np.ptp(columns) + 1 - frame.extent) <= 1
 
 
 @pytest.mark.parametrize("frame", [MNIST, DIGITS])
 def test_an_image_is_brought_to_the_size_the_extent_and_the_centre_of_the_data(tmp_path: Path, frame: Frame) -> None:
     image = read_image(saved(Image.fromarray(drawing()), tmp_path / "l.png"), frame)
-    assert image.shape == (frame.height, frame.width) and image.dtype == np.uint8 and image.max() == frame.white
+    assert image.shape == (frame.height, frame.width) and image.dtype == np.uint8 and image.max() == frame.max_pixel
     rows, columns = np.nonzero(image)
     assert np.ptp(rows) + 1 == frame.extent
     if frame is MNIST:  # in the digits' frame there is no room to move it

@@ -10,6 +10,7 @@ from PIL import Image
 from common.images import load
 from common.trial import seed_of
 from mnist_nn.images import Frame
+from mnist_nn.net import Images
 from mnist_nn.predict import SavedNetwork, load_model, main, predict, save_model
 from mnist_nn.training import probabilities, train
 
@@ -23,7 +24,7 @@ def trained(n_images: int, key: str) -> SavedNetwork:
     images = torch.from_numpy(data["train_images"][:n_images].copy())
     labels = torch.from_numpy(data["train_labels"][:n_images].astype(np.int64))
     device = torch.device("cpu")
-    network = train(PARAMS, images, labels, n_classes=10, seed=seed_of(0, key), device=device, epochs=4, white=16.0)
+    network = train(PARAMS, Images(images, 16.0), labels, n_classes=10, seed=seed_of(0, key), device=device, epochs=4)
     return SavedNetwork(PARAMS, DIGITS, {name: weight.numpy() for name, weight in network.weights.items()})
 
 
@@ -50,7 +51,9 @@ def test_a_model_comes_back_as_it_was(results: Path) -> None:
     assert all(np.array_equal(model.weights[name], weight) for name, weight in expected.weights.items())
     images = load("digits", Path())["test_images"].copy()
     weights = {name: torch.from_numpy(weight) for name, weight in expected.weights.items()}
-    assert np.array_equal(predict(model, images), probabilities(weights, torch.from_numpy(images), white=16.0).numpy())
+    assert np.array_equal(
+        predict(model, images), probabilities(weights, Images(torch.from_numpy(images), 16.0)).numpy()
+    )
 
 
 def test_the_ensemble_knows_a_six(results: Path, six: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_whole_epochs_and_the_epoch_they_stop_at(momentum):
 
     def trained(name):
         seed = np.random.SeedSequence(3)
-        return training.train(params, x, y, n_classes=10, epochs=6, seed=seed, device=CPU, step=name)
+        return training.train(params, net.Images(x), y, n_classes=10, epochs=6, seed=seed, device=CPU, step=name)
 
     expected, found = trained("autograd"), trained("manual")
     assert found.step == "manual" and expected.epochs > 2
@@ -168,7 +168,7 @@ def test_diverging_is_seen():
     x, y = (torch.cat(parts) for parts in zip(*batches(8, 10, 10), strict=True))
     params = architecture(0) | {"learning_rate": 1e6, "momentum": 0.5}
     seed = np.random.SeedSequence(3)
-    trained = training.train(params, x, y, n_classes=10, seed=seed, device=CPU, step="manual")
+    trained = training.train(params, net.Images(x), y, n_classes=10, seed=seed, device=CPU, step="manual")
     assert trained.diverged and trained.losses == (float("inf"),)
 
 
@@ -206,7 +206,7 @@ def test_on_cuda(step):
     expected, found = (
         training.train(
             params,
-            x,
+            net.Images(x),
             y,
             n_classes=10,
             epochs=3,

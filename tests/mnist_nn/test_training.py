@@ -32,7 +32,7 @@ pytestmark = pytest.mark.numerical
 @pytest.fixture(scope="module")
 def digits():
     data = load_digits()
-    images = torch.tensor(data.images.astype(np.uint8))
+    images = net.Images(torch.tensor(data.images.astype(np.uint8)), 16.0)
     return images, torch.tensor(data.target.astype(np.int64))
 
 
@@ -45,14 +45,14 @@ def one_thread():
 
 
 def train(images, labels, *, seed=1, params=PARAMS, **options):
-    options = {"n_classes": 10, "white": 16.0, "epochs": 3, "step": "autograd"} | options
+    options = {"n_classes": 10, "epochs": 3, "step": "autograd"} | options
     return training.train(params, images, labels, seed=np.random.SeedSequence(seed), device=CPU, **options)
 
 
 def test_it_learns(digits):
     images, labels = digits
     trained = train(images[:1500], labels[:1500], epochs=8, tolerance=1.0)
-    found = training.probabilities(trained.weights, images[1500:], white=16.0)
+    found = training.probabilities(trained.weights, images[1500:])
     assert found.shape == (297, 10) and found.dtype == torch.float32
     assert torch.allclose(found.sum(1), torch.ones(297), atol=1e-5)
     assert float((found.argmax(1) != labels[1500:]).float().mean()) < 0.15
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_bits(digits, step):
     images, labels = digits[0][:200], digits[1][:200]
     seed = np.random.SeedSequence(5, spawn_key=(1, 2))
     runs = [
-        training.train(PARAMS, images, labels, n_classes=10, seed=seed, device=CPU, white=16.0, epochs=2, step=step)
+        training.train(PARAMS, images, labels, n_classes=10, seed=seed, device=CPU, epochs=2, step=step)
         for _ in range(2)
     ]
     assert runs[0].losses == runs[1].losses
@@ -84,7 +84,7 @@ def test_the_loss_of_an_epoch_is_the_mean_per_image_also_with_a_smaller_last_bat
     images, labels = digits[0][:23], digits[1][:23]
     still = PARAMS | {"learning_rate": 0.0}
     trained = train(images, labels, params=still, epochs=1)
-    expected = training.cross_entropy(trained.weights, images, labels, white=16.0)
+    expected = training.cross_entropy(trained.weights, images, labels)
     assert trained.losses[0] == pytest.approx(expected, rel=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits, step):
     images, labels = digits[0][:100], digits[1][:100]
     trained = train(images, labels, params=PARAMS | {"learning_rate": 1e6}, step=step)
     assert trained.diverged and trained.losses == (math.inf,) and trained.epochs == 1
-    assert training.cross_entropy(trained.weights, images, labels, white=16.0) == math.inf
+    assert training.cross_entropy(trained.weights, images, labels) == math.inf
 
 
 @pytest.mark.parametrize("n, kernel", [(1, 3), (1, 8), (9, 8), (10, 1), (11, 8)])
@@ -106,7 +106,7 @@ def test_few_images_and_kernels_up_to_the_whole_image(digits, n, kernel, step):
 
 def test_float_images_are_taken_as_normalised(digits):
     images, labels = digits[0][:50], digits[1][:50]
-    assert train(net.normalised(images, 16.0), labels).losses == train(images, labels).losses
+    assert train(net.Images(images.normalised()), labels).losses == train(images, labels).losses
 
 
 def test_what_cannot_be_trained_is_refused(digits):
@@ -127,9 +127,9 @@ def test_normalised_pixels_have_the_published_constants():
 def test_evaluation_does_not_depend_on_its_batches(digits, monkeypatch):
     images, labels = digits
     trained = train(images[:100], labels[:100])
-    whole = training.probabilities(trained.weights, images, white=16.0)
+    whole = training.probabilities(trained.weights, images)
     monkeypatch.setattr(net, "evaluation_batch", lambda features: 7)
-    assert torch.allclose(training.probabilities(trained.weights, images, white=16.0), whole, atol=1e-6)
+    assert torch.allclose(training.probabilities(trained.weights, images), whole, atol=1e-6)
 
 
 def test_weights_are_counted_and_drawn_like_pytorch_draws_them():
@@ -152,12 +152,12 @@ def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
     """The peak of a process of its own, against what it holds after training a small network."""
     program = f"""
 import re, numpy as np, torch
-from mnist_nn import training
+from mnist_nn import net, training
 from mnist_nn.memory.estimate import memory_bytes
 def status(name):
     return 1024 * int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 torch.set_num_threads(1)
-images, labels = torch.zeros(1000, 28, 28, dtype=torch.uint8), torch.zeros(1000, dtype=torch.int64)
+images, labels = net.Images(torch.zeros(1000, 28, 28, dtype=torch.uint8)), torch.zeros(1000, dtype=torch.int64)
 def estimate(channels, units):
     params = dict(n_conv_layer=channels, kernel_size=4, n_hidden_layer=units, learning_rate=1e-3, momentum=0.1)
     seed, device = np.random.SeedSequence(1), torch.device("cpu")

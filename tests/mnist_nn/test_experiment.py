@@ -16,7 +16,7 @@ from common import evaluate
 from common.engine.study import Study
 from common.errors import Exit
 from common.experiment import Objective, WorkerContext, per_trial
-from common.trial import Batch, Evaluation, NoRoom, Outcome, Trial, seed_of
+from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging, best_set
 from mnist_nn.shapes import SMALL, weights_of
@@ -224,7 +224,8 @@ def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_
     fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial("b0/refit", wild)))
     assert fold.values["loss"] == fold.values["train_loss"] == INF
     assert network.values["test_error"] == INF and not network.arrays
-    outcomes = [Outcome(t, network if t.key == "b0/refit" else r) for t, r in computed()]
+    recorded = Result(network.key, network.values)
+    outcomes = [Outcome(t, recorded if t.key == "b0/refit" else r) for t, r in computed()]
     reported(replace(TINY, plot=0), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["error"] == "its training diverged" and second["error"] == ""

@@ -215,9 +215,13 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     server.server_close()
 
 
+def sums(folder: Path) -> list[tuple[str, str]]:
+    """The files of a mirror with their MD5, as torchvision lists them."""
+    return [(file.name, hashlib.md5(file.read_bytes()).hexdigest()) for file in sorted(folder.iterdir())]
+
+
 def fetch(address: str, folder: Path, root: Path) -> subprocess.Popen[str]:
-    resources = [f"{file.name}={hashlib.md5(file.read_bytes()).hexdigest()}" for file in sorted(folder.iterdir())]
-    command = [sys.executable, "-c", FETCH, address, str(root), *resources]
+    command = [sys.executable, "-c", FETCH, address, str(root), *map("=".join, sums(folder))]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -234,24 +238,31 @@ def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[s
     assert_same(load("mnist", root, download=False), write_files(tmp_path / "expected"))
 
 
-def test_a_damaged_download_leaves_nothing_behind(mirror: tuple[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+def fetched_here(address: str, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status of fetching in this process, which may have loaded torchvision already."""
+    torchvision = pytest.importorskip("torchvision")
+    monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", [address])
+    monkeypatch.setattr(torchvision.datasets.MNIST, "resources", sums(folder))
+    return main(["--data", str(root)])
+
+
+def test_a_damaged_download_leaves_nothing_behind(
+    mirror: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     address, folder = mirror
     labels = folder / f"{LABELS}.gz"
     labels.write_bytes(gzip.compress(idx(np.zeros(29))))
-    process = fetch(address, folder, tmp_path / "data")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "has 29 labels for 30 images" in err.splitlines()[-1]
+    assert fetched_here(address, folder, tmp_path / "data", monkeypatch) == 2
+    assert "has 29 labels for 30 images" in capsys.readouterr().err.splitlines()[-1]
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_without_data_and_network_one_line_names_the_ways_out(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+def test_without_data_and_network_one_line_names_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "my data"
-    process = fetch("http://127.0.0.1:9/", tmp_path, root)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
+    assert fetched_here("http://127.0.0.1:9/", tmp_path, root, monkeypatch) == 2
+    err = capsys.readouterr().err
     line = err.splitlines()[-1]
     for part in (f"python -m common.data --dataset mnist --data '{root}'", "--data", "--dataset digits"):
         assert part in line

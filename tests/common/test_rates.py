@@ -48,6 +48,7 @@ def test_the_doctor_measures_this_processor(program: Any, tmp_path: Path) -> Non
     assert "docs/gpus.md says where to send it" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_study_keeps_the_rates_that_it_began_with(program: Any, tmp_path: Path) -> None:
     """Measured anew, or for the first time, between two starts: nothing changes."""
     command = "-m mnist_nn 1 1 --dataset digits --train-size 60 --folds 2 --gpu none --workers 1 --plot 0 --epochs 1"

@@ -195,15 +195,6 @@ def test_a_foreign_file_under_the_journals_name_is_refused_whole(program: Any, t
         assert NAME in one_line(done.stderr) and (tmp_path / NAME).read_text() == content
 
 
-def test_what_a_killed_writer_left_is_removed(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "arrays").mkdir()
-    left = [tmp_path / ".trials.csv.123.part", tmp_path / "arrays" / ".t1.npz.77.part"]
-    for path in left:
-        path.touch()
-    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
-    assert not any(path.exists() for path in left)
-
-
 def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Path) -> None:
     """Written by the first release, interrupted, its last line torn; kept so that every later one reads it."""
     history = read_journal(OLD)

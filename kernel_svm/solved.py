@@ -175,7 +175,7 @@ def solve(
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
         for training in trainings
     ]
-    double = source.double if isinstance(source, RbfSource) else None
+    distant = source if isinstance(source, RbfSource) and source.double is not None else None
     left = [len(penalties)] * len(trainings)  # penalties that are still to be solved
     for machine, matrix, rows, sign in pairs(samples, source):
         ready = [
@@ -189,9 +189,9 @@ def solve(
             if give_up and not path.converged.all():
                 left[n] = int(path.converged.argmin())
             paths.append(path.padded(len(penalties)))
-        if double is not None and numbers:
+        if distant is not None and numbers:
             paths = refined(
-                double, rows, paths, [ready[n][2] for n in numbers], [ready[n][1] for n in numbers], penalties
+                distant, rows, paths, [ready[n][2] for n in numbers], [ready[n][1] for n in numbers], penalties
             )
         for number, path in zip(numbers, paths, strict=True):
             solved, here, signs = ready[number]

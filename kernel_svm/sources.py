@@ -20,7 +20,7 @@ from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
-FAR = 8.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
+FAR = 16.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
 
 
 class KernelSource(Protocol):
@@ -58,6 +58,18 @@ class RbfSource:
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
+
+    def tiny(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """K, not K - 1, float64 (len(rows), len(columns)); needs `distances` or `double`.
+
+        Values below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
+        """
+        if self.distances is None:
+            assert self.double is not None
+            return self.double.between(rows, columns).astype(np.float32).astype(np.float64)
+        values = self.distances[np.ix_(rows, columns)]
+        values *= np.float32(-self.gamma)
+        return np.exp(values, out=values).astype(np.float64)
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         def block(part: slice, support: np.ndarray) -> np.ndarray:

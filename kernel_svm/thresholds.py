@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from kernel_svm.path import Path
-from kernel_svm.sources import CHUNK, DoubleSource
+from kernel_svm.sources import CHUNK, RbfSource
 
 
 def refined(
-    source: DoubleSource,
+    source: RbfSource,
     rows: np.ndarray,
     paths: Sequence[Path],
     signs: Sequence[np.ndarray],
@@ -36,8 +36,7 @@ def refined(
     step = max(1, CHUNK // (8 * len(used)))
     for top in range(0, len(used), step):
         part = used[top : top + step]
-        # Values below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
-        values = source.between(rows[part], rows[used]).astype(np.float32).astype(np.float64)
+        values = source.tiny(rows[part], rows[used])
         values[np.arange(len(part)), np.arange(top, top + len(part))] = 0
         others[top : top + len(part)] = values @ betas[used]
     result = []

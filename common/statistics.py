@@ -83,26 +83,6 @@ def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def paired_difference(wrong: np.ndarray, other_wrong: np.ndarray) -> float:
-    """The p-value of two classifiers being equally good, from the same samples.
-
-    Only samples that one of them gets wrong and the other right count. The test is the exact binomial form of
-    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
-    Psychometrika 12, 1947.
-
-    Args:
-        wrong: bool (n,), whether one classifier is wrong on each sample.
-        other_wrong: the same of the other.
-
-    Returns:
-        Between 0 and 1; 1 where they differ on no sample.
-    """
-    from scipy.special import bdtr
-
-    only_one, only_other = int(np.sum(wrong & ~other_wrong)), int(np.sum(~wrong & other_wrong))
-    return min(1.0, 2 * float(bdtr(min(only_one, only_other), only_one + only_other, 0.5)))
-
-
 class Calibration(NamedTuple):
     """How well probabilities say how often the answer is right.
 

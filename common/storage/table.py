@@ -10,9 +10,6 @@ from typing import Any
 from common.storage.files import written_whole
 from common.trial import Outcome
 
-# What a table says about time and place differs between runs of one study; all else does not.
-RUN_COLUMNS = ("seconds", "place", "attempt")
-
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows (all with the same columns) as CSV with a header; whole or not at all."""

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from common.statistics import (
     calibration,
     cross_validated,
-    paired_difference,
     proportion,
     standard_error,
 )
@@ -48,16 +47,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     random = np.random.default_rng(0)
     intervals = [proportion(int(k), 300) for k in random.binomial(300, 0.07, 2000)]
     assert np.mean([low <= 0.07 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.02)
-
-
-def test_classifiers_are_compared_where_they_differ() -> None:
-    wrong, other = np.zeros(1000, bool), np.zeros(1000, bool)
-    assert paired_difference(wrong, other) == 1
-    wrong[:10], other[:10] = True, True
-    assert paired_difference(wrong, other) == 1, "what both get wrong says nothing"
-    other[10:15] = True
-    assert paired_difference(wrong, other) == pytest.approx(2 / 2**5)
-    assert paired_difference(other, wrong) == pytest.approx(2 / 2**5)
 
 
 def test_probabilities_that_are_true_are_calibrated() -> None:

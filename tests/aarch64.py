@@ -35,7 +35,7 @@ def run_everything() -> None:
     pooled_convolution(*inputs).sum().backward()
     linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
     vector = np.ones(5, np.float32)
-    sgd._update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.5)))
+    sgd._update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.0, 0.5)))
     sgd._fence()
     images = np.random.default_rng(0).normal(size=(60, 5))
     SVC(C=1.0, gamma=0.1).fit(images, np.arange(60) % 3).predict(images)

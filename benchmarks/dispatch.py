@@ -113,15 +113,15 @@ def compare(n: int, repeats: int) -> str:
     return circumstances("mpi4py", n=n, workers=WORKERS, repeats=repeats) + "\n\n" + table(rows)
 
 
-def simulate(n_slots: int, per_slot: int) -> str:
-    """Utilisation of slots with 1-s trials, in simulated time that the real coordinator's own work moves on.
+def simulate(n_slots: int, per_slot: int, seconds: float) -> str:
+    """Utilisation of slots with trials of about `seconds`, in simulated time that the real coordinator's work moves on.
 
     Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal
     is real, on this machine's disk.
     """
     rng = np.random.default_rng(0)
     n_trials = n_slots * per_slot
-    durations = rng.uniform(0.8, 1.2, n_trials)
+    durations = seconds * rng.uniform(0.8, 1.2, n_trials)
     study = Study([one_round(Trial(f"t{i}", {"x": i}) for i in range(n_trials))], {}, {})
     places = {
         (slot // 8, slot % 8): Place(f"node{slot // 8}", slot // 8, slot % 8, "simulated") for slot in range(n_slots)
@@ -144,28 +144,30 @@ def simulate(n_slots: int, per_slot: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
         coordinator = Coordinator(study, journal, tell=tell, slots=places, costs=Costs(lambda trial: 1.0))
-        spent, messages = 0.0, 0
+        spent, used, messages = 0.0, 0.0, 0
         coordinator.step()
         while not coordinator.finished:
             now = max(now, events[0][0])
             arrived = []
             while events and events[0][0] <= now:
                 arrived.append(heapq.heappop(events))
-            start = time.perf_counter()
-            for _, _, slot, trial, seconds in arrived:
-                result = Result(trial.key, {"y": 0.0}, seconds=seconds)
+            start, began = time.perf_counter(), time.process_time()
+            for _, _, slot, trial, took in arrived:
+                result = Result(trial.key, {"y": 0.0}, seconds=took)
                 coordinator.handle(slot[0], Returned(slot[1], (result,), 1))
             coordinator.step()
             elapsed = time.perf_counter() - start
             now += elapsed
             spent += elapsed
+            used += time.process_time() - began
             messages += len(arrived)
         journal.close()
     row = {
         "slots": n_slots,
-        "trials of 1 s": n_trials,
+        f"trials of {seconds:g} s": n_trials,
         "utilisation": f"{busy / (n_slots * last):.1%}",
         "coordinator, us per message": f"{spent / messages * 1e6:.0f}",
+        "of these on a processor": f"{used / messages * 1e6:.0f}",
         "coordinator's share of a core": f"{spent / last:.1%}",
     }
     return circumstances(slots=n_slots, trials=n_trials) + "\n\n" + table([row])
@@ -177,6 +179,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--simulate", type=int, metavar="SLOTS", help="play the coordinator against so many slots")
     parser.add_argument("--per-slot", type=int, default=60, help="simulated trials of each slot")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a simulated trial")
     parser.add_argument("--results", type=Path, help="keep the table in this file")
     parser.add_argument("--inside-mpi", type=int, metavar="N", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -187,7 +190,7 @@ def main() -> None:
         with MPIPoolExecutor() as executor:
             print(futures(executor, arguments.inside_mpi))
     elif arguments.simulate:
-        publish(simulate(arguments.simulate, arguments.per_slot), arguments.results)
+        publish(simulate(arguments.simulate, arguments.per_slot, arguments.seconds), arguments.results)
     else:
         publish(compare(arguments.n, arguments.repeats), arguments.results)
 

@@ -15,6 +15,7 @@ import itertools
 import logging
 import math
 import multiprocessing
+import resource
 import statistics
 import tempfile
 import time
@@ -173,59 +174,72 @@ def _optuna_worker(path: str, n: int, seconds: float) -> None:
     study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
 
 
-def optuna_seconds(n: int, workers: int, seconds: float, sampler: str) -> float:
-    """Wall time of n trials on so many processes that share a journal file."""
+def processor_seconds() -> float:
+    """Of this process and all that have ended of those that it started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def optuna_seconds(n: int, workers: int, seconds: float, sampler: str) -> tuple[float, float]:
+    """Wall and processor time of n trials on so many processes that share a journal file."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "journal.log")
         storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
         optuna.create_study(study_name="s", storage=storage, sampler=getattr(optuna.samplers, sampler)(seed=0))
         context = multiprocessing.get_context("fork")
         processes = [context.Process(target=_optuna_worker, args=(path, n, seconds)) for _ in range(workers)]
-        start = time.perf_counter()
+        start, used = time.perf_counter(), processor_seconds()
         for process in processes:
             process.start()
         for process in processes:
             process.join()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, processor_seconds() - used
 
 
-def our_seconds(n: int, workers: int, seconds: float, strategy: Any) -> float:
+def our_seconds(n: int, workers: int, seconds: float, strategy: Any) -> tuple[float, float]:
     def objective(trial: Any) -> float:
         time.sleep(seconds)
         return float(trial.params["x"])
 
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), processor_seconds()
         search(
             objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,
             results=Path(folder) / "r", options=QUIET,
         )  # fmt: skip
-        return time.perf_counter() - start
+        return time.perf_counter() - start, processor_seconds() - used
 
 
 def overhead(per_worker: int, seconds: float, repeats: int) -> str:
-    """What a trial costs beside its sleep: the difference of a long and a short study, so that starts are left out."""
+    """What a trial costs beside its sleep: a long study less a short one, so that starts are left out."""
     rows = []
     for workers in (1, 2, 16):
-        n, few = per_worker * workers, 2 * workers
-        ways: dict[str, Callable[[int], float]] = {
+        n, few = per_worker * workers, 4 * workers
+        ways: dict[str, Callable[[int], tuple[float, float]]] = {
             "search(), random": lambda n, w=workers: our_seconds(n, w, seconds, "random"),
             "search(), tpe": lambda n, w=workers: our_seconds(n, w, seconds, Optuna("TPESampler")),
             "Optuna's journal, random": lambda n, w=workers: optuna_seconds(n, w, seconds, "RandomSampler"),
             "Optuna's journal, tpe": lambda n, w=workers: optuna_seconds(n, w, seconds, "TPESampler"),
         }  # type: ignore[dict-item]
         spent: dict[str, list[float]] = {way: [] for way in ways}
+        used: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(repeats):  # the ways take turns
             for way, run in ways.items():
+                long, short = run(n), run(few)
                 ideal = seconds * (n - few) / workers
-                spent[way].append((run(n) - run(few) - ideal) * workers / (n - few))
+                spent[way].append((long[0] - short[0] - ideal) * workers / (n - few))
+                used[way].append((long[1] - short[1]) / (n - few))
         for way, values in spent.items():
             rows.append({
                 "workers": workers, "way": way, "trials": n,
-                "ms of a worker per trial beside its sleep": f"{1e3 * statistics.median(values):.1f}",
-                "lowest to highest": f"{1e3 * min(values):.1f} to {1e3 * max(values):.1f}",
+                "ms of a worker beside its sleep": _milliseconds(values),
+                "processor ms": _milliseconds(used[way]),
             })  # fmt: skip
     return circumstances("optuna", sleep=seconds, repeats=repeats) + "\n\n" + table(rows)
+
+
+def _milliseconds(values: list[float]) -> str:
+    return f"{1e3 * statistics.median(values):.1f} ({1e3 * min(values):.1f} to {1e3 * max(values):.1f})"
 
 
 def main() -> None:

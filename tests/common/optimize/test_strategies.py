@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from common.strategies import (
     OptunaPruner,
     PopulationBased,
     Racing,
+    Random,
 )
-from common.strategies.base import Piece, Problem, Told
+from common.strategies.base import Piece, Problem, Sampler, Told
 from common.strategies.names import strategy_of
 from common.strategies.racing import winning
 from tests.helpers import ROOT
@@ -296,3 +298,47 @@ def test_without_optuna_its_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert 'Optuna is not installed: pip install "mpi-hybrid-search[search]"' in done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9)])
+def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
+    """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
+    how: dict[str, Any] = dict(
+        strategy=strategy, n_trials=14, minimize="loss", workers=0, batch=4, options=QUIET, results=tmp_path / "r"
+    )
+    whole = search(stepping, LINE, **how)
+    journal = tmp_path / "r" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:9]) + lines[9][:20])
+    again = search(stepping, LINE, **how)
+    assert [(t.params, t.state, t.values) for t in again.trials] == [
+        (t.params, t.state, t.values) for t in whole.trials
+    ]
+
+
+@dataclass(frozen=True)
+class Recording(Random):
+    """Random points; what was told is written down in `told`, a list."""
+
+    told: list[tuple[int, float]] = field(default_factory=list, repr=False)
+
+    def draws(self, problem: Problem) -> Sampler:
+        drawn = super().draws(problem)
+        drawn.adaptive = True
+        tell: Any = lambda index, point, told, pruned=False: self.told.append((index, told.loss))  # noqa: E731
+        drawn.tell = tell  # type: ignore[method-assign]
+        return drawn
+
+
+def test_a_strategy_is_told_of_each_trial_in_the_order_asked() -> None:
+    """Early trials take longest here, so workers return them last."""
+
+    def objective(trial: Any) -> float:
+        import time
+
+        time.sleep(0.05 * (3 - trial.number % 4))
+        return float(trial.number) + trial.params["x"] / 2
+
+    strategy = Recording()
+    study = search(objective, LINE, strategy=strategy, n_trials=10, minimize="loss", workers=2, batch=4, options=QUIET)
+    assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10

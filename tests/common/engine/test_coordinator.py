@@ -112,6 +112,8 @@ def test_a_slow_start_is_forgotten_by_and_by(tmp_path: Path) -> None:
         if len(played.given[0, 0]) > 1:
             break
     assert len(played.given[0, 0]) == 2, "the mean of about the last ten batches is short by now"
+    played.answer((0, 0), seconds=0.001)
+    assert len(played.given[0, 0]) == 2
 
 
 def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path) -> None:
@@ -259,14 +261,14 @@ def test_a_signal_drains_and_nothing_is_handed_out_any_more(tmp_path: Path) -> N
 
 
 def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path) -> None:
-    played = Played(tmp_path / "round", rounds(1, 2), places(1))
+    played = Played(tmp_path / "round", rounds(1, 2), places(1, 1))
     played.coordinator.handle(0, Interrupted(15))
     played.coordinator.handle(0, Interrupted(2))
-    assert played.drained == [0] and played.coordinator.stopped_by == 15
+    assert played.drained == [0, 1] and played.coordinator.stopped_by == 15
     history = read_journal(tmp_path / "round")
     assert history is not None and [end["complete"] for end in history.ends] == [False]
     played.answer((0, 0))
-    assert played.study.n_done == 1 and played.given[0, 0] == []
+    assert played.study.n_done == 1 and played.given[0, 0] == played.given[1, 0] == []
     retry = Played(tmp_path / "retry", rounds(2), places(1))
     retry.coordinator.handle(0, Interrupted(15))
     retry.answer((0, 0), error="no such point")
@@ -333,6 +335,15 @@ def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
         if played.given[slot]:
             played.answer(slot, seconds=30.0 * float(played.given[slot][0].batch[0].params["cost"]))
     assert played.coordinator.finished and not played.study.finished and played.coordinator.n_too_long == 3
+
+
+def test_the_first_batches_are_begun_as_nobody_knows_how_long_they_take(tmp_path: Path) -> None:
+    played = Played(tmp_path, trials(9), places(1), Costs(lambda trial: 0.01), end=time.time() + 30)
+    assert len(played.given[0, 0]) == 1
+    played.answer((0, 0), seconds=60.0)  # so a cost of 0.01 takes a minute
+    assert played.given[0, 0] == [] and played.coordinator.n_too_long == 8
+    costly = Played(tmp_path / "costly", trials(99), places(1), end=time.time() + 30)
+    assert costly.keys((0, 0)) == [["t98"]]
 
 
 def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Bagging(ImageSettings):
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},
+        optional={"cuda": ("triton",)},
         self_checks=("mnist_nn.trust:verdict_of_gpu",),
         benchmarks=("mnist_nn.rates:measured",),
     )

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jit.compiler import missing_for_triton
 from mnist_nn import net
-from mnist_nn.compiler import missing_for_triton
 from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.choose import make_step
 from mnist_nn.steps.grouped import GroupedStep

@@ -37,7 +37,7 @@ ROOMS = {
     "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
     "mnist_nn.steps": {"jit", "mnist_nn"},
     "mnist_nn.parallel": {
-        "common", "common.cluster", "common.engine", "common.storage", "mnist_nn", "mnist_nn.parallel.cpu",
+        "jit", "common", "common.cluster", "common.engine", "common.storage", "mnist_nn", "mnist_nn.parallel.cpu",
     },
     "mnist_nn.parallel.cpu": {"jit"},
 }  # fmt: skip

@@ -26,6 +26,7 @@ import numpy
 from common.cluster.devices import Device, environment
 from common.cluster.driver import Driver
 from common.cluster.process import die_with
+from jit.compiler import missing_for_triton
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
@@ -61,6 +62,8 @@ def library(name: str) -> dict[str, object]:
     """Whether library `name` is installed. Raises whatever it raises when it is imported, or used on a GPU."""
     if importlib.util.find_spec(name) is None:
         return {"installed": False}
+    if name == "triton" and (missing := missing_for_triton()):
+        raise RuntimeError(f"it needs {missing}")
     module = importlib.import_module(name)
     if name == "torch" and os.environ.get("CUDA_VISIBLE_DEVICES"):
         module.ones(1, device="cuda").sum().item()

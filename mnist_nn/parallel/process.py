@@ -17,7 +17,7 @@ from torch import Tensor
 from common.cluster.devices import usable_cores
 from common.errors import Exit, UsageError, print_error
 from common.output import tag_output
-from mnist_nn.compiler import missing_for_triton
+from jit.compiler import missing_for_triton
 from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store

@@ -24,7 +24,7 @@ TORCH = "import numpy\ndef ones(n, device): return numpy.ones(n)\n"
 def doctor(program: Any, tmp_path: Path) -> Any:
     """doctor(*options, machine=...) runs it on a stand-in with a torch that works and a small data set."""
     write_files(tmp_path / "MNIST" / "raw")
-    libraries = {"torch": TORCH, "sklearn": ""}
+    libraries = {"torch": TORCH, "sklearn": "", "triton": ""}
 
     def run(*options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, **machine: Any) -> str:
         environ = Machine(tmp_path / "machine", **machine).environ(CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -52,6 +52,15 @@ def test_workers_cannot_share_a_gpu_in_exclusive_mode(doctor: Any) -> None:
 def test_a_gpu_that_another_process_has_for_itself(doctor: Any) -> None:
     said = doctor(context=46, status=Exit.USAGE)
     assert "busy or unavailable (46)): another process has it, in EXCLUSIVE_PROCESS mode" in said
+
+
+def test_a_missing_c_compiler_is_said(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton builds its kernels with one; everything else works."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    said = doctor("--gpu", "0")
+    assert (
+        "triton does not work" in said and "needs a C compiler (no-such-compiler): install gcc, or name another" in said
+    )
 
 
 def test_a_gpu_that_another_process_fills(doctor: Any) -> None:

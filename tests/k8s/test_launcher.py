@@ -1,5 +1,6 @@
 """k8s/launcher.py beside a stand-in for the cluster (api.py) and one for mpirun, with the real program behind it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import ROOT, family, journal_lines
 from tests.k8s.api import Api
 from tests.k8s.manifests import overlay
 
@@ -148,6 +149,36 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
     pod.api.fail("svm-worker-0", "Terminated")
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
+
+
+def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
+    """As by `kubectl delete pod`: the operator makes it anew by itself. It costs the attempt that lost it."""
+    pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')
+    process = pod.start(TRIES="1")
+    while not (pod.folder / "lost").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    pod.api.pods["svm-worker-0"]["metadata"]["deletionTimestamp"] = "now"
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
+    assert not [call for call in pod.api.calls if call.startswith("DELETE")]
+
+
+def test_a_launcher_that_was_killed_is_followed_by_one_that_goes_on(pod: Pod) -> None:
+    """Its Job starts another; with the container all its processes are gone. It costs the trials that ran."""
+    first = pod.start()
+    while not (pod.results / "journal.jsonl").exists() or len(journal_lines(pod.results)) < 3:
+        assert first.poll() is None
+        time.sleep(0.01)
+    for pid in family(first.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    first.communicate()
+    known = {line["key"] for line in journal_lines(pod.results)}
+    status, output = pod.run()
+    assert status == 0, output
+    keys = [line["key"] for line in journal_lines(pod.results)]
+    assert len(keys) == len(set(keys)) == 20 and known <= set(keys) and pod.api.job["backoffLimit"] == 6
 
 
 def test_what_is_there_computes_when_a_worker_does_not_come_back(pod: Pod) -> None:

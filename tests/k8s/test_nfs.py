@@ -61,7 +61,7 @@ def test_files_are_written_in_the_name_of_the_searches_user(server: "subprocess.
 
     def inside(*command: Any) -> "subprocess.CompletedProcess[str]":
         (child,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        enter = ["nsenter", "--target", child, "--net", "--mount"]
+        enter = ["nsenter", "--target", child, "--net", "--mount", "--root"]
         return subprocess.run([*enter, *map(str, command)], capture_output=True, text=True)
 
     end = time.monotonic() + 60

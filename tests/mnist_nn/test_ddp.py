@@ -498,7 +498,7 @@ def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path
         ]  # fmt: skip
         said = [process.communicate(timeout=120)[1] for process in both]
         assert both[0].returncode == status, said
-        assert "hosts have different versions: code " in said[0] and said[1] == ""
+        assert "hosts have different versions: code " in said[0]
 
 
 @pytest.mark.slow

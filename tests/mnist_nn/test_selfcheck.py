@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 from common.experiment import BEGINNINGS  # noqa: E402
 from common.selfcheck import Verdict, run  # noqa: E402
 from common.trial import Outcome, Result, Trial  # noqa: E402
+from jit.compiler import missing_for_triton  # noqa: E402
 from mnist_nn import rates, trust  # noqa: E402
-from mnist_nn.compiler import missing_for_triton  # noqa: E402
 from mnist_nn.objective import BaggingObjective, TrainingOptions  # noqa: E402
 from mnist_nn.steps import choose  # noqa: E402
 from mnist_nn.training import Trained  # noqa: E402

@@ -156,7 +156,7 @@ class ActedJob:
             f"sed -i '/:{self._user}:/d' {ROOT}/etc/passwd",
             f"echo {home}:x:{self._user}:{self._user}::/home/{home}:/bin/sh >> {ROOT}/etc/passwd",
             f"install -d -o {self._user} -g {self._user} {ROOT}/home/{home}",
-            *(f"cp {REPOSITORY}/{source} {ROOT}{target}" for source, target in copies),
+            *(f"mkdir -p {ROOT}{Path(at).parent}; cp {REPOSITORY}/{source} {ROOT}{at}" for source, at in copies),
             *(f"mkdir -p {ROOT}{path}; mount --bind -o ro {source} {ROOT}{path}"
               for path, source in (("/opt/venv", sys.prefix), ("/opt/search", REPOSITORY))),
             f"mkdir -p {ROOT}{self.spec['sshAuthMountPath']}",

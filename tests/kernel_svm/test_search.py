@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import sklearn.svm
+from hypothesis import given, settings
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -15,6 +16,7 @@ from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from kernel_svm import SVC, fit_grid
+from tests.kernel_svm.test_svc import problems
 
 # The solution is asked for tightly, so that both solvers must find the same one.
 TIGHT = {"tol": 1e-6}
@@ -157,3 +159,31 @@ def test_classes_of_equal_size_that_are_far_apart():
         for found in (whole, other, alone.predict(x[validation])):
             # Without thresholds in double, half of them differ in some fits.
             assert np.mean(found == expected) > 0.9, (candidates[fitted.candidate], fitted.split)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems())
+def test_grids_of_random_problems_are_those_of_scikit_learn(problem):
+    """Any kernel, weights and number of classes; a class may be missing from a training part."""
+    x, y, weights, parameters = problem
+    splits = list(ShuffleSplit(2, test_size=0.3, random_state=0).split(x))
+    candidates = [{"C": parameters["C"]}, {"C": 0.1 * parameters["C"]}]
+    for fitted in fit_grid(sklearn.svm.SVC(**parameters), candidates, x, y, splits, weights):
+        train, validation = splits[fitted.split]
+        own = None if weights is None else weights[train]
+        if own is not None and any(own[y[train] == label].sum() == 0 for label in np.unique(y[train])):
+            continue  # scikit-learn predicts such a class nevertheless
+        theirs = sklearn.svm.SVC(**{**parameters, **candidates[fitted.candidate]})
+        try:
+            theirs.fit(x[train], y[train], own)
+        except ValueError as error:
+            assert type(fitted.error) is ValueError and str(fitted.error)[:20] == str(error)[:20]
+            continue
+        assert fitted.error is None
+        expected = theirs._decision_function(x[validation])
+        difference = fitted.model._decision_function(fitted.x_validation) - expected
+        difference = difference.reshape(len(validation), -1)
+        assert np.ptp(difference, axis=0).max() < 4e-3 * max(1.0, np.abs(expected).max())
+        clear = np.abs(expected).reshape(len(validation), -1).min(axis=1) > 2 * np.abs(difference).max()
+        predicted = fitted.model.predict(fitted.x_validation)
+        assert np.array_equal(predicted[clear], theirs.predict(x[validation])[clear])

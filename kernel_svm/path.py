@@ -9,6 +9,8 @@ Within one C, lanes that cannot move any more leave the problem for a while (LIB
 is gathered into a small dense matrix that stays in the processor's cache. Where the rest is large, those that violate
 most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
 learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
+
+The arrays of the compiled functions are listed in `smo`.
 """
 
 # mypy: allow-untyped-defs
@@ -35,7 +37,8 @@ AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 
-# Where a walk stands, in an int64 array, so that it can pause for a missing row and go on as if it had not.
+# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, whether it has
+# begun, its iterations, those since the last gathering, those until the next look, rows that are missing.
 AT, STARTED, DONE, SPENT, LEFT, WANTED = range(6)
 
 

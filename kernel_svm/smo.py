@@ -15,9 +15,26 @@ The pair to move is chosen by second order (WSS2: Fan, Chen and Lin, "Working se
 order information for training support vector machines", JMLR 6, 2005), the stopping rule is LIBSVM's.
 
 Lanes. A problem covers whole blocks of LANES columns of the matrix: those that hold at least one of its samples.
-Lane ``t`` is column ``LANES * blocks[t // LANES] + t % LANES``, and row ``slot[column]`` of ``rows`` is that column's
-row of K - 1 (-1: not in memory now). Lanes of no sample have sign 0: neither mask admits them, their f
-is meaningless.
+Lane ``t`` is column ``LANES * blocks[t // LANES] + t % LANES``. Lanes of no sample have sign 0: neither mask admits
+them, their f is meaningless.
+
+Arrays of the compiled functions here and in `path`, all contiguous:
+
+    rows         float32 (any, width)          rows of K - 1
+    slot         int32 (width,)                row of ``rows`` that is a column's row of K - 1; -1: not in memory now
+    blocks       int32 (n_blocks,)             blocks of LANES columns that the problem covers
+    columns      int64 (lanes,)                column of each lane; lanes = LANES * n_blocks
+    sign         int8 (lanes,)                 +1, -1, or 0 for a lane of no sample
+    weights      float64 (lanes,)              factor of C in the bound of each lane
+    bounds       float64 (lanes,)              C times the weight, of one C
+    f, beta      float64 (lanes,)              gradient and signed multipliers
+    up, low      uint8 (lanes,)                1 where beta may rise, or fall
+    extremes     float64 (2,)                  min f over ``up``, max f over ``low``
+    penalties    float64 (n_penalties,)        C, ascending
+    state        int64 (6,)                    progress of a path: AT, STARTED, DONE, SPENT, LEFT, WANTED of `path`
+    wanted       int64 (lanes,)                columns whose rows are missing, the first ``state[WANTED]``
+    betas        float64 (n_penalties, lanes)  solutions
+    rhos, iterations, converged                float64, int64 and bool (n_penalties,)
 """
 
 # mypy: allow-untyped-defs

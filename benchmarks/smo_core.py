@@ -45,7 +45,7 @@ def problem(n: int) -> tuple[np.ndarray, np.ndarray]:
     y = np.arange(n) % 2
     samples = prepare(rng.normal(size=(n, 50)) + 0.1 * y[:, None], y)
     sign = np.zeros(samples.width, np.int8)
-    sign[samples.place] = np.where(y == 0, 1, -1)
+    sign[samples.row_of] = np.where(y == 0, 1, -1)
     return kernel_minus_one(samples, 0.02), sign
 
 

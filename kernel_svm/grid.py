@@ -10,7 +10,7 @@ import numpy as np
 
 from jit.simd import aligned_zeros
 from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths, training_mask
-from kernel_svm.multiclass import Solutions, machines_of
+from kernel_svm.multiclass import Solutions, binary_problems
 from kernel_svm.path import Kernel, Path, Whole, solve_path
 from kernel_svm.plan import MatrixPlan, choose_plan
 from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between
@@ -62,7 +62,7 @@ def solve_gamma(
     solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter)
     source, result = RbfSource(samples, gamma, distances, kernel), []
     for (_, validation), solved in zip(folds, solutions, strict=True):
-        points = point_results(solved, _labels(solved, source, samples.place[validation]))
+        points = point_results(solved, _labels(solved, source, samples.row_of[validation]))
         result.append([points[c] for c in back])
     return result
 
@@ -105,23 +105,25 @@ def solve(
 
     with ThreadPoolExecutor(plan.threads) as pool:
         # Without threads one problem after the other: they may have their memory in common.
-        for (machine, _, rows, _), paths in (pool.map if plan.threads > 1 else map)(walked, problems):
+        for (classes, _, rows, _), paths in (pool.map if plan.threads > 1 else map)(walked, problems):
             for found, solved in zip(paths, solutions, strict=True):
-                solved.add(machine, found, rows[found.columns])
+                solved.add(classes, found, rows[found.columns])
     return solutions
 
 
-BinaryProblem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # machine, kernel, row of each column, sign
+BinaryProblem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # classes, kernel, row of each column, sign
 
 
 def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
     """One-vs-one: the matrix of two classes at a time, all in the same memory."""
-    size = np.diff(samples.first)
+    size = np.diff(samples.class_start)
     buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,))
-    for a, b in machines_of(len(samples.classes), "ovo"):
+    for a, b in binary_problems(len(samples.classes), "ovo"):
         width = int(size[a] + size[b])
         matrix = buffer[: width * width].reshape(width, width)
-        parts = [(slice(samples.first[c], samples.first[c + 1]), place) for c, place in ((a, 0), (b, size[a]))]
+        parts = [
+            (slice(samples.class_start[c], samples.class_start[c + 1]), place) for c, place in ((a, 0), (b, size[a]))
+        ]
         for rows, top in parts:
             for columns, left in parts:
                 part = matrix[top : top + rows.stop - rows.start, left : left + columns.stop - columns.start]
@@ -132,9 +134,9 @@ def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
 
 def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[BinaryProblem]:
     rows = np.arange(samples.width)
-    for c, _ in machines_of(len(samples.classes), "ovr"):
+    for c, _ in binary_problems(len(samples.classes), "ovr"):
         sign = np.full(samples.width, -1, np.int8)
-        sign[samples.first[c] : samples.first[c + 1]] = 1
+        sign[samples.class_start[c] : samples.class_start[c + 1]] = 1
         yield (c, -1), source, rows, sign
 
 
@@ -211,7 +213,7 @@ def fit_samples(
     max_iter: int = MAX_ITER,
 ) -> Classifier:
     """Fit one classifier to all samples. plan, distances, kernel: as for `solve_gamma`."""
-    everything = [np.arange(len(samples.place))]
+    everything = [np.arange(len(samples.row_of))]
     penalties = np.array([C], np.float64)
     (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)
     return Classifier(solved, gamma)

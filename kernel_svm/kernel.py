@@ -41,18 +41,18 @@ class Samples:
     """Training samples, sorted by class.
 
     panels: float32 (width / LANES, n_features, LANES), the centred samples by row; rows of no sample are zero.
-    sq_norms: float32 (width,), squared lengths. place: int64 (n,), the row of each sample in the order given.
+    sq_norms: float32 (width,), squared lengths. row_of: int64 (n,), the row of each sample in the order given.
     labels: (n,), index of each sample's class in ``classes``. classes: (n_classes,), ascending.
-    first: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
+    class_start: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
     mean: float64 (n_features,), what was subtracted.
     """
 
     panels: np.ndarray
     sq_norms: np.ndarray
-    place: np.ndarray
+    row_of: np.ndarray
     labels: np.ndarray
     classes: np.ndarray
-    first: np.ndarray
+    class_start: np.ndarray
     mean: np.ndarray
 
     @property
@@ -112,7 +112,7 @@ def training_mask(samples: Samples, training: np.ndarray, number: int) -> np.nda
     if len(missing):
         raise ValueError(f"fold {number} has no training sample of class {samples.classes[missing[0]]}")
     mask = np.zeros(samples.width, np.int8)
-    mask[samples.place[training]] = 1
+    mask[samples.row_of[training]] = 1
     return mask
 
 

@@ -19,19 +19,19 @@ from kernel_svm.path import Path
 class Solutions:
     """The binary problems of one training set, for all C.
 
-    Machine m separates classes ``machines[m] = (positive, negative)``, indices of classes; the negative is -1 for
-    "all others". Consecutive C often have one solution; each distinct one is kept once: ``which[m][c]`` is its
-    number for penalty c. rows[m]: int64, rows of the samples that support any of machine m's solutions.
+    Problem m separates classes ``problems[m] = (positive, negative)``, indices of classes; the negative is -1 for
+    "all others". Consecutive C often have one solution; each distinct one is kept once: ``solution_of[m][c]`` is its
+    number for penalty c. rows[m]: int64, rows of the samples that support any of problem m's solutions.
     weights[m]: float64 (len(rows[m]), distinct), y * alpha. rhos[m]: float64 (distinct,). steps[m]: int64
     (n_penalties,), iterations.
-    n_support: int64 (n_penalties,), distinct support vectors. iterations: int64, over all machines.
-    converged: bool, whether all machines did.
+    n_support: int64 (n_penalties,), distinct support vectors. iterations: int64, over all problems.
+    converged: bool, whether all problems did.
     """
 
     samples: Samples
     n_penalties: int
-    machines: list[tuple[int, int]] = field(default_factory=list)
-    which: list[np.ndarray] = field(default_factory=list)
+    problems: list[tuple[int, int]] = field(default_factory=list)
+    solution_of: list[np.ndarray] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     weights: list[np.ndarray] = field(default_factory=list)
     rhos: list[np.ndarray] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Solutions:
     def n_support(self) -> np.ndarray:
         return self._support.sum(axis=1)
 
-    def add(self, machine: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
+    def add(self, problem: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
         """Keep a solved path.
 
         rows: of the samples that its lanes stand for. shift: what the matrix lacks, see `sources.py`; (len(rows),).
@@ -57,8 +57,8 @@ class Solutions:
             rhos = rhos + betas @ shift[used]
         self._support[:, rows] |= betas != 0
         new = np.concatenate([[True], (path.iterations[1:] > 0) | (path.betas[1:] != path.betas[:-1]).any(axis=1)])
-        self.machines.append(machine)
-        self.which.append(np.cumsum(new) - 1)
+        self.problems.append(problem)
+        self.solution_of.append(np.cumsum(new) - 1)
         self.rows.append(rows)
         self.weights.append(np.ascontiguousarray(betas[new].T))
         self.rhos.append(rhos[new])
@@ -69,7 +69,7 @@ class Solutions:
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """By class of the support vectors: (their rows, weights (n_rows, m), the m decision values they add to)."""
         start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.rhos])])
-        first = self.samples.first
+        first = self.samples.class_start
         for c in range(len(self.samples.classes)):
             parts = []
             used = np.zeros(first[c + 1] - first[c], np.bool_)
@@ -90,7 +90,7 @@ class Solutions:
                 yield np.flatnonzero(used) + first[c], weights, targets
 
     def offsets(self) -> np.ndarray:
-        """rho of every distinct solution of every machine, in the order of the decision values."""
+        """rho of every distinct solution of every problem, in the order of the decision values."""
         return np.concatenate(self.rhos)
 
     def labels(self, decisions: np.ndarray) -> np.ndarray:
@@ -99,31 +99,31 @@ class Solutions:
         k = len(self.samples.classes)
         result = np.empty((self.n_penalties, len(decisions)), np.int64)
         for c in range(self.n_penalties):
-            columns = [start[m] + which[c] for m, which in enumerate(self.which)]
-            result[c] = choose_class(decisions[:, columns], self.machines, k)
+            columns = [start[m] + which[c] for m, which in enumerate(self.solution_of)]
+            result[c] = choose_class(decisions[:, columns], self.problems, k)
         return result
 
 
-def choose_class(decisions: np.ndarray, machines: Sequence[tuple[int, int]], k: int) -> np.ndarray:
+def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
     """Class index of each row of decision values (n, n_machines).
 
     One-vs-one: one vote per pair, for the negative class unless the value is above zero; most votes, and of equals
     the first class (LIBSVM). One-vs-rest: largest value, of equals the last class (scikit-learn's OneVsRestClassifier);
-    of two classes there is one machine, whose positive class needs a value above zero.
+    of two classes there is one problem, whose positive class needs a value above zero.
     """
-    if machines[0][1] >= 0:
+    if problems[0][1] >= 0:
         votes = np.zeros((k, len(decisions)), np.int32)
-        for (positive, negative), values in zip(machines, decisions.T, strict=True):
+        for (positive, negative), values in zip(problems, decisions.T, strict=True):
             won = values > 0
             votes[positive] += won
             votes[negative] += ~won
         return votes.argmax(axis=0)
-    if len(machines) == 1:
+    if len(problems) == 1:
         return (decisions[:, 0] > 0).astype(np.int64)
     return k - 1 - decisions[:, ::-1].argmax(axis=1)
 
 
-def machines_of(k: int, multiclass: str) -> list[tuple[int, int]]:
+def binary_problems(k: int, multiclass: str) -> list[tuple[int, int]]:
     """(positive, negative) class indices of the binary problems of k classes.
 
     Raises ValueError if ``multiclass`` is neither "ovo" nor "ovr".

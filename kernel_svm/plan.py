@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jit import LANES
 from kernel_svm.kernel import Samples
-from kernel_svm.multiclass import machines_of
+from kernel_svm.multiclass import binary_problems
 from kernel_svm.path import MAX_ACTIVE
 from kernel_svm.sources import CHUNK
 
@@ -53,10 +53,10 @@ def choose_plan(
     ``multiclass`` is neither "ovo" nor "ovr".
     """
     width, k = samples.width, len(samples.classes)
-    machines_of(k, multiclass)
+    binary_problems(k, multiclass)
     part = 4 * width * width // sharers  # of a matrix of all samples
     if multiclass == "ovo":
-        largest = sum(sorted(int(size) for size in samples.first[1:] - samples.first[:-1])[-2:])
+        largest = sum(sorted(int(size) for size in samples.class_start[1:] - samples.class_start[:-1])[-2:])
         solutions = 12 * width * (k - 1) * n_points
         base, kernel, kernels = 4 * largest**2, "pairs", 0
     else:
@@ -82,7 +82,7 @@ def choose_plan(
     if need > memory or (kernel == "rows" and capacity < fewest):
         least = working + (4 * width * fewest if kernel == "rows" else base)
         raise MemoryError(
-            f"{multiclass} over {len(samples.place)} samples of {k} classes, {n_points} points at once, needs "
+            f"{multiclass} over {len(samples.row_of)} samples of {k} classes, {n_points} points at once, needs "
             f"{_gb(least)} for each process, {_gb(memory)} are allowed: give more memory, use fewer processes or solve "
             "fewer folds at once"
         )

@@ -44,7 +44,7 @@ class TrainingSet:
 class Solved:
     """One training set, for all C.
 
-    classes: indices of the classes that occur in it. a, b: sigmoids of each machine of `solutions`, (n_penalties,).
+    classes: indices of the classes that occur in it. a, b: sigmoids of each problem of `solutions`, (n_penalties,).
     """
 
     solutions: Solutions
@@ -59,47 +59,47 @@ class Solved:
         return list(combinations(self.classes.tolist(), 2))
 
     def _columns(self) -> dict[tuple[int, int], int]:
-        return {machine: m for m, machine in enumerate(self.solutions.machines)}
+        return {problem: m for m, problem in enumerate(self.solutions.problems)}
 
     def _lacking(self, pair: tuple[int, int]) -> float:
-        """The decision value of a pair without a machine, of which no or only one class has weight."""
+        """The decision value of a pair without a problem, of which no or only one class has weight."""
         there = np.unique(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
         return float(np.isin(pair[0], there)) - float(np.isin(pair[1], there))
 
     def decisions(self, c: int, part: str, indices: np.ndarray) -> np.ndarray:
         """Decision values float64 (len(indices), n_pairs) of samples for penalty c; those of a part are kept."""
         if part not in self._values:
-            rows = self.solutions.samples.place[indices]
+            rows = self.solutions.samples.row_of[indices]
             values = np.empty((len(rows), len(self.solutions.offsets()) if self.solutions.rhos else 0))
             order = np.argsort(rows)  # neighbours are read together
             if values.shape[1]:
                 for chunk, found in self.source.decisions(self.solutions, rows[order]):
                     values[order[chunk]] = found
             self._values[part] = values
-        values, machines = self._values[part], self._columns()
+        values, problems = self._values[part], self._columns()
         start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.solutions.rhos])]).astype(int)
         result = np.empty((len(values), len(self.pairs())))
         for p, pair in enumerate(self.pairs()):
-            m = machines.get(pair)
-            result[:, p] = self._lacking(pair) if m is None else values[:, start[m] + self.solutions.which[m][c]]
+            m = problems.get(pair)
+            result[:, p] = self._lacking(pair) if m is None else values[:, start[m] + self.solutions.solution_of[m][c]]
         return result
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
         """Arrays of penalty c, by scikit-learn's names and with LIBSVM's signs; support_ counts in the training set."""
         solutions, k = self.solutions, len(self.classes)
-        samples, machines = solutions.samples, self._columns()
+        samples, problems = solutions.samples, self._columns()
         position = np.full(samples.width, -1)
-        position[samples.place[self.training.indices]] = np.arange(len(self.training.indices))
+        position[samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
         labels = np.searchsorted(self.classes, samples.labels[self.training.indices])
         place = {name: np.searchsorted(self.classes, name) for name in self.classes.tolist()}
         coefficients = np.zeros((k - 1, len(self.training.indices)))
         intercepts, steps = np.empty(k * (k - 1) // 2), np.zeros(k * (k - 1) // 2, np.int32)
         for p, pair in enumerate(self.pairs()):
-            m = machines.get(pair)
+            m = problems.get(pair)
             if m is None:
                 intercepts[p] = self._lacking(pair)
                 continue
-            which, (a, b) = solutions.which[m][c], (place[pair[0]], place[pair[1]])
+            which, (a, b) = solutions.solution_of[m][c], (place[pair[0]], place[pair[1]])
             here, weights = position[solutions.rows[m]], solutions.weights[m][:, which]
             positive = labels[here] == a
             coefficients[b - 1, here[positive]] = weights[positive]
@@ -107,7 +107,7 @@ class Solved:
             intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(labels[support], kind="stable")]
-        slopes = np.array([self.sigmoids[machines[pair]][:, c] for pair in self.pairs()]) if self.sigmoids else None
+        slopes = np.array([self.sigmoids[problems[pair]][:, c] for pair in self.pairs()]) if self.sigmoids else None
         return {
             "support_": support.astype(np.int32),
             "_n_support": np.bincount(labels[support], minlength=k).astype(np.int32),
@@ -164,12 +164,12 @@ def solve(
     of that C and of larger ones, as not converged; a training set then takes one such problem's time at most.
     """
     samples = data.samples
-    limit = max(LIMIT, 100 * len(samples.place)) if max_iter == -1 else max_iter
+    limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     source = data.source(function, len(penalties), len(trainings))
     bounds = []
     for training in trainings:
         weights = np.zeros(samples.width)
-        weights[samples.place[training.indices]] = np.maximum(training.weights, 0)
+        weights[samples.row_of[training.indices]] = np.maximum(training.weights, 0)
         bounds.append(weights)
     result = [
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
@@ -177,7 +177,7 @@ def solve(
     ]
     distant = source if isinstance(source, RbfSource) and source.double is not None else None
     left = [len(penalties)] * len(trainings)  # penalties that are still to be solved
-    for machine, matrix, rows, sign in pairs(samples, source):
+    for problem, matrix, rows, sign in pairs(samples, source):
         ready = [
             (solved, weights[rows], sign * (weights[rows] > 0)) for weights, solved in zip(bounds, result, strict=True)
         ]
@@ -195,10 +195,10 @@ def solve(
             )
         for number, path in zip(numbers, paths, strict=True):
             solved, here, signs = ready[number]
-            solved.solutions.add(machine, path, rows[path.columns], source.shift(rows[path.columns]))
+            solved.solutions.add(problem, path, rows[path.columns], source.shift(rows[path.columns]))
             if seeds is not None:
-                position = np.full(samples.width, len(samples.place))
-                position[samples.place[solved.training.indices]] = np.arange(len(solved.training.indices))
+                position = np.full(samples.width, len(samples.row_of))
+                position[samples.row_of[solved.training.indices]] = np.arange(len(solved.training.indices))
                 used = np.flatnonzero(signs)
                 order = used[np.lexsort([position[rows[used]], -signs[used]])]
                 slopes, some = np.zeros((2, len(penalties))), penalties[: left[number]]

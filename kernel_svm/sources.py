@@ -88,7 +88,7 @@ class RbfSource:
 
 def far(samples: Samples, gamma: float) -> bool:
     """Whether K - 1 of typical samples is -1 in float32, or nearly so."""
-    return bool(2 * gamma * float(samples.sq_norms.sum()) > FAR * len(samples.place))
+    return bool(2 * gamma * float(samples.sq_norms.sum()) > FAR * len(samples.row_of))
 
 
 def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
         values += sq_norms
         np.maximum(values, 0, out=values)
         values[np.arange(len(values)), np.arange(part.start, part.stop)] = 0
-        out[np.ix_(samples.place[part], samples.place)] = values
+        out[np.ix_(samples.row_of[part], samples.row_of)] = values
     return out
 
 
@@ -115,10 +115,10 @@ class DoubleSource:
     def __init__(self, samples: Samples, function: KernelFunction, x: np.ndarray) -> None:
         self._function, self._x = function, x
         self._order = np.full(samples.width, -1)
-        self._order[samples.place] = np.arange(len(x))
+        self._order[samples.row_of] = np.arange(len(x))
         self._shift = np.zeros(samples.width)
         diagonal = x.diagonal() if function.name == "precomputed" else function.diagonal(x)
-        self._shift[samples.place] = diagonal / 2
+        self._shift[samples.row_of] = diagonal / 2
 
     def between(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Values between samples, by their rows in `Samples`."""

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from kernel_svm.functions import KernelFunction
 from kernel_svm.kernel import Samples, prepare, sq_lengths
-from kernel_svm.multiclass import choose_class, machines_of
+from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.platt import coupled
 from kernel_svm.solved import Data, Solved, TrainingSet, solve
 from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
@@ -131,7 +131,7 @@ class SVC(sklearn.svm.SVC):
             return self._dense_decision_function(self._compute_kernel(X))
         function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
         k, ends = len(self.classes_), np.cumsum(self._n_support)
-        index = {pair: p for p, pair in enumerate(machines_of(k, "ovo"))}
+        index = {pair: p for p, pair in enumerate(binary_problems(k, "ovo"))}
         result = np.tile(self._intercept_, (len(X), 1))
         step = max(16, CHUNK // (8 * max(1, len(self.support_))))
         vectors = self._fine_vectors(function)
@@ -145,7 +145,7 @@ class SVC(sklearn.svm.SVC):
                     continue
                 weights = self._dual_coef_[:, first:last].T
                 if vectors is not None:
-                    rows = vectors.place[first:last]
+                    rows = vectors.row_of[first:last]
                     values = product(kernel_between(centred, norms, vectors, rows, function.gamma), weights)[: len(x)]
                 elif function.name == "precomputed":
                     values = x[:, self.support_[first:last]] @ weights
@@ -179,7 +179,7 @@ class SVC(sklearn.svm.SVC):
         k = len(self.classes_)
         if self.break_ties and k > 2:
             return self.classes_[np.argmax(self.decision_function(X), axis=1)]
-        return self.classes_[choose_class(self._pair_decisions(X), machines_of(k, "ovo"), k)]
+        return self.classes_[choose_class(self._pair_decisions(X), binary_problems(k, "ovo"), k)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean accuracy; see `sklearn.svm.SVC.score`, whose checks of plain labels take longer than a grid's fit."""
@@ -195,7 +195,7 @@ class SVC(sklearn.svm.SVC):
         if callable(self.kernel):
             return super().predict_proba(X)
         k = len(self.classes_)
-        return coupled(values, machines_of(k, "ovo"), self._probA, self._probB, k)
+        return coupled(values, binary_problems(k, "ovo"), self._probA, self._probB, k)
 
 
 _LATER = {

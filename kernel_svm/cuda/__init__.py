@@ -1,4 +1,4 @@
-"""The shared-kernel solver on a GPU: many paths, of machines, folds and gammas, in one launch.
+"""The shared-kernel solver on a GPU: many paths, of problems, folds and gammas, in one launch.
 
 K - 1 of a gamma lies once in the memory of the device, as many gammas at a time as it has room for; a thread block
 walks each path (``path.cu``), and decision values are matrix products. Answers are those of the solver for the CPU

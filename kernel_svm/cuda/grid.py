@@ -47,7 +47,7 @@ def solve_gammas(
     for gamma, solutions in zip(gammas, everything, strict=True):
         result = []
         for (_, validation), solved in zip(folds, solutions, strict=True):
-            rows = loaded.device.xp.asarray(samples.place[validation])
+            rows = loaded.device.xp.asarray(samples.row_of[validation])
             points = point_results(solved, _labels(loaded, solved, gamma, loaded.x[rows], loaded.sq_norms[rows]))
             result.append([points[c] for c in back])
         yield result
@@ -94,10 +94,10 @@ def _solve_planned(
             view = views[v]
             if v == 0:
                 solutions = [Solutions(samples, len(penalties)) for _ in range(n_trainings)]
-            for m, machine in enumerate(view.machines):
+            for m, problem in enumerate(view.problems):
                 for t, solved in enumerate(solutions):
                     path = paths_of_view[m * n_trainings + t]
-                    solved.add(machine, path, view.rows[path.columns])
+                    solved.add(problem, path, view.rows[path.columns])
             if v == len(views) - 1:
                 yield solutions
 
@@ -169,6 +169,6 @@ class CudaClassifier(Classifier):
 
 def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifier:
     """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
-    everything = [np.arange(len(loaded.samples.place))]
+    everything = [np.arange(len(loaded.samples.row_of))]
     (solutions,) = solve(loaded, [gamma], np.array([C], float), everything, multiclass, TOLERANCE, MAX_ITER)
     return CudaClassifier(solutions[0], gamma, loaded)

@@ -14,7 +14,7 @@ from kernel_svm.cuda.device import ComputeDevice
 from kernel_svm.cuda.launch import Lanes
 from kernel_svm.cuda.matrices import STRIP
 from kernel_svm.kernel import Samples, training_mask
-from kernel_svm.multiclass import machines_of
+from kernel_svm.multiclass import binary_problems
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class Loaded:
 class View:
     """A matrix K - 1 and the binary problems that read it.
 
-    rows: int64 (width,), the samples it is of. machines: classes, as in `Solutions`. lanes: of each machine
-    and training set, the sets of one machine one after the other.
+    rows: int64 (width,), the samples it is of. problems: classes, as in `Solutions`. lanes: of each problem
+    and training set, the sets of one problem one after the other.
     """
 
     rows: np.ndarray
-    machines: list[tuple[int, int]] = field(default_factory=list)
+    problems: list[tuple[int, int]] = field(default_factory=list)
     lanes: list[Lanes] = field(default_factory=list)
 
     def bytes(self, n_penalties: int) -> int:
@@ -88,16 +88,16 @@ def plan(
     """
     samples, budget = loaded.samples, memory - loaded.working
     masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]
-    classes = machines_of(len(samples.classes), multiclass)
-    runs = [np.arange(first, last) for first, last in zip(samples.first, samples.first[1:], strict=False)]
+    classes = binary_problems(len(samples.classes), multiclass)
+    runs = [np.arange(first, last) for first, last in zip(samples.class_start, samples.class_start[1:], strict=False)]
     views = [_view(np.arange(samples.width), classes, samples, masks)]
     if views[0].bytes(len(penalties)) > budget and multiclass == "ovo":
         views = [_view(np.concatenate([runs[a], runs[b]]), [(a, b)], samples, masks) for a, b in classes]
     sizes = [view.bytes(len(penalties)) for view in views]
     if max(sizes) > budget:
         raise MemoryError(
-            f"{multiclass} over {len(samples.place)} samples needs {max(sizes) / 1e9:.2f} GB of the GPU's memory for a "
-            f"kernel matrix and its solutions, {max(budget, 0) / 1e9:.2f} GB are free: give --solver cuml, a smaller "
+            f"{multiclass} over {len(samples.row_of)} samples needs {max(sizes) / 1e9:.2f} GB of the GPU's memory for "
+            f"a kernel matrix and its solutions, {max(budget, 0) / 1e9:.2f} GB are free: give --solver cuml, a smaller "
             f"--train-size, or --gpu none for the CPU's solver"
         )
     groups: list[list[tuple[int, int]]] = [[]]
@@ -115,10 +115,10 @@ def plan(
     return LaunchPlan(views, groups, max(taken) + loaded.working)
 
 
-def _view(rows: np.ndarray, machines: list[tuple[int, int]], samples: Samples, masks: Sequence[np.ndarray]) -> View:
-    label = np.searchsorted(samples.first, rows, side="right") - 1
+def _view(rows: np.ndarray, problems: list[tuple[int, int]], samples: Samples, masks: Sequence[np.ndarray]) -> View:
+    label = np.searchsorted(samples.class_start, rows, side="right") - 1
     lanes = []
-    for positive, negative in machines:
+    for positive, negative in problems:
         sign = np.where(label == positive, 1, np.where((label == negative) | (negative < 0), -1, 0)).astype(np.int8)
         lanes += [Lanes.of(sign * mask[rows]) for mask in masks]
-    return View(rows, machines, lanes)
+    return View(rows, problems, lanes)

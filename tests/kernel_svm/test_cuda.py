@@ -29,12 +29,10 @@ from kernel_svm.cuda.plan import plan
 from kernel_svm.kernel import kernel_minus_one
 from kernel_svm.path import Path as Walked
 from kernel_svm.path import Whole, solve_path
-from mnist_svm.dataset import Dataset, GridPoint
+from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers.cuda import CudaSolver
-from mnist_svm.solvers.cuml import PrecomputedSolver
-from mnist_svm.solvers.peers import fit_sklearn
 from tests.helpers import ROOT
 from tests.kernel_svm.emulator import COMPILER, Emulator
 
@@ -75,8 +73,8 @@ class Binary:
         samples = shared.prepare(x, -y)  # the positive class first
         self.matrix = kernel_minus_one(samples, gamma)
         self.sign = np.zeros(samples.width, np.int8)
-        self.sign[samples.place] = y
-        self.sign[samples.place[: n // 5]] = 0  # a fold
+        self.sign[samples.row_of] = y
+        self.sign[samples.row_of[: n // 5]] = 0  # a fold
         self.exact = self.matrix.astype(np.float64)
 
     def path(self, device: Any, penalties: list[float], max_iter: int = 10**7) -> Walked:
@@ -150,7 +148,7 @@ class TestKernel:
         problem = Binary(80, 0.5)
         problem.matrix = kernel_minus_one(samples, 0.5)
         problem.sign = np.zeros(samples.width, np.int8)
-        problem.sign[samples.place] = np.repeat(y, 2)
+        problem.sign[samples.row_of] = np.repeat(y, 2)
         expected = problem.path(Emulator(), [0.1, 10.0])
         assert same_bits(expected, problem.path(Emulator(64, schedule=1), [0.1, 10.0]))
 
@@ -296,27 +294,6 @@ class TestGrid:
             assert result.values["error"] == pytest.approx(answers[0][trial.key]["error"], abs=1 / 30 + 1e-9)
 
 
-@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
-def test_machines_over_a_precomputed_kernel_give_scikit_learns_answers(multiclass: str) -> None:
-    """The solver around cuML's SVC, here around scikit-learn's, which has the same interface."""
-    experiment = SvmGrid(1, dataset="digits", train_size=200, test_size=50, multiclass=multiclass)
-    problem = Dataset.of(experiment.data(), 4, 16)
-    points = [
-        GridPoint(10.0, problem.splits[1]), GridPoint(100.0, problem.splits[3]), GridPoint(10.0, problem.refit)
-    ]  # fmt: skip
-    fits = PrecomputedSolver(multiclass, np, SVC)(problem, 1e-2, points)
-    for point, found in zip(points, fits, strict=True):
-        images, labels = problem.images[point.split.train], problem.labels[point.split.train]
-        peer = fit_sklearn(images, labels, point.split.images, point.penalty, 1e-2, multiclass)
-        assert (found.predictions != peer.predictions).sum() <= 1
-        assert found.n_support == pytest.approx(peer.n_support, rel=0.005, abs=1)
-
-
-def test_an_svc_without_precomputed_kernels_is_refused_with_the_fix() -> None:
-    with pytest.raises(UsageError, match=r"kernel='precomputed'.*--solver cuml"):
-        PrecomputedSolver("ovo", np, lambda **settings: SVC(**{**settings, "kernel": "none"}))
-
-
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="cupy is here")
 def test_the_gpu_solver_without_cupy_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"needs cupy.*--gpu none"):
@@ -372,16 +349,12 @@ def test_bits_on_a_gpu_depend_neither_on_the_block_nor_on_where_the_state_lies(g
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("peer_solver", ["cuml", "cuml-precomputed"])
-def test_a_gpu_gives_cumls_errors(gpu: Gpu, peer_solver: str, mnist: Any) -> None:
+def test_a_gpu_gives_cumls_errors(gpu: Gpu, mnist: Any) -> None:
     pytest.importorskip("cuml")
     experiment = SvmGrid(3, data_folder=mnist, train_size=2000, test_size=500)
     answers = []
-    for solver in ("shared", peer_solver):
-        try:
-            objective = replace(experiment, solver=solver).objective(WorkerContext("cuda", experiment.data()))
-        except UsageError as error:
-            pytest.skip(str(error))  # a cuML without precomputed kernels
+    for solver in ("shared", "cuml"):
+        objective = replace(experiment, solver=solver).objective(WorkerContext("cuda", experiment.data()))
         (search,) = experiment.searches()
         answers.append([result for batch in next(search)[1:] for result in objective(batch)])
     for ours, peer in zip(*answers, strict=True):

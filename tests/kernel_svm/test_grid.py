@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from common.images import fold_slices, load, standardised
 from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
-from kernel_svm.multiclass import choose_class, machines_of
+from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.plan import MatrixPlan
 from tests.helpers import ROOT
 
@@ -214,10 +214,10 @@ class TestAwkwardInput:
 
 def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
     circle = np.array([[1.0, -1.0, 1.0]])  # 0 beats 1, 2 beats 0, 1 beats 2: one vote each
-    assert choose_class(circle, machines_of(3, "ovo"), 3).tolist() == [0]
-    assert choose_class(np.zeros((1, 3)), machines_of(3, "ovo"), 3).tolist() == [2]
-    assert choose_class(np.array([[0.5, -1.0, 0.5]]), machines_of(3, "ovr"), 3).tolist() == [2]
-    assert choose_class(np.array([[0.0], [0.1]]), machines_of(2, "ovr"), 2).tolist() == [0, 1]
+    assert choose_class(circle, binary_problems(3, "ovo"), 3).tolist() == [0]
+    assert choose_class(np.zeros((1, 3)), binary_problems(3, "ovo"), 3).tolist() == [2]
+    assert choose_class(np.array([[0.5, -1.0, 0.5]]), binary_problems(3, "ovr"), 3).tolist() == [2]
+    assert choose_class(np.array([[0.0], [0.1]]), binary_problems(2, "ovr"), 2).tolist() == [0, 1]
 
 
 def test_an_unknown_way_to_many_classes_is_refused():
@@ -229,8 +229,8 @@ class Sized:
     """As much of `Samples` as a plan looks at, of any size without the memory."""
 
     def __init__(self, n: int, k: int, n_features: int = 784) -> None:
-        self.first = np.linspace(0, n, k + 1).astype(int)
-        self.classes, self.place, self.width = np.arange(k), np.empty(n, np.int8), n
+        self.class_start = np.linspace(0, n, k + 1).astype(int)
+        self.classes, self.row_of, self.width = np.arange(k), np.empty(n, np.int8), n
         self.panels = np.broadcast_to(np.float32(0), (n // 16, n_features, 16))
 
 

@@ -36,10 +36,10 @@ def test_samples_are_sorted_by_class_and_found_again():
     x, y = random_samples(50, 6)
     samples = prepare(x, np.array(["red", "blue", "green"])[y])
     assert samples.classes.tolist() == ["blue", "green", "red"]
-    np.testing.assert_allclose(samples.x(samples.place) + samples.mean, x, rtol=1e-5)
-    for row, label in zip(samples.place, samples.labels, strict=True):
-        assert samples.first[label] <= row < samples.first[label + 1]
-    assert not (samples.first % LANES).any()
+    np.testing.assert_allclose(samples.x(samples.row_of) + samples.mean, x, rtol=1e-5)
+    for row, label in zip(samples.row_of, samples.labels, strict=True):
+        assert samples.class_start[label] <= row < samples.class_start[label + 1]
+    assert not (samples.class_start % LANES).any()
 
 
 @pytest.mark.parametrize("n_features", [1, 3, 784])
@@ -48,7 +48,7 @@ def test_distances_are_right_symmetric_and_zero_to_themselves(n_features):
     samples = prepare(x, y)
     found = squared_distances(samples)
     exact = ((x[:, None] - x[None]) ** 2).sum(-1)
-    np.testing.assert_allclose(found[np.ix_(samples.place, samples.place)], exact, rtol=1e-5, atol=1e-5 * n_features)
+    np.testing.assert_allclose(found[np.ix_(samples.row_of, samples.row_of)], exact, rtol=1e-5, atol=1e-5 * n_features)
     assert np.array_equal(found, found.T)
     assert not found.diagonal().any()
 

@@ -48,13 +48,13 @@ def solve(x, y, gamma, penalties, **options):
     """Solutions (n_penalties, n) in the order of x, the path, and the exact kernel."""
     samples = prepare(x, -y)  # the positive class first
     sign = np.zeros(samples.width, np.int8)
-    sign[samples.place] = y
+    sign[samples.row_of] = y
     options = {"tolerance": TOLERANCE, "max_iter": 10**7, **options}
     path = solve_path(Whole(kernel_minus_one(samples, gamma)), sign, penalties, **options)
     betas = np.zeros((len(penalties), samples.width))
     betas[:, path.columns] = path.betas
     exact = np.exp(-gamma * ((x[:, None] - x[None]) ** 2).sum(-1))
-    return betas[:, samples.place], path, exact
+    return betas[:, samples.row_of], path, exact
 
 
 @st.composite
@@ -107,7 +107,7 @@ def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
     x, y = separable(MAX_ACTIVE + 1000, seed=1)
     samples = prepare(x, -y)
     sign = np.zeros(samples.width, np.int8)
-    sign[samples.place] = y
+    sign[samples.row_of] = y
     matrix = kernel_minus_one(samples, 0.01)
     penalties = np.geomspace(1e-2, 1e3, 6)
     path = solve_path(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
@@ -148,7 +148,7 @@ def test_rows_on_demand_give_the_same_bits(n):
     x, y = separable(n, seed=3)
     samples = prepare(x, -y)
     sign = np.zeros(samples.width, np.int8)
-    sign[samples.place] = y
+    sign[samples.row_of] = y
     penalties = [0.01, 1.0, 100.0]
     whole = solve_path(Whole(kernel_minus_one(samples, 0.05)), sign, penalties, TOLERANCE, 10**7)
     rows = Rows(samples, 0.05, min(MAX_ACTIVE, samples.width))

@@ -374,4 +374,4 @@ def test_lines_of_several_hosts_say_whose_they_are_and_shares_need_a_folder_of_a
         tag = f"[{socket.gethostname()} 0] "
         assert out and all(line.startswith(tag) for line in out.splitlines()), out
         if status:
-            assert said.startswith(f"{tag}python -m mnist_nn.ddp: --strategy fsdp: every process writes its share to")
+            assert said.startswith(f"{tag}python -m mnist_nn.ddp: --strategy fsdp: every process writes its shard to")

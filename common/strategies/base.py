@@ -254,7 +254,7 @@ class Points:
 
 
 class WholeTrials(Proposer):
-    """WholeTrials trials, as many at a time as are asked for."""
+    """Whole trials, as many at a time as are asked for."""
 
     def __init__(self, points: Points):
         self._points = points
@@ -268,7 +268,7 @@ class WholeTrials(Proposer):
 
 
 class FixedTrials(Proposer):
-    """WholeTrials trials that are known from the beginning."""
+    """Whole trials that are known from the beginning."""
 
     def __init__(self, points: Points, pieces: list[Piece]):
         self._points, self._pieces = points, pieces

@@ -16,8 +16,8 @@ STATUS = ("-m", "common.status")
 
 def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    job = start(folder, "60", "--seconds", "0.1")
-    wait_for_lines(folder, 3)
+    job = start(folder, "60", "--seconds", "1")  # half a minute, for all that happens before its end
+    wait_for_lines(folder, 1)
     assert ": running" in program(*STATUS, folder, status=Exit.STOPPED).stdout
     job.send_signal(signal.SIGKILL)
     job.communicate()

@@ -210,7 +210,9 @@ def main() -> None:
     except LookupError as missing:
         raise SystemExit(f"ERROR: {missing}") from None
     finally:
-        path.write_text(json.dumps(state))
+        whole = path.with_suffix(f".{os.getpid()}")  # calls may be made at the same time, and one may be interrupted
+        whole.write_text(json.dumps(state))
+        whole.rename(path)
     if os.environ["HANG"] and re.search(os.environ["HANG"], call):
         time.sleep(60)
     if fails:

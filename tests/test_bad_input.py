@@ -165,7 +165,7 @@ REFUSED = {
     "ddp --strategy zero": "'zero' is none of ddp, fsdp",
     "ddp --backend smoke": "'smoke' is none of gloo, nccl, mpi",
     "ddp --backend nccl --no-cuda": "--backend nccl",
-    "ddp --amp fp16": "'fp16' is none of bf16",
+    "ddp --amp fp8": "'fp8' is none of bf16, fp16",
     "ddp --network search": "--network search needs --from RESULTS",
     "ddp --network kubeflow --from toys": "name two networks",
     "ddp --log-path NOT-UTF8": "is not valid UTF-8",

@@ -257,8 +257,8 @@ def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_pat
     (tmp_path / "script.py").write_text(HASHED)
     for seed in "12":
         program(tmp_path / "script.py", "2.0", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
-    refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=1)
-    assert "UsageError: r holds a study with estimator = " in refused.stderr
+    refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=2)
+    assert "script.py: r holds a study with estimator = " in refused.stderr
 
 
 def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:

@@ -10,9 +10,20 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import cloudpickle
+
 from common.errors import UsageError
 
 _PR_SET_PDEATHSIG = 1
+
+
+def can_be_sent(thing: object) -> bool:
+    """Whether this can go to another process, as functions and classes of scripts and notebooks can."""
+    try:
+        cloudpickle.dumps(thing)
+    except Exception:  # whatever the thing's own pickling raises
+        return False
+    return True
 
 
 def require_linux() -> None:

@@ -24,6 +24,7 @@ from common.cluster import probe
 from common.cluster.devices import CPU, Device, choose, grouped
 from common.cluster.launch import launched
 from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
+from common.cluster.process import can_be_sent
 from common.cluster.shared_arrays import SharedArrays, specs_of
 from common.cluster.slurm import end_of_job
 from common.cluster.transport import Transport
@@ -326,19 +327,11 @@ def _packed(experiment: Experiment) -> bytes:
     try:
         return cloudpickle.dumps(experiment)
     except Exception as error:  # whatever the thing's own pickling raises
-        names = (name for name, value in vars(experiment).items() if not _can_be_sent(value))
+        names = (name for name, value in vars(experiment).items() if not can_be_sent(value))
         raise UsageError(
             f"{next(names, 'the class')} of {type(experiment).__name__} cannot be sent to its workers ({error}): "
             "make it in objective() instead"
         ) from error
-
-
-def _can_be_sent(thing: object) -> bool:
-    try:
-        cloudpickle.dumps(thing)
-    except Exception:
-        return False
-    return True
 
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:

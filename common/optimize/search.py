@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from common.cluster.devices import choose, grouped
+from common.cluster.process import can_be_sent
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
@@ -160,7 +161,7 @@ def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> N
     try:
         cloudpickle.dumps(objective)
     except Exception as error:  # whatever the thing's own pickling raises
-        culprit = next((name for name, part in _parts(objective) if not _can_be_sent(part)), "")
+        culprit = next((name for name, part in _parts(objective) if not can_be_sent(part)), "")
         what = f"{culprit} of the objective" if culprit else "the objective"
         raise UsageError(
             f"{what} cannot be sent to workers ({error}): make it in setup(device), or in the call"
@@ -178,14 +179,6 @@ def _parts(objective: Any) -> Iterator[tuple[str, Any]]:
         for name in code.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]
-
-
-def _can_be_sent(thing: Any) -> bool:
-    try:
-        cloudpickle.dumps(thing)
-    except Exception:
-        return False
-    return True
 
 
 def _slots(options: RunOptions) -> int:

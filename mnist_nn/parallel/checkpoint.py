@@ -55,7 +55,7 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
 
 
 def set_aside(folder: Path) -> None:
-    """A training that begins anew leaves the checkpoint of the one before for whoever wants it, and to no restart."""
+    """Rename the checkpoint of an earlier training: it is kept, and no restart takes it."""
     with contextlib.suppress(FileNotFoundError):
         os.replace(folder / NAME, folder / BEFORE)
 

@@ -21,9 +21,10 @@ USER = "version=4&uid=1000&gid=1000"
 # In namespaces of its own: the disk, /tmp and /run are empty, and the port is no other server's.
 POD = """
 ip link set lo up
+config=$(cat {config})
 for folder in /exports /tmp /run /etc/ganesha; do mkdir -p $folder; mount -t tmpfs -o mode=755 none $folder; done
 chmod 1777 /tmp
-cp {config} {target}
+printf '%s\\n' "$config" >{target}
 {init}
 exec setpriv --bounding-set=-all,{rights} --no-new-privs {command}
 """

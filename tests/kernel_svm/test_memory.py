@@ -254,13 +254,13 @@ def test_the_table_is_the_same_with_one_worker_and_with_three(
     command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--multiclass", multiclass, "-v", "--results")
     program(*command, tmp_path / "1", "--workers", 1)
     shared = program(*command, tmp_path / "3", "--workers", 3)
-    assert "(3 processes share them)" in shared.stderr and "room to share" not in shared.stderr
+    assert "(3 processes share them)" in shared.stderr and "room for" not in shared.stderr
     assert "leaked" not in shared.stderr, "of the resource tracker: shared memory was not removed"
     assert_same_study(tmp_path / "1", tmp_path / "3")
     if multiclass == "ovr":
         private = with_memory(128, tmp_path, *command, tmp_path / "little", "--workers", 3, "--memory", 1)
         assert private.returncode == 0, private.stderr
-        assert private.stderr.count("room to share 0 of 4") == 1 and "share them" not in private.stderr
+        assert private.stderr.count("room for 0 of 4") == 1 and "share them" not in private.stderr
         assert_same_study(tmp_path / "1", tmp_path / "little")
 
 

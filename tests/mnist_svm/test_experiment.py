@@ -445,7 +445,7 @@ def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
 @pytest.mark.slow
 def test_a_first_search_says_that_it_compiles(program: Callable[..., Any], tmp_path: Path) -> None:
     """On two ranks, where nothing was ever compiled: one line, before any trial is done."""
-    env = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "NUMBA_CACHE_DIR": ""}
     command = ("-m", "mnist_svm", 1, *DIGITS, "--train-size", 200, "--workers", 1, "--results", tmp_path / "r")
     said = program(*command, env=env, ranks=2).stderr
     assert said.count("compiling the solver (once per machine") == 1

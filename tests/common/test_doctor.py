@@ -195,6 +195,7 @@ def test_data_that_is_absent_is_no_obstacle_where_there_is_a_network(program: An
     assert f"warning: mnist is not in {tmp_path} and would be downloaded" in done.stdout
 
 
+@pytest.mark.slow
 def test_two_ranks_on_this_host(program: Any, light: Any, tmp_path: Path) -> None:
     """They would claim the same GPUs. Without a GPU they share the cores."""
     environ, arguments = light

@@ -43,6 +43,7 @@ def test_slices_and_whole_gpus_are_devices_by_name(doctor: Any) -> None:
     assert all(f"cuda:{name}" in said for name in (*SLICES, B)) and f"cuda:{A}" not in said
 
 
+@pytest.mark.slow
 def test_workers_cannot_share_a_gpu_in_exclusive_mode(doctor: Any) -> None:
     said = doctor("--gpu", "0,0", modes={A: "Exclusive_Process"}, status=Exit.USAGE)
     assert f"2 workers are to share cuda:{A}, whose mode is EXCLUSIVE_PROCESS: give it once, or nvidia-smi" in said
@@ -86,6 +87,7 @@ def test_the_self_check_is_made_and_told(doctor: Any, monkeypatch: pytest.Monkey
     assert f"cuda:{A}" in row and "drives a display" in row
 
 
+@pytest.mark.slow
 def test_one_gpu_of_each_model_is_measured(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where that fails, it is said, and is no reason not to run."""
     monkeypatch.setenv("STAND_IN_FAULT", "crash")

@@ -46,6 +46,7 @@ def test_a_processor_has_the_highest_level_all_of_whose_features_it_has() -> Non
     assert level_here(cpuinfo("avx")) == level_here("Features : fp asimd sve") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64" or not level_here(), reason="needs x86-64 with AVX2")
 def test_what_an_image_carries_is_not_compiled_again(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(MODULE)

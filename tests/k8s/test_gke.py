@@ -260,6 +260,7 @@ def test_a_failure_deletes_what_was_made(cloud: Cloud, failing: str) -> None:
     assert cloud.left == set() and "nothing is left of search-test" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_creation_that_hangs_is_given_up_and_deleted_even_if_that_takes_patience(cloud: Cloud) -> None:
     done = cloud.run("run", HANG="node-pools create", FAIL="clusters delete", TIMES="3", CREATE_TIMEOUT="3")
     assert done.returncode == 124 and cloud.left == set()
@@ -343,6 +344,7 @@ def test_a_cluster_of_that_name_is_left_alone(cloud: Cloud) -> None:
     assert cloud.left == {"cluster"} and not any(" create " in call for call in cloud.calls)
 
 
+@pytest.mark.slow
 def test_data_parallel_training_on_several_numbers_of_nodes(cloud: Cloud) -> None:
     head = (ROOT / "benchmarks" / "results" / "ddp_mnist.csv").read_text().splitlines()[0]
     for n, seconds in ((1, 3600), (2, 1800)):

@@ -139,6 +139,7 @@ def test_a_worker_that_is_failed_is_made_anew(reason: str, pod: Pod) -> None:
     assert len((pod.folder / "hostfile-1").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
     """Were they counted, one would end the job here."""
     pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')
@@ -151,6 +152,7 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
     """As by `kubectl delete pod`: the operator makes it anew by itself. It costs the attempt that lost it."""
     pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')

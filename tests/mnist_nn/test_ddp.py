@@ -117,8 +117,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     ("launcher", "ranks", "options"),
     [
         pytest.param((), 2, (), id="mpirun"),
-        pytest.param(TORCHRUN, 0, (), id="torchrun"),
-        pytest.param((), 0, ("--nproc-per-node", "2"), id="plain"),
+        pytest.param(TORCHRUN, 0, (), id="torchrun", marks=pytest.mark.slow),
+        pytest.param((), 0, ("--nproc-per-node", "2"), id="plain", marks=pytest.mark.slow),
         pytest.param((), 0, ("--nproc-per-node", "2", "--compile"), id="compiled", marks=[pytest.mark.slow, COMPILER]),
     ],
 )

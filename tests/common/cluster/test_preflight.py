@@ -32,6 +32,7 @@ def test_every_package_of_ours_is_in_the_fingerprint(changed: str, tmp_path: Pat
     assert fingerprint() != before
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     for package in ("common", "jit", "kernel_svm", "tests"):

@@ -28,6 +28,7 @@ def test_squeue_is_asked_where_slurm_is_older(tmp_path: Path, monkeypatch: pytes
     assert end_of_job({"SLURM_JOB_ID": "7"}) is None
 
 
+@pytest.mark.slow
 def test_what_would_not_end_in_time_is_not_begun(program: Any, tmp_path: Path) -> None:
     """Trials of 1 s on one slot; the margin leaves a few seconds of the job."""
     study = (*TOYS, "60", "--seconds", "1", "--gpu", "none", "--workers", "1", "--results", tmp_path)

@@ -27,6 +27,7 @@ def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
     assert done.stdout.count(" ended") == ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["multiple", "funneled"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks: int, level: str) -> None:
@@ -36,6 +37,7 @@ def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks
     assert done.stdout.count(" ended") == ranks
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_the_system_is_not_lost(program: Program) -> None:
     done = program("-m", "tests.common.cluster.contract", "waits_for_the_system", ranks=2)
     assert done.stdout.count(" ended") == 2

@@ -189,6 +189,7 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
     assert len(keys) == len(set(keys)) == 30
 
 
+@pytest.mark.slow
 def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
     """Ranks that wait for one long trial use under 3 % of a core each."""
     job = start(tmp_path, "1", "--seconds", "600", ranks=2)

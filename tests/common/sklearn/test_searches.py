@@ -65,7 +65,8 @@ print(json.dumps([search.best_params_["power"], search.best_score_, again.best_s
 """
 
 
-@pytest.mark.parametrize("ranks, workers", [(0, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks, workers", [(0, 2), (2, 1)])
 def test_a_script_without_a_guard(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = program(tmp_path / "script.py", workers, ranks=ranks, cwd=tmp_path)
@@ -253,6 +254,7 @@ GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="
 """
 
 
+@pytest.mark.slow
 def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HASHED)
     for seed in "12":

@@ -1,5 +1,5 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
-# make test    install into .venv and prove on this machine what the README promises, in under five minutes
+# make test    install into .venv and prove on this machine what the README promises, in about six minutes
 # make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
 # make coverage     what make test runs of each room: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512

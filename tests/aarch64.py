@@ -12,6 +12,8 @@ import sys
 
 import numpy as np
 
+from jit.shipped import functions as compiled_functions
+
 TRIPLE = "aarch64-unknown-linux-gnu"
 
 
@@ -41,24 +43,11 @@ def run_everything() -> None:
     SVC(C=1.0, gamma=0.1).fit(images, np.arange(60) % 3).predict(images)
 
 
-def compiled_functions() -> dict[str, list[str]]:
-    """LLVM code of every signature that was compiled, by function."""
-    from numba.core.dispatcher import Dispatcher
-
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in ("jit", "kernel_svm", "mnist_nn"):
-            for value in vars(module).values():
-                if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.overloads:
-                    found[f"{name}.{value.py_func.__name__}"] = list(value.inspect_llvm().values())
-    return found
-
-
 def main(processors: list[str]) -> None:
     from llvmlite import binding
 
     run_everything()
-    functions = compiled_functions()
+    functions = {key: list(function.inspect_llvm().values()) for key, function in compiled_functions().items()}
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     for processor in processors:

@@ -139,14 +139,20 @@ def test_a_worker_that_is_failed_is_made_anew(reason: str, pod: Pod) -> None:
     assert len((pod.folder / "hostfile-1").read_text().splitlines()) == 2
 
 
-@pytest.mark.slow
-def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
-    """Were they counted, one would end the job here."""
+def attempt_that_is_lost(pod: Pod) -> "subprocess.Popen[str]":
+    """A launcher with one try, whose first attempt runs and is about to fail."""
     pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')
     process = pod.start(TRIES="1")
     while not (pod.folder / "lost").exists():
         assert process.poll() is None
         time.sleep(0.01)
+    return process
+
+
+@pytest.mark.slow
+def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
+    """Were they counted, one would end the job here."""
+    process = attempt_that_is_lost(pod)
     pod.api.fail("svm-worker-0", "Terminated")
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
@@ -155,11 +161,7 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
 @pytest.mark.slow
 def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
     """As by `kubectl delete pod`: the operator makes it anew by itself. It costs the attempt that lost it."""
-    pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')
-    process = pod.start(TRIES="1")
-    while not (pod.folder / "lost").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = attempt_that_is_lost(pod)
     pod.api.pods["svm-worker-0"]["metadata"]["deletionTimestamp"] = "now"
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2

@@ -9,11 +9,12 @@
     study = search(objective, space, strategy="sobol", n_trials=50, minimize="loss")    # python, mpirun or srun
     print(study.best.params, study.best.values)
 
-`common.optimize` has objectives that are commands, generators or classes, and `ask` and `tell`; `common.strategies` has
-the strategies. An `Experiment` is a study with settings of its own: `run_study` runs it here, `run` makes it a program
-with a command line, `evaluate` is the study in this process, for a debugger. `common.sklearn` has scikit-learn's
-searches. Importing this is quick: a name is loaded when it is first used, and no name loads MPI, a GPU library or
-scikit-learn.
+`common.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
+search returns; `common.strategies` has the strategies. An `Experiment` is a study with settings of its own: `run_study`
+runs it here, `run` makes it a program with a command line, `evaluate` is the study in this process, for a debugger.
+What its methods are given and return is in `common.trial` and `common.experiment`, what is raised in `common.errors`
+and `common.studies`. `common.sklearn` has scikit-learn's searches. Importing this is quick: a name is loaded when it is
+first used, and no name loads MPI, a GPU library or scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,62 +25,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from common.cli import run
     from common.engine.options import RunOptions
-    from common.errors import UsageError
-    from common.experiment import Experiment, WorkerContext, one_round, per_trial
+    from common.experiment import Experiment, one_round, per_trial
     from common.optimize.search import search
-    from common.optimize.study import SearchStudy
     from common.settings import setting
     from common.spaces import Choice, Float, Int, Ordinal, Space, When
-    from common.studies import StudyError, evaluate, run_study
-    from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Search, Trial, seed_of
+    from common.studies import evaluate, run_study
+    from common.trial import Trial
 
 __all__ = [
-    "Batch",
     "Choice",
-    "Evaluation",
     "Experiment",
     "Float",
     "Int",
-    "NoRoom",
     "Ordinal",
-    "Outcome",
-    "Result",
     "RunOptions",
-    "Search",
-    "SearchStudy",
     "Space",
-    "StudyError",
     "Trial",
-    "UsageError",
     "When",
-    "WorkerContext",
     "evaluate",
     "one_round",
     "per_trial",
     "run",
     "run_study",
     "search",
-    "seed_of",
     "setting",
 ]
 
 _HOME = {
     "common.cli": ("run",),
     "common.engine.options": ("RunOptions",),
-    "common.errors": ("UsageError",),
-    "common.experiment": ("Experiment", "WorkerContext", "one_round", "per_trial"),
+    "common.experiment": ("Experiment", "one_round", "per_trial"),
     "common.optimize.search": ("search",),
-    "common.optimize.study": ("SearchStudy",),
     "common.settings": ("setting",),
     "common.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
-    "common.studies": ("StudyError", "evaluate", "run_study"),
-    "common.trial": ("Batch", "Evaluation", "NoRoom", "Outcome", "Result", "Search", "Trial", "seed_of"),
+    "common.studies": ("evaluate", "run_study"),
+    "common.trial": ("Trial",),
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOME.items():
         if name in names:
+            import_module("common.scripts").say_errors_in_one_line()
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import socket
 import sys
@@ -25,6 +24,7 @@ from common.engine.study import Study
 from common.engine.worker import evaluated
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective, WorkerContext
+from common.scripts import say_errors_in_one_line
 from common.trial import NoRoom, Outcome, Result
 
 
@@ -85,8 +85,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for what they exchange between studies. Raises UsageError."""
-    if not _parting:
-        _tell_users()
+    say_errors_in_one_line()
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if not _parting:
         _part_at_the_end(transport)
@@ -140,21 +139,6 @@ def _outcomes(ended: Ended) -> list[Outcome]:
 
 
 _parting: list[Transport] = []  # the transport that is closed when this script ends
-
-
-def _tell_users() -> None:
-    """A UsageError that ends this script is one line, said once, and status 2."""
-    shown = sys.excepthook
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, UsageError):
-            shown(kind, error, trace)
-        else:
-            if launched().rank == 0:  # the same on all ranks
-                print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-            raise SystemExit(int(Exit.USAGE))
-
-    sys.excepthook = excepthook
 
 
 def _part_at_the_end(transport: Transport) -> None:

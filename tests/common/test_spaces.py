@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import Choice, Float, Int, Ordinal, Space, UsageError, When
+from common import Choice, Float, Int, Ordinal, Space, When
+from common.errors import UsageError
 
 UNIT = st.floats(0, 1, exclude_max=True)
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import common
-from common import Experiment, Outcome, RunOptions, Trial, UsageError, evaluate, one_round, per_trial, run_study
+from common import Experiment, RunOptions, Trial, evaluate, one_round, per_trial, run_study
+from common.errors import UsageError
 from common.experiment import WorkerContext
+from common.studies import StudyError
+from common.trial import Outcome
 from tests.helpers import ROOT
 from tests.toys import Toy
 
@@ -20,7 +23,8 @@ SCRIPT = """
 import json, sys
 from dataclasses import dataclass
 import numpy as np
-from common import Evaluation, Experiment, RunOptions, Trial, one_round, per_trial, run_study
+from common import Experiment, RunOptions, Trial, one_round, per_trial, run_study
+from common.trial import Evaluation
 
 OFFSET = 3
 class Shape:
@@ -141,7 +145,7 @@ def test_nan_is_a_failure_infinity_is_not() -> None:
 
 
 def test_where_no_worker_lives_the_cause_is_told() -> None:
-    with pytest.raises(common.StudyError, match="no module named warp_drive"):
+    with pytest.raises(StudyError, match="no module named warp_drive"):
         run_study(Toy(3, fault="cannot_build"), RunOptions(gpu="none", workers=1, quiet=True))
 
 
@@ -165,7 +169,13 @@ def test_the_front_door_is_light_and_complete() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
     assert {name for names in common._HOME.values() for name in names} == set(common.__all__)
-    assert set(common.__all__) <= set(dir(common))
+    assert set(common.__all__) <= set(dir(common)) and len(common.__all__) <= 17
+
+
+def test_an_error_before_any_study_is_one_line_too() -> None:
+    code = "from common import Float\nFloat(1, 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "low must be below high" in done.stderr
 
 
 def test_the_example_of_the_docstring_runs() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import Evaluation, evaluate, per_trial
+from common import evaluate, per_trial
+from common.trial import Evaluation
 from mnist_nn.experiment import Bagging, best_set
 from mnist_nn.keys import refit_key
 from tests.mnist_nn.test_halving import FULL

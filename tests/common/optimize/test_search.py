@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from common import Choice, Float, Int, RunOptions, Space, UsageError, search
+from common import Choice, Float, Int, RunOptions, Space, search
+from common.errors import UsageError
 from common.optimize import AskTell, Command
 from common.strategies import Grid
 from tests.common.optimize.objectives import SPACE, plain

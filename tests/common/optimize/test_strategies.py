@@ -16,7 +16,8 @@ import numpy as np
 import optuna
 import pytest
 
-from common import Choice, Float, Int, Ordinal, RunOptions, Space, UsageError, When, search
+from common import Choice, Float, Int, Ordinal, RunOptions, Space, When, search
+from common.errors import UsageError
 from common.strategies import (
     ASHA,
     Grid,

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from common import UsageError
+from common.errors import UsageError
 from common.sklearn import GridSearchCV, RandomizedSearchCV
 from tests.helpers import journal_lines
 

@@ -1,0 +1,27 @@
+"""Scripts of users: an error that its user can mend is one line, wherever in the script it is raised."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from types import TracebackType
+
+from common.cluster.launch import launched
+from common.errors import Exit, UsageError
+
+
+@cache
+def say_errors_in_one_line() -> None:
+    """From now on a UsageError that ends this script is one line on stderr, said once by all ranks, and status 2."""
+    shown = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, UsageError):
+            shown(kind, error, trace)
+        else:
+            if launched().rank == 0:  # the same on all ranks
+                print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+            raise SystemExit(int(Exit.USAGE))
+
+    sys.excepthook = excepthook

@@ -66,6 +66,12 @@ def hang() -> None:
     time.sleep(3600)
 
 
+def in_kernel() -> None:
+    """In state D: what is started opens a FIFO that nobody writes to, and its parent waits for that in vfork."""
+    opened = (os.POSIX_SPAWN_OPEN, 0, os.environ["TOY_FIFO"], os.O_RDONLY, 0)
+    os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=[opened])
+
+
 def last_words() -> None:
     print("the last thing I saw was a bear", file=sys.stderr, flush=True)
     os._exit(3)
@@ -81,7 +87,8 @@ def waits_for_memory() -> None:
 FAULTS = {
     function.__name__: function
     for function in (
-        sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words, waits_for_memory,
+        sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, in_kernel, last_words,
+        waits_for_memory,
     )
 }  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.

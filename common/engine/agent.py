@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from common.cluster.devices import Device, environment
+from common.cluster.gpu_watch import GpuWatch
 from common.cluster.process import without_main
 from common.engine import worker
 from common.engine.messages import Died, Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
@@ -100,6 +101,8 @@ class Agent:
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
+        gpus = [entry for device in devices if device.kind == "cuda" for entry in device.visible.split(",")]
+        self._gpus = GpuWatch(gpus) if gpus else None
         self._warned: set[str] = set()
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
@@ -134,6 +137,8 @@ class Agent:
         stepped, before = time.monotonic(), self._stepped
         self._stepped, self._time = stepped, self._time + min(stepped - before, LONGEST_STEP)
         now = self._time
+        if self._gpus is not None:
+            self._gpus.hear(now)
         for slot in self.slots:
             process = slot.process
             if process is None:
@@ -145,8 +150,8 @@ class Agent:
             elif process.killed is not None:
                 if now - process.killed > BURY_SECONDS:
                     self._died(slot, process)
-            elif self._late(process, now):
-                process.error = f"hung: no result within {self._limit(process):g} s, so the worker was killed"
+            elif cause := self._hangs(slot, process, now):
+                process.error = f"hung: {cause}, so the worker was killed"
                 process.killed = now
                 process.handle.kill()
 
@@ -156,6 +161,9 @@ class Agent:
             if slot.process is not None:
                 slot.process.handle.kill()
                 self._bury(slot)
+        if self._gpus is not None:
+            self._gpus.close()
+            self._gpus = None
 
     # -- towards the workers
 
@@ -299,9 +307,14 @@ class Agent:
             self._warned.add(logged.text)
         log.log(logged.level if shown else logging.DEBUG, "%s: %s", slot.place, logged.text)
 
-    def _late(self, process: Process, now: float) -> bool:
+    def _hangs(self, slot: Slot, process: Process, now: float) -> str:
+        """Why no result is to be waited for any more; "" as long as one is."""
+        if not process.sent:
+            return ""
         since = process.clock if process.built else process.started
-        return bool(process.sent) and not process.waits and now - since > self._limit(process)
+        if not process.waits and now - since > self._limit(process):
+            return f"no result within {self._limit(process):g} s"
+        return "" if self._gpus is None else self._gpus.fault(process.handle.pid, slot.device.visible, since, now)
 
     def _limit(self, process: Process) -> float:
         if not process.built:

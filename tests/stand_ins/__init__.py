@@ -1,4 +1,4 @@
-"""Stand-ins for what only a machine with a GPU has: nvidia-smi, NVIDIA's driver, cupy.
+"""Stand-ins for what only a machine with a GPU has: nvidia-smi, NVIDIA's driver, NVML, cupy.
 
 They act as the real ones do, as far as this project asks them, and answer with status or error where it asks more.
 """
@@ -18,6 +18,7 @@ from tests.helpers import ROOT
 
 A, B = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f", "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc40"
 SLICES = ("MIG-8f0c1d2e-0000-5555-aaaa-1234567890ab", "MIG-8f0c1d2e-0000-5555-aaaa-1234567890ac")
+NVML = Path(__file__).with_name("nvml.c")
 MODULES = Path(__file__).with_name("gpu")  # for PYTHONPATH: cupy as numpy, whose kernel the emulator runs
 
 DRIVER = """
@@ -62,7 +63,7 @@ int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = FREE_GIB * (1
 
 @dataclass
 class Machine:
-    """A folder with an nvidia-smi and a libcuda, and the environment in which programs find them.
+    """A folder with an nvidia-smi, a libcuda and an NVML, and the environment in which programs find them.
 
     gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
     apps: (pid, UUID, MiB) of processes that have a context. smi: what nvidia-smi says instead, with a status of 18.
@@ -97,6 +98,10 @@ class Machine:
             ]
             command = [compiler, "-shared", "-fPIC", *options, "-x", "c", "-", "-o", str(library)]
             subprocess.run(command, input=DRIVER, text=True, check=True)
+            rows = [(name, n) for n, (uuid, slices) in enumerate(self.gpus.items()) for name in (uuid, *slices)]
+            option = "-DDEVICES=" + ",".join(f'{{"{name}", {number}, 0}}' for name, number in rows)
+            target = str(self.folder / "libnvidia-ml.so.1")
+            subprocess.run([compiler, "-shared", "-fPIC", option, str(NVML), "-o", target], check=True)
         (self.folder / "nvidia-smi").write_text(self._nvidia_smi())
         (self.folder / "nvidia-smi").chmod(0o755)
         environ = {

@@ -1,0 +1,128 @@
+"""What is heard of GPUs while workers use them, and what becomes of the workers. NVML is a stand-in."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.cluster import gpu_watch
+from common.cluster.devices import Device
+from common.cluster.gpu_watch import GpuWatch, in_kernel
+from common.engine.agent import Agent
+from common.engine.messages import Died, Returned, Run
+from common.engine.worker import Setup
+from common.trial import Place, Trial
+from tests.helpers import ROOT
+from tests.stand_ins import SLICES, A, B, Machine
+from tests.toys import Toy
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder whose files say what happens, on a machine with a GPU in slices and a whole one."""
+    machine = Machine(tmp_path / "machine", gpus={A: SLICES, B: ()})
+    for name, value in machine.environ(NVML=str(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gpu_watch, "HANG_S", 0.5)
+    return tmp_path
+
+
+def happens(nvml: Path, gpu: str, xid: int) -> None:
+    (nvml / "written").write_text(f"{gpu} {xid}")
+    (nvml / "written").rename(nvml / "xid")
+
+
+def heard(watch: GpuWatch, now: float, condition: Callable[[], object]) -> None:
+    """Hear until a condition holds, at this time of the caller's."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        watch.hear(now)
+        time.sleep(0.01)
+
+
+def test_an_error_is_one_of_all_workers_on_that_gpu_that_return_nothing_afterwards(
+    nvml: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = GpuWatch([SLICES[0], SLICES[1], B, "MIG-unknown"])
+    try:
+        happens(nvml, A, 79)
+        heard(watch, 10.0, lambda: f"GPU {SLICES[1]}: Xid 79" in caplog.text)
+        for entry in SLICES:
+            assert watch.fault(os.getpid(), entry, since=5.0, now=10.4) == ""  # it may still end by itself
+            assert "reported: Xid 79" in watch.fault(os.getpid(), f"{B},{entry}", since=5.0, now=10.6)
+            assert watch.fault(os.getpid(), entry, since=10.1, now=20.0) == ""  # it has returned something since
+        assert watch.fault(os.getpid(), B, since=5.0, now=20.0) == ""
+    finally:
+        watch.close()
+
+
+def test_an_error_of_a_program_is_told_to_that_program_by_cuda(nvml: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = GpuWatch(["0", "1"])
+    try:
+        happens(nvml, B, 31)
+        heard(watch, 10.0, lambda: "GPU 1: Xid 31" in caplog.text)
+        assert watch.fault(os.getpid(), "1", since=5.0, now=20.0) == ""
+        (nvml / "lost").touch()
+        heard(watch, 30.0, lambda: "GPU 0: is lost" in caplog.text)
+        assert "reported: is lost" in watch.fault(os.getpid(), "0", since=5.0, now=31.0)
+    finally:
+        watch.close()
+
+
+@pytest.fixture
+def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What a worker of the toy `in_kernel` waits for."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    monkeypatch.setenv("TOY_FIFO", str(path))
+    yield path
+    with suppress(OSError):  # nobody waits
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(nvml: Path, fifo: Path) -> None:
+    """What it waits for may be a file system, which comes back; a GPU that does not answer does not."""
+    told: list[Any] = []
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=in_kernel",))), {}, "cuda", os.getpid(), {})
+    agent = Agent(told.append, setup, [Device(f"cuda:{B}", B)], [Place()])
+
+    def step_until(condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, told
+            agent.step(wait(agent.waitables(), 0.01))
+
+    try:
+        agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
+        process = agent.slots[0].process
+        assert process is not None
+        step_until(lambda: in_kernel(process.handle.pid))
+        seen = time.monotonic()
+        step_until(lambda: time.monotonic() > seen + 2)  # well over HANG_S
+        assert not told and process.killed is None
+        (nvml / "hang").touch()
+        step_until(lambda: told)
+        (died,) = told
+        assert isinstance(died, Died) and not died.lost
+        assert f"in the kernel (state D) for 0.5 s, while its GPU {B} did not answer, so the worker was" in died.cause
+        (nvml / "hang").unlink()
+        agent.handle(Run(0, (Trial("t1", {"x": 1, "offset": 0}),), life=1))
+        step_until(lambda: isinstance(told[-1], Returned))
+    finally:
+        agent.close()
+
+
+def test_without_nvml_nothing_is_said(tmp_path: Path) -> None:
+    environ = {**os.environ, **Machine(tmp_path, driver=False).environ()}
+    words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), A]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

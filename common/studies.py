@@ -21,6 +21,7 @@ from common.engine.node import Ended
 from common.engine.options import RunOptions
 from common.engine.progress import start_logging
 from common.engine.study import Study
+from common.engine.usage import Meter
 from common.engine.worker import evaluated
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective, WorkerContext
@@ -116,9 +117,9 @@ def evaluate(
     known = list(known)
     trials = {trial.key: trial for trial, _ in known}
     study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
-    batches = study.start()
+    batches, meter = study.start(), Meter(device)
     while batches:
-        for result in evaluated(objective, batches.pop(0)):
+        for result in evaluated(objective, batches.pop(0), meter):
             if isinstance(result, NoRoom):
                 raise UsageError(f"trial {result.key} has no room here: {result.reason}")
             batches += study.record(result)

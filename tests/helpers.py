@@ -20,6 +20,7 @@ import pytest
 from common.engine.study import Study
 from common.experiment import Data, Experiment
 from common.storage.history import with_checksum
+from common.storage.table import RUN_COLUMNS
 from common.trial import Outcome, Place, Result, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ def table_without_run(path: Path) -> str:
     """A CSV table without the columns that say when and where: the part that no layout may change."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    kept = [name for name in rows[0] if name not in ("seconds", "place", "attempt")]
+    kept = [name for name in rows[0] if name not in RUN_COLUMNS]
     return "\n".join(",".join(row[name] for name in kept) for row in [dict(zip(kept, kept, strict=True)), *rows])
 
 

@@ -45,6 +45,7 @@ class _Given:
     waited: QueuedBatch
     begun: float  # when it was given, or the one before it had ended; by the coordinator's clock
     seconds: float = 0.0
+    since: float = 0.0  # as `begun`, or when its last result came
 
     @property
     def attempt(self) -> int:
@@ -168,6 +169,7 @@ class Coordinator:
                 continue
             result = replace(returned, place=state.place, attempt=given.attempt)
             given.seconds += result.seconds
+            given.since = self._clock()
             if result.error is not None:
                 self._failed(slot, trial, result, result.error)
             else:
@@ -176,7 +178,7 @@ class Coordinator:
         for _ in range(batches_done):
             done = state.given.popleft()
             if state.given:
-                state.given[0].begun = self._clock()
+                state.given[0].begun = state.given[0].since = self._clock()
             if done.seconds:
                 self._batch_seconds = _moved(self._batch_seconds, done.seconds)
                 self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.waited.cost, 1e-300))
@@ -188,6 +190,7 @@ class Coordinator:
             return
         state.life += 1
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
+        self._note_death(state, cause)
         running = state.given[0] if state.given and not building else None
         retry = running is not None and running.attempt == ATTEMPTS
         # A trial that fails on its retry is the trial's fault, any other death may be the slot's.
@@ -212,10 +215,21 @@ class Coordinator:
         log.error("rank %d is lost: its work goes to the others", rank)
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self._slots if slot[0] == rank]:
+            self._note_death(self._slots[slot], f"rank {rank} is lost")
             for given in self._slots.pop(slot).given:
                 if given.open:
                     self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
             self._idle.pop(slot, None)
+
+    def _note_death(self, state: _SlotState, cause: str) -> None:
+        """Into the journal, for those who want to see what a run met; nothing reads it to go on."""
+        given, place = next(iter(state.given), None), state.place
+        seconds = self._clock() - given.since if given else 0.0
+        self._journal.note(death={
+            "time": round(time.time(), 3), "seconds": round(seconds, 3), "cause": last_line(cause),
+            "place": [place.host, place.rank, place.slot, place.device],
+            "key": next(iter(given.open if given else ()), ""),
+        })  # fmt: skip
 
     def _failed(self, slot: SlotId, trial: Trial, result: Result, cause: str) -> None:
         """Try the trial once more, by itself and elsewhere if possible; then record it as failed."""
@@ -298,7 +312,8 @@ class Coordinator:
             if self._too_long(waiting.cost):
                 self.n_too_long += 1
                 continue
-            state.given.append(_Given({trial.key: trial for trial in waiting.batch}, waiting, self._clock()))
+            now = self._clock()
+            state.given.append(_Given({trial.key: trial for trial in waiting.batch}, waiting, now, since=now))
             self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
             return True
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
+from common.engine.usage import Meter
 from common.engine.worker import evaluated
 from common.experiment import Data, Experiment, Objective, WorkerContext
 
@@ -19,6 +20,7 @@ class AgentHere:
     def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):
         self._tell, self._experiment, self._data = tell, experiment, data
         self._objective: Objective | None = None
+        self._meter = Meter("cpu")
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
@@ -26,7 +28,7 @@ class AgentHere:
             case Run(slot, batch):
                 if self._objective is None:
                     self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
-                for result in evaluated(self._objective, batch):
+                for result in evaluated(self._objective, batch, self._meter):
                     self._tell(Returned(slot, (result,), 0))
                 self._tell(Returned(slot, (), 1))
             case Drain():

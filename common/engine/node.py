@@ -259,6 +259,7 @@ class _RanksPart:
         )
         journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
+            "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": experiment.n_trials(),
         })  # fmt: skip

@@ -33,8 +33,9 @@ from common.cluster.devices import workers_here
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.turns import on_wait
+from common.engine.usage import Meter
 from common.experiment import Experiment, Objective, WorkerContext
-from common.trial import Batch, Evaluation, NoRoom, Result
+from common.trial import Batch, Evaluation, NoRoom, Result, Used
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,10 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
         objective = experiment.objective(WorkerContext(setup.device, shared.arrays, buffers, workers_here()))
+        meter = Meter(setup.device)
         wire.send(Built())
         while (batch := pipe.recv()) is not None:
-            for result in evaluated(objective, batch):
+            for result in evaluated(objective, batch, meter):
                 wire.send(result)
             wire.send(Done())
     except (EOFError, BrokenPipeError):
@@ -127,12 +129,13 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     os._exit(0)  # without waiting for threads or destructors of the libraries used
 
 
-def evaluated(objective: Objective, batch: Batch) -> Iterator[Result | NoRoom]:
-    """The results of a batch: each evaluation of the objective, checked, in plain types and timed.
+def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Result | NoRoom]:
+    """The results of a batch: each evaluation of the objective, checked, in plain types, timed and measured.
 
     A value that is NaN makes the result a failed one.
     """
     open_keys = {trial.key for trial in batch}
+    meter.read()
     start = time.perf_counter()
     for answer in objective(batch):
         if answer.key not in open_keys:
@@ -141,19 +144,20 @@ def evaluated(objective: Objective, batch: Batch) -> Iterator[Result | NoRoom]:
         if isinstance(answer, NoRoom):
             yield answer
         else:
-            yield _result(answer, time.perf_counter() - start)
+            yield _result(answer, time.perf_counter() - start, meter.read())
         start = time.perf_counter()
     if open_keys:
         raise ValueError(f"the objective returned nothing for {sorted(open_keys)[0]!r}")
 
 
-def _result(evaluation: Evaluation, seconds: float) -> Result:
+def _result(evaluation: Evaluation, seconds: float, used: Used) -> Result:
     values = {name: float(value) for name, value in evaluation.values.items()}
     error, nan = evaluation.error, [name for name, value in values.items() if math.isnan(value)]
     if nan and error is None:
         error = f"the objective returned NaN as {', '.join(nan)}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    return Result(evaluation.key, {} if error else values, arrays, error, seconds=seconds)
+    values = {} if error else values
+    return Result(evaluation.key, values, arrays, error, seconds=seconds, ended=time.time(), used=used)
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

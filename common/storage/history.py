@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from common.errors import UsageError
-from common.trial import Place, Result, Trial
+from common.trial import Place, Result, Trial, Used
 
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
 NAME = "journal.jsonl"
@@ -31,15 +31,35 @@ _CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that ha
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker that was not asked to end.
+
+    Attributes:
+        time: when rank 0 heard of it, Unix time.
+        seconds: since the slot was given the batch that it worked on, or had its last result of it; 0 with none.
+        place: of the slot.
+        key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
+        cause: one line.
+    """
+
+    time: float
+    seconds: float
+    place: Place
+    key: str
+    cause: str
+
+
 @dataclass
 class History:
-    """The content of a journal: its header, the trials with their results by key, its starts and ends."""
+    """The content of a journal: its header, the trials with their results by key, its starts and ends, and deaths."""
 
     header: dict[str, Any]
     trials: dict[str, Trial] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
+    deaths: list[Death] = field(default_factory=list)
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
@@ -297,6 +317,18 @@ def _place(host: str, rank: int, slot: int, device: str) -> Place:
     return Place(host, rank, slot, device)
 
 
+def _used(
+    cpu_seconds: float | None = None,
+    peak_bytes: int | None = None,
+    gpu: float | None = None,
+    gpu_bytes: int | None = None,
+) -> Used:
+    used = Used(cpu_seconds, peak_bytes, gpu, gpu_bytes)
+    if not all(part is None or type(part) in (int, float) for part in used):
+        raise TypeError("what it used is no number")
+    return used
+
+
 def _read_line(record: dict[str, Any], folder: Path, history: History, places: dict[tuple[Any, ...], Place]) -> None:
     history.complete = False
     if "key" in record:
@@ -315,6 +347,8 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
             arrays,
             record["error"],
             seconds=float(record["seconds"]),
+            ended=float(record.get("ended", 0.0)),
+            used=_used(*record.get("used", ())),
             place=place,
             attempt=int(record["attempt"]),
         )
@@ -327,6 +361,12 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         history.ends.append(dict(record["end"]))
         history.open = False
         history.complete = bool(record["end"]["complete"])
+    elif "death" in record:
+        death = record["death"]
+        key, cause = death["key"], death["cause"]
+        if not isinstance(key, str) or not isinstance(cause, str):
+            raise TypeError("its key or cause is no text")
+        history.deaths.append(Death(float(death["time"]), float(death["seconds"]), _place(*death["place"]), key, cause))
     elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has neither key nor run nor end")
 

@@ -3,8 +3,10 @@
     journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
                              and "beginnings": see `Experiment.beginnings`
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
-                              "place": [host, rank, slot, device], "attempt": ..., "error": ...}   a finished trial
+                              "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
+                              "error": ...}   a finished trial; `used` are the fields of `common.trial.Used`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
+                             {"death": {...}}   of a worker, the fields of `common.storage.history.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
 
 A line counts once it ends in a newline: what a crash left of the last one is cut off. A line is
@@ -104,7 +106,7 @@ class Journal:
         return stored
 
     def note(self, **record: Any) -> None:
-        """Write a line about the run itself: run={...} at its start, end={...} at its end."""
+        """Write a line about the run itself: run={...} at its start, end={...} at its end, death={...} of a worker."""
         with self._or_storage_error():
             self._write([record])
 
@@ -233,6 +235,8 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
         "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
         "arrays": list(result.arrays) or None,
         "seconds": round(result.seconds, 6),
+        "ended": round(result.ended, 3),
+        "used": list(result.used if result.used[2:] != (None, None) else result.used[:2]),
         "place": [place.host, place.rank, place.slot, place.device],
         "attempt": result.attempt,
         "error": result.error,

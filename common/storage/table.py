@@ -10,6 +10,9 @@ from typing import Any
 from common.storage.files import written_whole
 from common.trial import Outcome
 
+# Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
+RUN_COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "gpu", "gpu_mib", "place", "attempt")
+
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows (all with the same columns) as CSV with a header; whole or not at all."""
@@ -21,19 +24,36 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """One row per trial: key, parameters, values (NaN where it failed), seconds, place, attempt, error."""
+    """One row per trial: key, parameters, values (NaN where it failed), `RUN_COLUMNS`, error.
+
+    What a trial used of its machine is as in `common.trial.Used`, memory in MiB; of a GPU where one is known.
+    """
     params = _union(outcome.trial.params for outcome in outcomes)
     values = _union(outcome.result.values for outcome in outcomes)
-    rows = []
+    rows, on_gpus = [], any(outcome.result.used.gpu_bytes is not None for outcome in outcomes)
     for trial, result in outcomes:
         row: dict[str, Any] = {"key": trial.key}
         row.update({name: trial.params.get(name, "") for name in params})
         missing = float("nan") if result.failed else ""
         row.update({name: result.values.get(name, missing) for name in values})
-        row.update(seconds=f"{result.seconds:.6g}", place=str(result.place), attempt=result.attempt)
+        used = result.used
+        row.update(
+            seconds=f"{result.seconds:.6g}", cpu_seconds=_short(used.cpu_seconds), peak_mib=_mib(used.peak_bytes)
+        )
+        if on_gpus:
+            row.update(gpu=_short(used.gpu), gpu_mib=_mib(used.gpu_bytes))
+        row.update(place=str(result.place), attempt=result.attempt)
         row["error"] = last_line(result.error)
         rows.append(row)
     write_table(path, rows)
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"
+
+
+def _mib(n_bytes: int | None) -> str:
+    return "" if n_bytes is None else f"{n_bytes / (1 << 20):.0f}"
 
 
 def last_line(error: str | None) -> str:

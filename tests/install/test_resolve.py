@@ -118,7 +118,13 @@ def test_extras_ask_for_what_the_files_ask_for() -> None:
 
 
 def test_all_that_is_imported_is_declared() -> None:
-    named = {"sklearn": "scikit-learn", "PIL": "pillow", "cuml": "cuml-cu12", "cupy": "cuml-cu12"}
+    named = {
+        "sklearn": "scikit-learn",
+        "PIL": "pillow",
+        "cuml": "cuml-cu12",
+        "cupy": "cuml-cu12",
+        "pynvml": "nvidia-ml-py",
+    }
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
     declared = {Requirement(line).name for line in lines}
     for path in [path for room in rooms() for path in (ROOT / room).rglob("*.py")]:

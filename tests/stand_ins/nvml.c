@@ -1,4 +1,4 @@
-/* NVML as common.cluster.gpu_watch asks it. DEVICES: {name, number of the GPU that it is, or is a slice of}.
+/* NVML as common.cluster.gpu_watch and common.engine.usage ask it. A GPU is 40 % busy and has 1 GiB in use. DEVICES: {name, number of the GPU that it is, or is a slice of}.
    What happens is told by files in the folder $NVML: "xid" (name and number) is one event, gone when it was heard;
    while "hang" is there nothing that is asked of a GPU returns; with "lost" they are lost. */
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 struct device { const char *name; int gpu, heard; };
 static struct device devices[] = {DEVICES};
-enum { COUNT = sizeof devices / sizeof *devices, INVALID = 2, NOT_FOUND = 6, TIMED_OUT = 10, LOST = 15 };
+enum { COUNT = sizeof devices / sizeof *devices, INVALID = 2, NOT_SUPPORTED, NOT_FOUND = 6, TIMED_OUT = 10, LOST = 15 };
 
 struct event { struct device *device; unsigned long long kind, data; unsigned instance, compute; };
 
@@ -22,6 +22,8 @@ static const char *path(const char *name) {
 static int is_slice(const struct device *device) { return !strncmp(device->name, "MIG-", 4); }
 
 int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return flags ? INVALID : 0; }
+const char *nvmlErrorString(int error) { return "an error"; }
 int nvmlEventSetCreate(void **set) { *set = devices; return 0; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, struct device **device) {
@@ -73,7 +75,14 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds) {
 int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long memory[3]) {
     while (!access(path("hang"), F_OK))
         usleep(10000);
-    memory[0] = memory[1] = 80ull << 30;
-    memory[2] = 0;
+    memory[0] = 80ull << 30;
+    memory[1] = 79ull << 30;
+    memory[2] = 1ull << 30;
     return access(path("lost"), F_OK) ? 0 : LOST;
+}
+
+int nvmlDeviceGetUtilizationRates(struct device *device, unsigned rates[2]) {
+    rates[0] = 40;
+    rates[1] = 7;
+    return is_slice(device) ? NOT_SUPPORTED : 0;
 }

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from common.errors import StorageError, UsageError
-from common.storage.history import FORMAT, NAME, read_journal, with_checksum
+from common.storage.history import FORMAT, NAME, Death, read_journal, with_checksum
 from common.storage.journal import Journal, is_running, no_locks, repair
-from common.trial import Result, Trial
+from common.trial import Result, Trial, Used
 from tests.helpers import HEADER, outcome
 
 
@@ -24,18 +24,23 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         outcome(1, values={"loss": float("inf"), "other": -float("inf")}),
         outcome(2, values={}, error="Traceback\nValueError: x", attempt=2),
         outcome(3, arrays={"p": array, "q": np.array(["a", "b"])}),
+        outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30)),
+        outcome(5, used=Used(0.5, 1 << 30, None, 1 << 33)),
     ]
+    death = Death(1.7e9, 2.5, written[0][1].place, "a/0", "killed by SIGKILL")
     journal = Journal(tmp_path, HEADER)
     stored = journal.append(written)
+    journal.note(death={**vars(death), "place": [*vars(death.place).values()]})
     journal.note(end={"complete": True})
     journal.close()
     history = read_journal(tmp_path)
-    assert history is not None and history.complete
+    assert history is not None and history.complete and history.deaths == [death]
     for (trial, result), kept in zip(written, stored, strict=True):
         read = history.results[trial.key]
         assert history.trials[trial.key] == trial
         assert read.values == result.values and read.error == result.error
         assert (read.place, read.attempt, read.seconds) == (result.place, result.attempt, result.seconds)
+        assert (read.ended, read.used) == (result.ended, result.used)
         for name, content in result.arrays.items():
             np.testing.assert_array_equal(read.arrays[name], content)
             np.testing.assert_array_equal(kept.arrays[name], content)

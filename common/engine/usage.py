@@ -1,0 +1,90 @@
+"""What a trial takes of its machine: processor time and memory always, of a GPU where NVIDIA's library tells it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from common.cluster.driver import Driver
+from common.trial import Used
+
+SAMPLE_S = 0.5  # between two looks at a GPU
+MEMORY_S = 0.05  # between two looks at the peak of memory, each of which costs as much as a very short trial
+
+
+class Meter:
+    """Measures this process between two results. device: "cpu" or "cuda"."""
+
+    def __init__(self, device: str) -> None:
+        self._gpu = _Gpu.of_this_process() if device == "cuda" else None
+        self._cpu_seconds = 0.0
+        self._peak_bytes, self._looked = 0, 0.0
+
+    def read(self) -> Used:
+        """What was used since the last call, and the process's peak of memory so far."""
+        own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        total = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        spent, self._cpu_seconds = total - self._cpu_seconds, total
+        if time.monotonic() - self._looked >= MEMORY_S:
+            self._peak_bytes, self._looked = peak_bytes(), time.monotonic()
+        gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
+        return Used(round(spent, 6), self._peak_bytes, gpu, gpu_bytes)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had, pages that it shares included.
+
+    `getrusage` would count the process that it was forked from as well.
+    """
+    with open("/proc/self/status") as file:
+        return next((int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:")), 0)
+
+
+class _Gpu:
+    """A thread that looks at one GPU. nvml: the module; handle: its name for the GPU."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._lock = threading.Lock()
+        self._busy: list[float] = []
+        self._bytes: list[int] = []
+        self._look()
+        threading.Thread(target=self._look_on, name="gpu", daemon=True).start()
+
+    @classmethod
+    def of_this_process(cls) -> _Gpu | None:
+        """Of the first GPU that this process sees; None where the library is absent or does not know it."""
+        try:
+            import pynvml
+
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            name = visible if visible.startswith("MIG-") else f"GPU-{Driver().uuid()}"
+            pynvml.nvmlInit()
+            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        except Exception:  # each of the three has errors of its own, and no trial needs these figures
+            return None
+
+    def read(self) -> tuple[float | None, int | None]:
+        """(mean share of the time that it was busy, most bytes in use) since the last call, or at the last look."""
+        with self._lock:
+            busy, in_use = self._busy[1:] or self._busy, self._bytes[1:] or self._bytes  # the first is of before
+            self._busy, self._bytes = self._busy[-1:], self._bytes[-1:]
+        return round(sum(busy) / len(busy), 4) if busy else None, max(in_use, default=None)
+
+    def _look_on(self) -> None:
+        wait = threading.Event().wait
+        while not wait(SAMPLE_S):
+            self._look()
+
+    def _look(self) -> None:
+        with suppress(self._nvml.NVMLError):  # a slice has no such figure; that a GPU is lost, its trial notices
+            in_use = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+            with self._lock:
+                self._bytes.append(in_use)
+            busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
+            with self._lock:
+                self._busy.append(busy)

@@ -1,0 +1,85 @@
+"""What a trial used of its machine: measured in the worker, kept in the journal, shown in the table."""
+
+import csv
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.engine.usage import MEMORY_S, Meter
+from common.errors import Exit
+from common.storage.history import read_study
+from tests.helpers import TOYS
+from tests.stand_ins import SLICES, A, Machine
+
+MIB = 1 << 20
+
+
+def test_processor_time_and_memory_of_this_process_are_measured() -> None:
+    meter = Meter("cpu")
+    before = meter.read()
+    start = time.process_time()
+    numbers = np.ones(64 * MIB // 8)
+    while time.process_time() - start < MEMORY_S:
+        numbers += 1.0
+    used = meter.read()
+    assert used.cpu_seconds is not None and used.cpu_seconds >= 0.9 * MEMORY_S
+    assert used.peak_bytes is not None and used.peak_bytes >= max(before.peak_bytes or 0, 64 * MIB)
+    assert used.gpu is None and used.gpu_bytes is None
+
+
+def test_programs_that_a_trial_starts_are_counted() -> None:
+    meter = Meter("cpu")
+    meter.read()
+    own = time.process_time()
+    if (pid := os.fork()) == 0:
+        while time.process_time() < 0.1:
+            pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+    spent = meter.read().cpu_seconds
+    assert spent is not None and spent > 0.09 > time.process_time() - own
+
+
+def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path: Path) -> None:
+    begin = time.time()
+    program(*TOYS, "4", "--gpu", "none", "--workers", "2", "--results", tmp_path / "r")
+    history = read_study(tmp_path / "r")
+    began = history.runs[0]["began"]
+    assert begin <= began + 0.001 and began < time.time()
+    for result in history.results.values():
+        assert began <= result.ended <= began + history.ends[0]["seconds"]
+        assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
+        assert result.used.gpu is None
+    with open(tmp_path / "r" / "trials.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
+
+
+@pytest.mark.parametrize(("gpus", "busy"), [({A: ()}, 0.4), ({A: SLICES[:1]}, None)])
+def test_of_a_gpu_the_management_library_tells(gpus: Any, busy: float | None, program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    environ = Machine(tmp_path / "machine", gpus=gpus).environ()
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
+    for result in read_study(tmp_path / "r").results.values():
+        assert (result.used.gpu, result.used.gpu_bytes) == (busy, 1024 * MIB), result
+    header, row, *_ = (tmp_path / "r" / "trials.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=True))["gpu_mib"] == "1024"
+
+
+def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: Path) -> None:
+    environ = Machine(tmp_path / "machine").environ()
+    (tmp_path / "machine" / "libnvidia-ml.so.1").unlink()
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
+    assert all(result.used[2:] == (None, None) for result in read_study(tmp_path / "r").results.values())
+
+
+def test_deaths_are_in_the_journal(program: Any, tmp_path: Path) -> None:
+    study = (*TOYS, "4", "--gpu", "none", "--workers", "1", "--at", "t2=sigkill", "--results", tmp_path / "r")
+    program(*study, status=Exit.FAILED_TRIALS)
+    deaths = read_study(tmp_path / "r").deaths
+    assert [death.key for death in deaths] == ["t2", "t2"]
+    assert all("SIGKILL" in death.cause and death.place.device == "cpu" and death.seconds >= 0 for death in deaths)

@@ -26,6 +26,7 @@ import numpy as np
 from common.errors import Exit, UsageError
 from common.experiment import Experiment
 from common.settings import program, setting
+from common.statistics import RULES
 from common.storage.waiting import waiting
 
 # Name on the command line -> torchvision's class, which is also the name of its folder.
@@ -75,6 +76,21 @@ class ImageSettings(DatasetSettings, Experiment):
     train_size: int | None = setting(None, "learn from the first N training images (default all)", low=2, metavar="N")
     test_size: int | None = setting(None, "test on the first N test images (default all)", low=1, metavar="N")
     folds: int = setting(5, "folds of the cross-validation", low=2)
+    outer_folds: int | None = setting(
+        None,
+        "nested cross-validation: cut the training images into K parts, repeat the whole search without each of them, "
+        "and report the errors on these",
+        low=2,
+        changes_results=False,
+        metavar="K",
+    )
+    select: str = setting(
+        "best",
+        "which to choose: best (the least error of the cross-validation), 1se (the simplest within one standard error "
+        "of it) or simplest (the simplest that a paired test over the folds does not find worse)",
+        choices=RULES,
+        changes_results=False,
+    )
     seed: int = setting(0, "root of every random stream", low=0)
 
     @property
@@ -88,6 +104,8 @@ class ImageSettings(DatasetSettings, Experiment):
         n_train = len(arrays["train_labels"])
         if n_train < self.folds:
             raise UsageError(f"--folds {self.folds} is too large: there are {n_train} training images")
+        if self.outer_folds is not None and n_train - -(-n_train // self.outer_folds) < self.folds:
+            raise UsageError(f"--outer-folds {self.outer_folds} leaves too few of the {n_train} training images")
         return arrays
 
 

@@ -58,6 +58,56 @@ def standard_error(errors: np.ndarray) -> np.ndarray:
     return np.sqrt((1 / k + 1 / (k - 1)) * np.var(errors, axis=0, ddof=1))
 
 
+RULES = ("best", "1se", "simplest")
+
+
+def as_good(errors: np.ndarray, best: int, rule: str, level: float = 0.95) -> np.ndarray:
+    """Which candidates a rule counts as no worse than the best one.
+
+    "best" counts the best one only. "1se" counts those whose mean error is at most one standard error above the least
+    (L. Breiman et al., "Classification and regression trees", 1984). "simplest" counts those that a paired test over
+    the folds does not find worse: Student's t of the mean difference, one-sided, with the corrected variance of
+    `cross_validated`.
+
+    Args:
+        errors: float (k, n), the errors of n candidates on the same k folds, NaN where a fold failed.
+        best: the candidate of the least mean error.
+        rule: one of RULES.
+        level: confidence of the paired test, between 0 and 1.
+
+    Returns:
+        bool (n,); a candidate with a failed fold is never counted.
+    """
+    from scipy.special import stdtrit
+
+    chosen = np.arange(errors.shape[1]) == best
+    with np.errstate(invalid="ignore"):
+        if rule == "1se":
+            chosen |= errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
+        elif rule == "simplest":
+            differences = errors - errors[:, [best]]
+            limit = float(stdtrit(len(errors) - 1, level))
+            chosen |= differences.mean(axis=0) <= limit * standard_error(differences)
+    return chosen
+
+
+def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
+    """The probability of so unequal errors of two classifiers on the same samples if both were equally good.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12, 1947;
+    here its exact form, two-sided: of the samples that one alone has wrong, each classifier has half.
+
+    Args:
+        wrong: bool (n,), samples that the first classifier has wrong.
+        wrong_too: bool (n,), those that the second one has wrong.
+    """
+    from scipy.special import bdtr
+
+    first, second = int(np.sum(wrong & ~wrong_too)), int(np.sum(wrong_too & ~wrong))
+    n = first + second
+    return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
+
+
 def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
     """The interval of an error rate measured on independent samples.
 

@@ -22,39 +22,58 @@ class Dataset:
     """The classification problem that all points of a grid have in common.
 
     images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
-    folds: where each validation fold lies in the training images.
+    folds: into how many validation folds the training images of a search are cut.
+    outer_folds: into how many folds all training images are cut for nested cross-validation; 0 without it.
     """
 
     images: np.ndarray
     labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
-    folds: Sequence[slice]
+    folds: int
+    outer_folds: int = 0
 
     @classmethod
-    def of(cls, data: Data, folds: int, max_pixel: int) -> Dataset:
+    def of(cls, data: Data, folds: int, max_pixel: int, outer_folds: int = 0) -> Dataset:
         """From the arrays that `common.data.load` returns."""
         return cls(
             standardised(data["train_images"], max_pixel),
             data["train_labels"],
             standardised(data["test_images"], max_pixel),
             data["test_labels"],
-            fold_slices(len(data["train_labels"]), folds),
+            folds,
+            outer_folds,
         )
 
     @cached_property
-    def refit(self) -> Split:
-        """All training images, and the test images."""
-        return Split(np.arange(len(self.labels)), np.arange(0), self.test_images, self.test_labels)
+    def _known(self) -> dict[tuple[int | None, int | None], Split]:
+        return {}
 
-    @cached_property
-    def splits(self) -> list[Split]:
-        """One for each fold."""
-        everything = np.arange(len(self.labels))
-        return [
-            Split(np.delete(everything, fold), everything[fold], self.images[fold], self.labels[fold])
-            for fold in self.folds
-        ]
+    def split(self, fold: int | None = None, outer: int | None = None) -> Split:
+        """The split of a trial, made once.
+
+        Args:
+            fold: the validation fold that is predicted. None for a refit, which learns from all images of its search
+                and predicts the images that the search has not seen: the outer fold, or the test images.
+            outer: the outer fold that the search does not see; None for the search on all training images.
+        """
+        if (outer, fold) not in self._known:
+            self._known[outer, fold] = self._made(fold, outer)
+        return self._known[outer, fold]
+
+    def _made(self, fold: int | None, outer: int | None) -> Split:
+        train, held_out = np.arange(len(self.labels)), np.arange(0)
+        for folds, number in ((self.outer_folds, outer), (self.folds, fold)):
+            if number is not None:
+                cut = fold_slices(len(train), folds)[number]
+                train, held_out = np.delete(train, cut), train[cut]
+        if not len(held_out):
+            return Split(train, held_out, self.test_labels)
+        return Split(train, held_out, self.labels[held_out])
+
+    def predicted(self, split: Split) -> np.ndarray:
+        """float32 (n, n_pixels), the images that a classifier of this split predicts."""
+        return self.test_images if split.is_refit else self.images[split.held_out]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +82,17 @@ class Split:
 
     Attributes:
         train: int64 (n_train,), which of the training images it learns from.
-        held_out: int64 (n,), which of the training images it predicts; none for a refit, which predicts test images.
-        images: float32 (n, n_pixels), those that it predicts.
-        labels: integers (n,), theirs.
+        held_out: int64 (n,), which of the training images it predicts; none where it predicts test images.
+        labels: integers (n,), of the images that it predicts.
     """
 
     train: np.ndarray
     held_out: np.ndarray
-    images: np.ndarray
     labels: np.ndarray
 
     @property
     def is_refit(self) -> bool:
-        """Whether it learns from all training images."""
+        """Whether it learns from all training images, and so predicts test images."""
         return not len(self.held_out)
 
 
@@ -115,17 +132,32 @@ class Solver(ABC):
             yield from self(dataset, gamma, points)
 
 
-def check_classes(labels: np.ndarray, folds: Sequence[slice]) -> None:
-    """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class."""
+def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:
+    """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class.
+
+    Args:
+        labels: integers (n,), of the training images.
+        folds: of each search.
+        outer_folds: of the nested cross-validation; 0 without it.
+    """
     classes = np.unique(labels)
     if len(classes) < 2:
         raise ValueError(f"the {len(labels)} training images are all of class {classes[0]}")
-    for number, fold in enumerate(folds):
-        missing = np.setdiff1d(classes, np.delete(labels, fold))
-        if len(missing):
-            raise ValueError(
-                f"fold {number} holds every training image of class {missing[0]}: none is left to learn it"
-            )
+    outer = [("", labels)]
+    for number, cut in enumerate(fold_slices(len(labels), outer_folds) if outer_folds else ()):
+        outer.append((f"outer fold {number}", np.delete(labels, cut)))
+    for name, seen in outer:
+        _check_left(classes, seen, name)
+        for number, cut in enumerate(fold_slices(len(seen), folds)):
+            also = f"{name} and fold {number} together" if name else f"fold {number}"
+            _check_left(classes, np.delete(seen, cut), also)
+
+
+def _check_left(classes: np.ndarray, left: np.ndarray, taken: str) -> None:
+    missing = np.setdiff1d(classes, left)
+    if len(missing):
+        holds = "hold" if taken.endswith("together") else "holds"
+        raise ValueError(f"{taken} {holds} every training image of class {missing[0]}: none is left to learn it")
 
 
 def grids(points: Sequence[GridPoint]) -> Iterator[tuple[list[float], list[Split]]]:

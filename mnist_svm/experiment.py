@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from common import statistics
 from common.cluster import probe
 from common.cluster.devices import Device, free_memory
 from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
-from common.images import DatasetSettings, ImageSettings, fold_slices
+from common.images import DatasetSettings, ImageSettings
 from common.settings import setting
 from common.storage.files import written_whole
-from common.storage.table import last_line, write_table
-from common.trial import Batch, Outcome, Result, Search, Trial
+from common.storage.table import write_table
+from common.trial import Batch, Outcome, Search, Trial
 from kernel_svm.layout import buffer_sizes
+from mnist_svm.points import TuningGrid, best_other
+from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 
-REFIT = "refit"
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
 
@@ -57,6 +56,11 @@ class SvmGrid(ImageSettings):
         "auto (shared, on a GPU only if it passes its check there, else on a core beside it), shared (the whole grid "
         "as one computation), sklearn or cuml",
         choices=("auto", "shared", "sklearn", "cuml"),
+    )
+    compare: bool = setting(
+        False,
+        "also refit the second point, and compare the two on the test images (McNemar's test)",
+        changes_results=False,
     )
     memory: float | None = setting(
         None,
@@ -114,31 +118,39 @@ class SvmGrid(ImageSettings):
         arrays = super().data()
         labels = arrays["train_labels"]
         try:
-            check_classes(labels, fold_slices(len(labels), self.folds))
+            check_classes(labels, self.folds, self.outer_folds or 0)
         except ValueError as error:
             raise UsageError(f"{error}; give a larger --train-size") from error
         return arrays
 
     def searches(self) -> Iterable[Search]:
-        yield self._search()
+        return (self._search(grid) for grid in self._grids())
 
-    def _search(self) -> Search:
-        """Batches of whole gammas, all folds with every C ascending; then the refit of the best point, if any.
+    def _grids(self) -> list[TuningGrid]:
+        """That of all training images, then one for each outer fold."""
+        n = self.outer_folds or 0
+        outer = [None, *((number, n) for number in range(n))]
+        return [TuningGrid(self.penalties, self.gammas, self.folds, each, self.select) for each in outer]
+
+    def _search(self, grid: TuningGrid) -> Search:
+        """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any.
 
         Returns:
-            What `_errors` says of the grid.
+            What `TuningGrid.errors` says.
         """
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
         together = self.gammas_per_batch or 1
         groups = [rows[start : start + together] for start in rows[::together]]
         results = yield [
-            tuple(self._trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups
+            tuple(grid.trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups
         ]
-        errors = self._errors({result.key: result for result in results})
-        best = best_point(errors)
-        if best is not None:
-            g, c = best
-            yield [(Trial(REFIT, {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}),)]
+        errors = grid.errors({result.key: result for result in results})
+        point = grid.chosen(errors)
+        if point is not None:
+            refits = [grid.refit(point)]
+            if self.compare and grid.outer is None and (other := best_other(errors, point)) is not None:
+                refits.append(grid.second(other))
+            yield [(trial,) for trial in refits]
         return errors
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
@@ -161,8 +173,9 @@ class SvmGrid(ImageSettings):
         # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
         n_points = self.n_tuning * (1 if self._is_divided(worker.n_workers) else self.folds)
         solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
+        dataset = Dataset.of(worker.data, self.folds, self.max_pixel, self.outer_folds or 0)
         on_gpu = worker.device == "cuda" and name not in ("shared-on-cpu", "sklearn")
-        return SvmObjective(Dataset.of(worker.data, self.folds, self.max_pixel), solver, on_gpu)
+        return SvmObjective(dataset, solver, on_gpu)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds).
@@ -194,126 +207,28 @@ class SvmGrid(ImageSettings):
         return 1 + abs(math.log10(float(trial.params["gamma"])) + 4)
 
     def n_trials(self) -> int:
-        return len(self.gammas) * len(self.penalties) * self.folds + 1
+        of_search = len(self.gammas) * len(self.penalties) * self.folds + 1
+        return of_search * (1 + (self.outer_folds or 0)) + (self.compare and self.n_tuning > 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
-        """Print the best point; write validation_error.npy, results.csv, best.json and the figures.
+        """Print the chosen point; write validation_error.npy, results.csv, nested.csv, best.json and the figures.
 
         validation_error.npy: float64 (folds, n_gamma, n_C), fraction of each fold that is wrong, NaN where failed.
         """
         from mnist_svm.figures import draw_figures
 
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        (errors,) = conclusions
-        best = best_point(errors)
+        (grid, *outer), (errors, *of_outer) = self._grids(), conclusions
         with written_whole(folder / "validation_error.npy") as file:
             np.save(file, errors)
-        write_table(folder / "results.csv", self._rows(results, errors))
-        summary = self._summary(results, errors, best)
+        write_table(folder / "results.csv", table_rows(grid, results, errors))
+        nested = nested_rows(outer, results, of_outer)
+        if nested:
+            write_table(folder / "nested.csv", nested)
+        labels = data["test_labels"] if self.compare else np.arange(0)
+        summary = summarised(grid, results, errors, nested=nested, test_labels=labels)
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
-        draw_figures(folder, errors, self.gammas, self.penalties, best)
-        _print_summary(summary, errors.size)
-
-    def _key(self, g: int, c: int, fold: int) -> str:
-        width = max(2, len(str(self.n_tuning - 1)))
-        return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
-
-    def _trial(self, g: int, c: int, fold: int) -> Trial:
-        params = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g]), "fold": fold}
-        return Trial(self._key(g, c, fold), params)
-
-    def _errors(self, results: dict[str, Result]) -> np.ndarray:
-        """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
-        errors = np.full((self.folds, len(self.gammas), len(self.penalties)), np.nan)
-        for fold, g, c in np.ndindex(errors.shape):
-            result = results.get(self._key(g, c, fold))
-            if result is not None:
-                errors[fold, g, c] = result.value("error")
-        return errors
-
-    def _rows(self, results: dict[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
-        """One row per point, gamma by gamma."""
-        rows = []
-        for g, c in np.ndindex(errors.shape[1:]):
-            keys = [self._key(g, c, fold) for fold in range(self.folds)]
-            folds = [results[key] for key in keys if key in results]
-            row: dict[str, Any] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
-            row.update({f"error_{fold}": float(error) for fold, error in enumerate(errors[:, g, c])})
-            row["mean"], row["standard_deviation"] = float(errors[:, g, c].mean()), float(errors[:, g, c].std())
-            row["unconverged_folds"] = sum(result.values.get("converged") == 0 for result in folds)
-            row["seconds"] = f"{sum(result.seconds for result in folds):.6g}"
-            row["place"] = " ".join(dict.fromkeys(str(result.place) for result in folds))
-            row["error"] = "; ".join(dict.fromkeys(last_line(result.error) for result in folds if result.failed))
-            rows.append(row)
-        return rows
-
-    def _summary(self, results: dict[str, Result], errors: np.ndarray, best: tuple[int, int] | None) -> dict[str, Any]:
-        """The best point and its errors as JSON values; None for what is not known. Intervals are of 95 %."""
-        summary: dict[str, Any] = dict.fromkeys((
-            "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",
-            "points_within_one_standard_error", "test_error", "test_interval", "n_support",
-        ))  # fmt: skip
-        if best is not None:
-            g, c = best
-            summary["C"], summary["gamma"] = float(self.penalties[c]), float(self.gammas[g])
-            summary["cross_validation_error"] = float(errors[:, g, c].mean())
-            summary["cross_validation_interval"] = list(statistics.cross_validated(errors[:, g, c]))
-            summary["standard_deviation"] = float(errors[:, g, c].std())
-            reach = errors[:, g, c].mean() + statistics.standard_error(errors[:, g, c])
-            summary["points_within_one_standard_error"] = int(np.sum(errors.mean(axis=0) <= reach))
-        refit = results.get(REFIT)
-        if refit is not None and not refit.failed:
-            summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
-            n_test = len(refit.arrays.get("predictions", ()))
-            if n_test:
-                n_wrong = round(summary["test_error"] * n_test)
-                summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
-        on_gpu = ["on_gpu" in result.values for result in results.values() if not result.failed]
-        summary["fits_on_gpus"], summary["fits_on_cpus"] = sum(on_gpu), len(on_gpu) - sum(on_gpu)
-        summary["failed_fits"] = int(np.isnan(errors).sum())
-        summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
-        return summary
-
-
-def best_point(errors: np.ndarray) -> tuple[int, int] | None:
-    """(gamma index, C index) of the least mean error over folds; None when every point has a failed fold.
-
-    errors: (folds, n_gamma, n_C), NaN where failed. Of equal points the one with the smaller C wins,
-    then the one with the smaller gamma. Means are compared to 12 decimals, because the last bits of
-    a mean depend on the order of its folds.
-    """
-    means = np.round(errors.mean(axis=0), 12).T
-    means[np.isnan(means)] = np.inf
-    c, g = np.unravel_index(np.argmin(means), means.shape)
-    return (int(g), int(c)) if np.isfinite(means[c, g]) else None
-
-
-def _percent(interval: Sequence[float] | None) -> str:
-    if interval is None:
-        return ""
-    low, high = interval
-    return f" (95 % interval {max(0.0, low):.2%} to {high:.2%})"
-
-
-def _print_summary(summary: dict[str, Any], n_fits: int) -> None:
-    if summary["C"] is None:
-        print(f"no best point: each one has a failed fold ({summary['failed_fits']} of {n_fits} fits failed)")
-        return
-    test_error = "not known: the refit failed"
-    if summary["test_error"] is not None:
-        test_error = f"{summary['test_error']:.4%}{_percent(summary['test_interval'])}"
-    error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
-    print(f"best penalty C:           {summary['C']:.6g}")
-    print(f"best kernel parameter:    {summary['gamma']:.6g}")
-    print(f"cross-validation error:   {error:.4%}{_percent(summary['cross_validation_interval'])}")
-    print(f"points as good:           {within} within one standard error of the best")
-    print(f"test error:               {test_error}")
-    if summary["fits_on_gpus"] and summary["fits_on_cpus"]:
-        n_gpu, n_cpu = summary["fits_on_gpus"], summary["fits_on_cpus"]
-        print(f"fits on GPUs:             {n_gpu} of {n_gpu + n_cpu}, the others on CPUs, within the tolerance")
-    if summary["failed_fits"]:
-        print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
-    if summary["unconverged_fits"]:
-        print(f"fits short of tolerance:  {summary['unconverged_fits']} of {n_fits} (see results.csv)")
+        draw_figures(folder, errors, self.gammas, self.penalties, grid.chosen(errors))
+        print_summary(summary, errors.size)

@@ -14,9 +14,10 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
-    A trial has parameters C, gamma and, unless it is the refit on all training images, fold. Its
-    values are `error` (or `test_error`), a fraction, `n_support`, `converged`, 1 or 0, unless the solver does not tell
-    (cuML), and `on_gpu`, 1, where a GPU solved it; a refit also has the array `predictions`, uint8 (n_test,). With the
+    A trial has parameters C and gamma, fold unless it is a refit, and outer where its search does not see that outer
+    fold of the nested cross-validation. Its values are `error` (or `test_error`), a fraction, `n_support`, `converged`,
+    1 or 0, unless the solver does not tell (cuML), and `on_gpu`, 1, where a GPU solved it; a refit on all training
+    images also has the array `predictions`, uint8 (n_test,). With the
     shared solver the points of one fold start from each other, so they may depend, within the solver's tolerance, on
     which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
     """
@@ -51,9 +52,8 @@ class SvmObjective:
         return Evaluation(trial.key, {"error": error, **counts})
 
     def _point(self, trial: Trial) -> GridPoint:
-        fold = trial.params.get("fold")
-        split = self.dataset.refit if fold is None else self.dataset.splits[int(fold)]
-        return GridPoint(float(trial.params["C"]), split)
+        fold, outer = (None if name not in trial.params else int(trial.params[name]) for name in ("fold", "outer"))
+        return GridPoint(float(trial.params["C"]), self.dataset.split(fold, outer))
 
 
 def _gamma(trial: Trial) -> float:

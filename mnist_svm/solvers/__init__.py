@@ -54,4 +54,4 @@ class Pointwise(Solver):
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         for penalty, split in points:
             images, labels = dataset.images[split.train], dataset.labels[split.train]
-            yield self.fit(images, labels, split.images, penalty, gamma, self.multiclass)
+            yield self.fit(images, labels, dataset.predicted(split), penalty, gamma, self.multiclass)

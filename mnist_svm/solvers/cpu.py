@@ -33,7 +33,7 @@ class SharedSolver(Solver):
                 if splits[0].is_refit:
                     for penalty in penalties:
                         model = kernel_svm.fit_samples(samples, penalty, gamma, kept.plan, kept.distances, kernel)
-                        yield Fit(model.predict(splits[0].images), model.n_support, model.converged)
+                        yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                     continue
                 cuts = [(split.train, split.held_out) for split in splits]
                 for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from common.cluster.driver import Driver
 from common.cluster.turns import Turns, device_name, spare_bytes
 from kernel_svm.cuda.device import ComputeDevice, Gpu
@@ -80,16 +82,21 @@ class CudaSolver(Solver):
             # What is left of a batch after a crash is not one grid: then gamma by gamma, to keep the order.
             for together in [gammas] if len(parts) == 1 else [[gamma] for gamma in gammas]:
                 for penalties, splits in parts:
-                    yield from self._solve(loaded, together, penalties, splits)
+                    yield from self._solve(loaded, dataset.test_images, together, penalties, splits)
 
     def _solve(
-        self, loaded: Loaded, gammas: Sequence[float], penalties: Sequence[float], splits: Sequence[Split]
+        self,
+        loaded: Loaded,
+        test_images: np.ndarray,
+        gammas: Sequence[float],
+        penalties: Sequence[float],
+        splits: Sequence[Split],
     ) -> Iterator[Fit]:
         if splits[0].is_refit:
             for gamma in gammas:
                 for penalty in penalties:
                     model = fit(loaded, penalty, gamma, self.multiclass)
-                    yield Fit(model.predict(splits[0].images), model.n_support, model.converged)
+                    yield Fit(model.predict(test_images), model.n_support, model.converged)
             return
         cuts = [(split.train, split.held_out) for split in splits]
         for grid in solve_gammas(loaded, gammas, penalties, cuts, self.multiclass):

@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.statistics import (
-    calibration,
-    cross_validated,
-    proportion,
-    standard_error,
-)
+from common.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
 
 
 def test_the_interval_of_a_cross_validation_by_hand() -> None:
@@ -65,3 +60,26 @@ def test_scores_of_probabilities_by_hand() -> None:
     assert found.log_loss == pytest.approx(-(np.log(0.8) + np.log(0.4)) / 2)
     assert found.expected_error == pytest.approx((0.2 + 0.6) / 2)
     assert np.isfinite(calibration(np.array([[1.0, 0.0]]), np.array([1])).log_loss)
+
+
+def test_mcnemar_by_hand() -> None:
+    """2 against 8 of 10: twice the 56 of 1,024 ways to have at most 2."""
+    wrong = np.array([True] * 2 + [False] * 8 + [True] * 5 + [False] * 5)
+    too = np.array([False] * 2 + [True] * 8 + [True] * 5 + [False] * 5)
+    assert mcnemar(wrong, too) == mcnemar(too, wrong) == pytest.approx(2 * 56 / 1024)
+    assert mcnemar(wrong, wrong) == 1.0
+
+
+def test_as_good_agrees_with_the_interval_of_the_difference() -> None:
+    random = np.random.default_rng(3)
+    errors = random.uniform(0.1, 0.12, (5, 40))
+    best = int(errors.mean(axis=0).argmin())
+    assert np.flatnonzero(as_good(errors, best, "best")).tolist() == [best]
+    within = errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
+    np.testing.assert_array_equal(as_good(errors, best, "1se"), within)
+    paired = as_good(errors, best, "simplest")
+    for other in set(range(40)) - {best}:
+        low = cross_validated(errors[:, other] - errors[:, best], level=0.9).low
+        assert paired[other] == (low <= 0)
+    errors[2, 7] = np.nan
+    assert not as_good(errors, best, "simplest")[7] and not as_good(errors, best, "1se")[7]

@@ -8,7 +8,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from common.images import ImageSettings, standardised
 from common.settings import result_settings
 from common.trial import Evaluation, NoRoom, Outcome, Trial
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, check_classes
-from mnist_svm.experiment import SvmGrid, best_point
+from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
 from tests.helpers import ROOT, reported, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
-NAN = float("nan")
 
 
 def study(experiment: SvmGrid, function: Callable[[Trial], Evaluation]) -> list[Outcome]:
@@ -149,34 +147,6 @@ def test_an_experiment_can_be_sent_to_a_worker() -> None:
     assert pickle.loads(pickle.dumps(SMALL)) == SMALL
     assert isinstance(SMALL, ImageSettings)
     assert result_settings(SMALL)["n_tuning"] == 3
-
-
-# Which point is best
-
-
-def errors_of(*points: tuple[int, int, list[float]], folds: int = 3, n: int = 3) -> np.ndarray:
-    errors = np.full((folds, n, n), 0.9)
-    for g, c, values in points:
-        errors[:, g, c] = values
-    return errors
-
-
-def test_of_equal_points_the_smaller_penalty_then_the_smaller_gamma_wins() -> None:
-    assert best_point(errors_of((0, 2, [0.1] * 3), (2, 1, [0.1] * 3))) == (2, 1)
-    assert best_point(errors_of((2, 1, [0.1] * 3), (1, 1, [0.1] * 3))) == (1, 1)
-
-
-def test_the_order_of_the_folds_decides_no_tie() -> None:
-    values = [0.1, 1 / 3, 0.7]
-    for order in permutations(values):
-        assert best_point(errors_of((1, 0, values), (0, 1, list(order)))) == (1, 0)
-        assert best_point(errors_of((1, 0, list(order)), (0, 1, values))) == (1, 0)
-
-
-def test_a_point_with_a_failed_fold_never_wins() -> None:
-    assert best_point(errors_of((0, 0, [NAN, 0, 0]), (2, 2, [0.5] * 3))) == (2, 2)
-    assert best_point(np.full((3, 2, 2), NAN)) is None
-    assert best_point(np.zeros((5, 1, 1))) == (0, 0)
 
 
 # The objective
@@ -363,11 +333,15 @@ def test_cuml_agrees_with_scikit_learn(multiclass: str) -> None:
 
 def test_a_class_missing_from_a_folds_training_part_is_named() -> None:
     labels = np.array([0, 1, 0, 1, 7, 7, 0, 1])
-    with pytest.raises(ValueError, match=r"fold 1 .* class 7"):
-        check_classes(labels, [slice(0, 4), slice(4, 8)])
-    check_classes(labels, [slice(0, 5), slice(5, 8)])
+    with pytest.raises(ValueError, match=r"fold 1 holds .* class 7"):
+        check_classes(labels, 2)
+    check_classes(labels, 8)
+    with pytest.raises(ValueError, match=r"outer fold 0 holds .* class 7"):
+        check_classes(np.array([0, 7, 1, 7, 0, 1, 0, 1]), 4, outer_folds=2)
+    with pytest.raises(ValueError, match=r"outer fold 4 and fold 4 together hold .* class 7"):
+        check_classes(labels, 7, outer_folds=8)
     with pytest.raises(ValueError, match="all of class 4"):
-        check_classes(np.array([4, 4, 4]), [slice(0, 1)])
+        check_classes(np.array([4, 4, 4]), 2)
 
 
 def test_too_few_images_are_refused_before_any_worker_starts() -> None:

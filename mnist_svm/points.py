@@ -1,0 +1,108 @@
+"""The points of one grid search: the keys of its trials, its errors, and which point is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import statistics
+from common.trial import Parameter, Result, Trial
+
+Point = tuple[int, int]  # index of gamma, index of C
+
+
+@dataclass(frozen=True, eq=False)
+class TuningGrid:
+    """All points of a search on all of its folds.
+
+    Attributes:
+        penalties: C, float64 (n,), ascending.
+        gammas: float64 (n,), ascending.
+        folds: of the cross-validation.
+        outer: number of the outer fold that the search does not see, and how many there are; None for the search on
+            all training images.
+        rule: by which a point is chosen, one of `common.statistics.RULES`.
+    """
+
+    penalties: np.ndarray
+    gammas: np.ndarray
+    folds: int
+    outer: tuple[int, int] | None = None
+    rule: str = "best"
+
+    @property
+    def prefix(self) -> str:
+        """Begins the keys; with the number of outer folds, so that a study may be continued with another one."""
+        return "" if self.outer is None else "o{}of{}/".format(*self.outer)
+
+    def key(self, g: int, c: int, fold: int) -> str:
+        width = max(2, len(str(len(self.gammas) - 1)))
+        return f"{self.prefix}g{g:0{width}}/c{c:0{width}}/f{fold}"
+
+    def trial(self, g: int, c: int, fold: int) -> Trial:
+        return Trial(self.key(g, c, fold), {**self._params((g, c)), "fold": fold})
+
+    def refit(self, point: Point) -> Trial:
+        """The chosen point fitted to all images that the search sees."""
+        return Trial(self.refit_key(), self._params(point))
+
+    def second(self, point: Point) -> Trial:
+        """Another point fitted to them."""
+        return Trial(self.refit_key("second"), self._params(point))
+
+    def refit_key(self, name: str = "refit") -> str:
+        """Key of a refit; each rule has its own, so that a finished study may be asked for another choice."""
+        return self.prefix + name + ("" if self.rule == "best" else f"-{self.rule}")
+
+    def _params(self, point: Point) -> dict[str, Parameter]:
+        g, c = point
+        params: dict[str, Parameter] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
+        return params if self.outer is None else {**params, "outer": self.outer[0]}
+
+    def errors(self, results: Mapping[str, Result]) -> np.ndarray:
+        """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
+        errors = np.full((self.folds, len(self.gammas), len(self.penalties)), np.nan)
+        for fold, g, c in np.ndindex(errors.shape):
+            result = results.get(self.key(g, c, fold))
+            if result is not None:
+                errors[fold, g, c] = result.value("error")
+        return errors
+
+    def chosen(self, errors: np.ndarray) -> Point | None:
+        """The simplest of the points that the rule counts as no worse than the best one; None when there is none.
+
+        Simpler is the one with the smaller C, then the one with the smaller gamma.
+
+        Args:
+            errors: (folds, n_gamma, n_C), NaN where failed.
+        """
+        best = best_point(errors)
+        if best is None or self.rule == "best":
+            return best
+        g, c = best
+        n_gammas = errors.shape[1]
+        flat = errors.transpose(0, 2, 1).reshape(len(errors), -1)
+        simplest = np.flatnonzero(statistics.as_good(flat, c * n_gammas + g, self.rule))[0]
+        return int(simplest % n_gammas), int(simplest // n_gammas)
+
+
+def best_point(errors: np.ndarray) -> Point | None:
+    """(gamma index, C index) of the least mean error over folds; None when every point has a failed fold.
+
+    errors: (folds, n_gamma, n_C), NaN where failed. Of equal points the one with the smaller C wins,
+    then the one with the smaller gamma. Means are compared to 12 decimals, because the last bits of
+    a mean depend on the order of its folds.
+    """
+    means = np.round(errors.mean(axis=0), 12).T
+    means[np.isnan(means)] = np.inf
+    c, g = np.unravel_index(np.argmin(means), means.shape)
+    return (int(g), int(c)) if np.isfinite(means[c, g]) else None
+
+
+def best_other(errors: np.ndarray, point: Point) -> Point | None:
+    """The point of the least mean error among all others."""
+    others = errors.copy()
+    others[:, point[0], point[1]] = np.nan
+    return best_point(others)

@@ -1,0 +1,182 @@
+"""Table and summary of a grid search: what was chosen, how sure that is, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common import statistics
+from common.storage.table import last_line
+from common.trial import Result
+from mnist_svm.points import TuningGrid, best_other, best_point
+
+
+def table_rows(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
+    """One row per point, gamma by gamma."""
+    rows = []
+    for g, c in np.ndindex(errors.shape[1:]):
+        keys = [grid.key(g, c, fold) for fold in range(grid.folds)]
+        folds = [results[key] for key in keys if key in results]
+        row: dict[str, Any] = {"C": float(grid.penalties[c]), "gamma": float(grid.gammas[g])}
+        row.update({f"error_{fold}": float(error) for fold, error in enumerate(errors[:, g, c])})
+        row["mean"], row["standard_deviation"] = float(errors[:, g, c].mean()), float(errors[:, g, c].std())
+        row["unconverged_folds"] = sum(result.values.get("converged") == 0 for result in folds)
+        row["seconds"] = f"{sum(result.seconds for result in folds):.6g}"
+        row["place"] = " ".join(dict.fromkeys(str(result.place) for result in folds))
+        row["error"] = "; ".join(dict.fromkeys(last_line(result.error) for result in folds if result.failed))
+        rows.append(row)
+    return rows
+
+
+def nested_rows(
+    grids: Sequence[TuningGrid], results: Mapping[str, Result], conclusions: Sequence[np.ndarray]
+) -> list[dict[str, Any]]:
+    """One row per outer fold: what its search chose, and the error on the images that the search did not see.
+
+    Args:
+        grids: of the outer folds.
+        results: by key.
+        conclusions: float64 (folds, n_gamma, n_C) of each, the errors of its cross-validation.
+    """
+    rows, nan = [], float("nan")
+    for number, (grid, errors) in enumerate(zip(grids, conclusions, strict=True)):
+        point = grid.chosen(errors)
+        row: dict[str, Any] = {"outer_fold": number, "C": nan, "gamma": nan}
+        row |= {"cross_validation_error": nan, "error": nan}
+        if point is not None:
+            g, c = point
+            row |= {"C": float(grid.penalties[c]), "gamma": float(grid.gammas[g])}
+            row["cross_validation_error"] = float(errors[:, g, c].mean())
+            refit = results.get(grid.refit_key())
+            row["error"] = nan if refit is None else refit.value("error")
+        rows.append(row)
+    return rows
+
+
+def summarised(
+    grid: TuningGrid,
+    results: Mapping[str, Result],
+    errors: np.ndarray,
+    *,
+    nested: Sequence[Mapping[str, Any]],
+    test_labels: np.ndarray,
+) -> dict[str, Any]:
+    """The chosen point and its errors as JSON values; None for what is not known. Intervals are of 95 %.
+
+    Args:
+        grid: of all training images.
+        results: by key, of the whole study.
+        errors: float64 (folds, n_gamma, n_C), NaN where failed.
+        nested: what `nested_rows` returns.
+        test_labels: integers (n_test,).
+    """
+    summary: dict[str, Any] = dict.fromkeys((
+        "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",
+        "points_within_one_standard_error", "test_error", "test_interval", "n_support",
+    ))  # fmt: skip
+    point, best = grid.chosen(errors), best_point(errors)
+    if point is not None and best is not None:
+        g, c = point
+        summary["C"], summary["gamma"] = float(grid.penalties[c]), float(grid.gammas[g])
+        summary["cross_validation_error"] = float(errors[:, g, c].mean())
+        summary["cross_validation_interval"] = list(statistics.cross_validated(errors[:, g, c]))
+        summary["standard_deviation"] = float(errors[:, g, c].std())
+        of_best = errors[:, best[0], best[1]]
+        reach = of_best.mean() + statistics.standard_error(of_best)
+        summary["points_within_one_standard_error"] = int(np.sum(errors.mean(axis=0) <= reach))
+    refit = results.get(grid.refit_key())
+    if refit is not None and not refit.failed:
+        summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
+        n_test = len(refit.arrays.get("predictions", ()))
+        if n_test:
+            n_wrong = round(summary["test_error"] * n_test)
+            summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
+    if grid.rule != "best":
+        summary["chosen_by"] = grid.rule
+    if point is not None and grid.refit_key("second") in results:
+        summary["second"] = _second(grid, results, errors, point, test_labels)
+    if nested:
+        summary["nested_cross_validation"] = _nested(nested)
+    on_gpu = ["on_gpu" in result.values for result in results.values() if not result.failed]
+    summary["fits_on_gpus"], summary["fits_on_cpus"] = sum(on_gpu), len(on_gpu) - sum(on_gpu)
+    summary["failed_fits"] = int(np.isnan(errors).sum())
+    summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
+    return summary
+
+
+def _second(
+    grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int], labels: np.ndarray
+) -> dict[str, Any] | None:
+    """The second point, and whether the test images tell it from the chosen one (McNemar's test)."""
+    other, refit, second = best_other(errors, point), results.get(grid.refit_key()), results[grid.refit_key("second")]
+    if other is None or second.failed or refit is None or refit.failed:
+        return None
+    wrong, wrong_too = (each.arrays["predictions"] != labels for each in (refit, second))
+    return {
+        "C": float(grid.penalties[other[1]]),
+        "gamma": float(grid.gammas[other[0]]),
+        "cross_validation_error": float(errors[:, other[0], other[1]].mean()),
+        "test_error": second.value("test_error"),
+        "only_the_first_is_wrong": int(np.sum(wrong & ~wrong_too)),
+        "only_the_second_is_wrong": int(np.sum(wrong_too & ~wrong)),
+        "p_of_mcnemar": statistics.mcnemar(wrong, wrong_too),
+    }
+
+
+def _nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    errors = np.array([row["error"] for row in rows])
+    if np.isnan(errors).any():
+        return {"outer_folds": len(rows), "failed": int(np.isnan(errors).sum()), "error": None, "interval": None}
+    interval = list(statistics.cross_validated(errors))
+    return {"outer_folds": len(rows), "failed": 0, "error": float(errors.mean()), "interval": interval}
+
+
+def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
+    """The summary on standard output, a line each."""
+    if summary["C"] is None:
+        print(f"no best point: each one has a failed fold ({summary['failed_fits']} of {n_fits} fits failed)")
+        return
+    test_error = "not known: the refit failed"
+    if summary["test_error"] is not None:
+        test_error = f"{summary['test_error']:.4%}{percent(summary['test_interval'])}"
+    error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
+    print(f"best penalty C:           {summary['C']:.6g}")
+    print(f"best kernel parameter:    {summary['gamma']:.6g}")
+    if "chosen_by" in summary:
+        print(f"chosen by:                --select {summary['chosen_by']}, smaller C before smaller gamma")
+    print(f"cross-validation error:   {error:.4%}{percent(summary['cross_validation_interval'])}")
+    if nested := summary.get("nested_cross_validation"):
+        print(f"nested cross-validation:  {_nested_text(nested)}")
+    print(f"points as good:           {within} within one standard error of the best")
+    print(f"test error:               {test_error}")
+    if second := summary.get("second"):
+        print(f"second point:             C {second['C']:.6g}, gamma {second['gamma']:.6g}, {_compared(second)}")
+    if summary["fits_on_gpus"] and summary["fits_on_cpus"]:
+        n_gpu, n_cpu = summary["fits_on_gpus"], summary["fits_on_cpus"]
+        print(f"fits on GPUs:             {n_gpu} of {n_gpu + n_cpu}, the others on CPUs, within the tolerance")
+    if summary["failed_fits"]:
+        print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
+    if summary["unconverged_fits"]:
+        print(f"fits short of tolerance:  {summary['unconverged_fits']} of {n_fits} (see results.csv)")
+
+
+def percent(interval: Sequence[float] | None) -> str:
+    """An interval in brackets, for the end of a line; nothing where there is none."""
+    if interval is None:
+        return ""
+    low, high = interval
+    return f" (95 % interval {max(0.0, low):.2%} to {high:.2%})"
+
+
+def _nested_text(nested: Mapping[str, Any]) -> str:
+    n = nested["outer_folds"]
+    if nested["failed"]:
+        return f"not known: {nested['failed']} of {n} outer folds have no error"
+    return f"{nested['error']:.4%}{percent(nested['interval'])}, {n} searches on images they had not seen"
+
+
+def _compared(second: Mapping[str, Any]) -> str:
+    alone = f"{second['only_the_first_is_wrong']} against {second['only_the_second_is_wrong']} images wrong alone"
+    return f"test error {second['test_error']:.4%} (p = {second['p_of_mcnemar']:.2g}: {alone})"

@@ -28,6 +28,7 @@ from common.experiment import Experiment
 from common.settings import program, setting
 from common.statistics import RULES
 from common.storage.waiting import waiting
+from common.trial import Trial
 
 # Name on the command line -> torchvision's class, which is also the name of its folder.
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -98,6 +99,12 @@ class ImageSettings(DatasetSettings, Experiment):
         """The value of a fully inked pixel of this data set."""
         return 16 if self.dataset == "digits" else 255
 
+    @property
+    def outer(self) -> list[tuple[int, int] | None]:
+        """What each search does not see: nothing but the test images (None), then each outer fold in turn."""
+        n = self.outer_folds or 0
+        return [None, *((number, n) for number in range(n))]
+
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `load`. Raises UsageError when there are fewer training images than folds."""
         arrays = load(self.dataset, self.data_folder, self.train_size, self.test_size)
@@ -162,6 +169,24 @@ def fold_slices(n: int, folds: int) -> list[slice]:
     """
     parts = np.array_split(np.arange(n), folds)
     return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+
+
+def outer_prefix(outer: tuple[int, int] | None) -> str:
+    """Begins the keys of a search that does not see an outer fold (its number, of how many).
+
+    The number of folds is in it, so that a study may be continued with another one.
+    """
+    return "" if outer is None else "o{}of{}/".format(*outer)
+
+
+def outer_params(outer: tuple[int, int] | None) -> dict[str, int]:
+    """The parameters of its trials that say so; `outer_of` reads them."""
+    return {} if outer is None else {"outer": outer[0], "outer_folds": outer[1]}
+
+
+def outer_of(trial: Trial) -> tuple[int, int] | None:
+    """The outer fold that a trial's search does not see."""
+    return (int(trial.params["outer"]), int(trial.params["outer_folds"])) if "outer" in trial.params else None
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:

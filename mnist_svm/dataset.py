@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ class Dataset:
 
     images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
     folds: into how many validation folds the training images of a search are cut.
-    outer_folds: into how many folds all training images are cut for nested cross-validation; 0 without it.
     """
 
     images: np.ndarray
@@ -31,10 +30,9 @@ class Dataset:
     test_images: np.ndarray
     test_labels: np.ndarray
     folds: int
-    outer_folds: int = 0
 
     @classmethod
-    def of(cls, data: Data, folds: int, max_pixel: int, outer_folds: int = 0) -> Dataset:
+    def of(cls, data: Data, folds: int, max_pixel: int) -> Dataset:
         """From the arrays that `common.data.load` returns."""
         return cls(
             standardised(data["train_images"], max_pixel),
@@ -42,34 +40,32 @@ class Dataset:
             standardised(data["test_images"], max_pixel),
             data["test_labels"],
             folds,
-            outer_folds,
         )
 
     @cached_property
-    def _known(self) -> dict[tuple[int | None, int | None], Split]:
+    def _known(self) -> dict[Any, Split]:
         return {}
 
-    def split(self, fold: int | None = None, outer: int | None = None) -> Split:
+    def split(self, fold: int | None = None, outer: tuple[int, int] | None = None) -> Split:
         """The split of a trial, made once.
 
         Args:
             fold: the validation fold that is predicted. None for a refit, which learns from all images of its search
                 and predicts the images that the search has not seen: the outer fold, or the test images.
-            outer: the outer fold that the search does not see; None for the search on all training images.
+            outer: number of the outer fold that the search does not see, and how many there are; None for the search
+                on all training images.
         """
-        if (outer, fold) not in self._known:
-            self._known[outer, fold] = self._made(fold, outer)
-        return self._known[outer, fold]
+        if (fold, outer) not in self._known:
+            self._known[fold, outer] = self._made(fold, outer)
+        return self._known[fold, outer]
 
-    def _made(self, fold: int | None, outer: int | None) -> Split:
+    def _made(self, fold: int | None, outer: tuple[int, int] | None) -> Split:
         train, held_out = np.arange(len(self.labels)), np.arange(0)
-        for folds, number in ((self.outer_folds, outer), (self.folds, fold)):
-            if number is not None:
-                cut = fold_slices(len(train), folds)[number]
-                train, held_out = np.delete(train, cut), train[cut]
-        if not len(held_out):
-            return Split(train, held_out, self.test_labels)
-        return Split(train, held_out, self.labels[held_out])
+        for cut in (outer, None if fold is None else (fold, self.folds)):
+            if cut is not None:
+                part = fold_slices(len(train), cut[1])[cut[0]]
+                train, held_out = np.delete(train, part), train[part]
+        return Split(train, held_out, self.labels[held_out] if len(held_out) else self.test_labels)
 
     def predicted(self, split: Split) -> np.ndarray:
         """float32 (n, n_pixels), the images that a classifier of this split predicts."""

@@ -128,9 +128,7 @@ class SvmGrid(ImageSettings):
 
     def _grids(self) -> list[TuningGrid]:
         """That of all training images, then one for each outer fold."""
-        n = self.outer_folds or 0
-        outer = [None, *((number, n) for number in range(n))]
-        return [TuningGrid(self.penalties, self.gammas, self.folds, each, self.select) for each in outer]
+        return [TuningGrid(self.penalties, self.gammas, self.folds, outer, self.select) for outer in self.outer]
 
     def _search(self, grid: TuningGrid) -> Search:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any.
@@ -173,7 +171,7 @@ class SvmGrid(ImageSettings):
         # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
         n_points = self.n_tuning * (1 if self._is_divided(worker.n_workers) else self.folds)
         solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
-        dataset = Dataset.of(worker.data, self.folds, self.max_pixel, self.outer_folds or 0)
+        dataset = Dataset.of(worker.data, self.folds, self.max_pixel)
         on_gpu = worker.device == "cuda" and name not in ("shared-on-cpu", "sklearn")
         return SvmObjective(dataset, solver, on_gpu)
 

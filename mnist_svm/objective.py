@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
+from common.images import outer_of
 from common.trial import Batch, Evaluation, NoRoom, Trial
 from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 
@@ -14,8 +15,8 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
-    A trial has parameters C and gamma, fold unless it is a refit, and outer where its search does not see that outer
-    fold of the nested cross-validation. Its values are `error` (or `test_error`), a fraction, `n_support`, `converged`,
+    A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its
+    values are `error` (or `test_error`), a fraction, `n_support`, `converged`,
     1 or 0, unless the solver does not tell (cuML), and `on_gpu`, 1, where a GPU solved it; a refit on all training
     images also has the array `predictions`, uint8 (n_test,). With the
     shared solver the points of one fold start from each other, so they may depend, within the solver's tolerance, on
@@ -52,7 +53,8 @@ class SvmObjective:
         return Evaluation(trial.key, {"error": error, **counts})
 
     def _point(self, trial: Trial) -> GridPoint:
-        fold, outer = (None if name not in trial.params else int(trial.params[name]) for name in ("fold", "outer"))
+        fold = int(trial.params["fold"]) if "fold" in trial.params else None
+        outer = outer_of(trial)
         return GridPoint(float(trial.params["C"]), self.dataset.split(fold, outer))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common import statistics
+from common.images import outer_params, outer_prefix
 from common.trial import Parameter, Result, Trial
 
 Point = tuple[int, int]  # index of gamma, index of C
@@ -34,8 +35,7 @@ class TuningGrid:
 
     @property
     def prefix(self) -> str:
-        """Begins the keys; with the number of outer folds, so that a study may be continued with another one."""
-        return "" if self.outer is None else "o{}of{}/".format(*self.outer)
+        return outer_prefix(self.outer)
 
     def key(self, g: int, c: int, fold: int) -> str:
         width = max(2, len(str(len(self.gammas) - 1)))
@@ -59,7 +59,7 @@ class TuningGrid:
     def _params(self, point: Point) -> dict[str, Parameter]:
         g, c = point
         params: dict[str, Parameter] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
-        return params if self.outer is None else {**params, "outer": self.outer[0]}
+        return {**params, **outer_params(self.outer)}
 
     def errors(self, results: Mapping[str, Result]) -> np.ndarray:
         """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""

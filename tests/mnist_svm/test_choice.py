@@ -77,7 +77,7 @@ def test_nested_cross_validation_is_that_of_scikit_learn() -> None:
     for number, (train, held_out) in enumerate(KFold(4).split(images)):
         peer = GridSearchCV(SVC(), points, cv=KFold(3)).fit(images[train], labels[train])
         (refit,) = (each for each in outcomes if each.trial.key == f"o{number}of4/refit")
-        assert refit.trial.params == {**peer.best_params_, "outer": number}
+        assert refit.trial.params == {**peer.best_params_, "outer": number, "outer_folds": 4}
         wrong = np.mean(peer.predict(images[held_out]) != labels[held_out])
         assert refit.result.value("error") == pytest.approx(wrong, abs=1 / len(held_out) + 1e-12)
 

@@ -142,6 +142,17 @@ class Experiment(ABC):
         """
         return {}
 
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:  # noqa: B027
+        """Raise UsageError for an answer of the objective with which the study must end. Called on rank 0.
+
+        Nothing of that answer is kept, so the same command evaluates the trial again.
+
+        Args:
+            trial: that was evaluated.
+            evaluation: what the objective said, also a failure.
+            kept: an evaluation of this study that did not fail; None where there is none yet.
+        """
+
     def cost(self, trial: Trial) -> float:
         """How long this trial may take compared with others: costly batches are handed out first."""
         return 1.0

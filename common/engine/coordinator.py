@@ -21,6 +21,7 @@ from common.cluster.transport import Lost
 from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, ToAgent, ToCoordinator
 from common.engine.queue import Costs, Queue, QueuedBatch
 from common.engine.study import Study
+from common.errors import UsageError
 from common.storage.journal import Journal
 from common.storage.table import last_line
 from common.trial import Batch, NoRoom, Place, Result, Trial
@@ -67,6 +68,7 @@ class Coordinator:
     slots: places of all slots by (rank, slot).
     costs: of trials and of what batches share.
     grace: seconds that running trials are left once the job is told to stop.
+    examine: raises UsageError for a result with which the study must end, see `Experiment.examine`.
     end: Unix time by which all work must be done; a batch that would not be, by the running estimate of
         seconds per cost, is not begun.
     started: when this run did, by the monotonic clock.
@@ -81,6 +83,7 @@ class Coordinator:
         tell: Callable[[int, ToAgent], None],
         slots: dict[SlotId, Place],
         costs: Costs,
+        examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,
         grace: float = 30.0,
         end: float | None = None,
         started: float = 0.0,
@@ -96,6 +99,9 @@ class Coordinator:
         # library, a broken driver), they are forgotten with the run, and no trial is blamed for good.
         self._held: list[tuple[Trial, Result]] = []
         self._succeeded = False
+        self._examine = examine
+        self._sound = next((result for result in study.results.values() if not result.failed), None)
+        self._refused: UsageError | None = None  # why the study must end
         self._batch_seconds: float | None = None  # moving average
         self._grace, self._end = grace, end
         self._seconds_per_cost: float | None = None  # moving average
@@ -140,7 +146,10 @@ class Coordinator:
                 self._lost(sender)
 
     def step(self) -> None:
-        """Give idle slots work, then make durable and pass on what has arrived."""
+        """Give idle slots work, then make durable and pass on what has arrived.
+
+        Raises UsageError once all that may be kept is durable, where a result must end the study.
+        """
         self._assign()
         if self._slots and self._all_idle:  # what still waits has no room on any slot that is left
             for waiting in self._queue.clear():
@@ -153,6 +162,8 @@ class Coordinator:
                 self.n_failed += result.failed
                 self._enqueue(self._study.record(result))
             self._assign()
+        if self._refused is not None:
+            raise self._refused
 
     # -- messages
 
@@ -170,10 +181,15 @@ class Coordinator:
             result = replace(returned, place=state.place, attempt=given.attempt)
             given.seconds += result.seconds
             given.since = self._clock()
+            try:
+                self._examine(trial, result, self._sound)
+            except UsageError as error:
+                self._refused = self._refused or error
+                continue
             if result.error is not None:
                 self._failed(slot, trial, result, result.error)
             else:
-                self._succeeded = True
+                self._succeeded, self._sound = True, result
                 self._fresh.append((trial, result))
         for _ in range(batches_done):
             done = state.given.popleft()

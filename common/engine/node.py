@@ -253,6 +253,7 @@ class _RanksPart:
             costs=Costs(
                 experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers)
             ),
+            examine=experiment.examine,
             grace=options.grace,
             end=None if end is None else end - options.walltime_margin,
             started=self.started,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from common.errors import UsageError
-from common.optimize.objectives import Breach, Contract
+from common.optimize.objectives import Breach, Contract, require_same_names
 from common.optimize.study import SearchStudy, records
 from common.optimize.tuning import described, problem_of
 from common.spaces import Space
@@ -83,10 +83,10 @@ class AskTell:
         if error is None:
             try:
                 result = Result(piece.key, Contract(list(self._problem.objectives)).values(values))
+                before = next((one.result for one in self._outcomes if not one.result.failed), result)
+                require_same_names(result.values, before.values)
             except Breach as breach:
                 raise UsageError(f"trial {number}: {breach}".replace("it returned", "the values are")) from None
-            if any(value != value for value in result.values.values()):
-                result = Result(piece.key, error="it was told NaN")
         else:
             result = Result(piece.key, error=error)
         if self._journal is not None:

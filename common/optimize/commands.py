@@ -21,7 +21,7 @@ from typing import Any
 
 from common.cluster.process import die_with
 from common.errors import UsageError
-from common.optimize.objectives import Breach, ObjectiveTrial
+from common.optimize.objectives import NoValue, ObjectiveTrial
 from common.spaces import Space
 
 OUTPUT = "output.txt"  # in the trial's folder
@@ -91,7 +91,7 @@ class Command:
         try:
             return dict(json.loads(path.read_text()))
         except (OSError, ValueError, TypeError) as error:
-            raise Breach(
+            raise NoValue(
                 f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
             ) from None
 
@@ -148,4 +148,4 @@ def _last_object(output: Path) -> Mapping[str, Any]:
         with suppress(ValueError):
             if isinstance(found := json.loads(line), dict):
                 return found
-    raise Breach('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')
+    raise NoValue('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')

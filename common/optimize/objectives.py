@@ -33,12 +33,23 @@ from common.spaces import Space
 from common.strategies.base import Piece
 from common.trial import Batch, Evaluation, Trial, seed_of
 
-MEND = "mend the objective: "  # how the error of a trial begins whose objective does not keep to its contract
+# How the error of a trial begins whose objective does not keep to its contract: the search ends. Without a value it
+# does so only in the first trial; later a training may have diverged, or a program have been killed.
+MEND = "mend the objective: "
+NO_VALUE = "no value: "
 STEPS = "steps.jsonl"  # in a trial's folder: what it has yielded
 
 
 class Breach(Exception):
     """An objective that returned what it must not; the text says what to return."""
+
+    prefix = MEND
+
+
+class NoValue(Breach):
+    """An objective without a value in this trial, which another trial may have."""
+
+    prefix = NO_VALUE
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Contract:
     names: Sequence[str]
 
     def values(self, returned: Any) -> dict[str, float]:
-        """The values by name. Raises Breach."""
+        """The values by name. Raises Breach, NoValue where one is NaN."""
         example = "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
         if isinstance(returned, numbers.Real) and len(self.names) == 1:
             returned = {self.names[0]: returned}
@@ -94,7 +105,16 @@ class Contract:
                 raise Breach(f"it returned a value called {name!r}: give it a name without @")
             if not isinstance(value, numbers.Real):
                 raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
+            if math.isnan(value):
+                raise NoValue(f"it returned NaN as {name}: give float('inf') where a training has diverged")
         return {name: float(value) for name, value in returned.items()}
+
+
+def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
+    """Raise Breach unless two trials have the same values by name."""
+    new, old = (sorted(name for name in some if "@" not in name) for some in (values, before))
+    if new != old:
+        raise Breach(f"it returned {', '.join(new)}, before {', '.join(old)}: return the same names in each trial")
 
 
 class TrialEvaluator:
@@ -111,14 +131,13 @@ class TrialEvaluator:
             setup(device)
         self._call: Callable[[ObjectiveTrial], Any] = objective
         self._space, self._contract, self._seed, self._device, self._folder = space, contract, seed, device, folder
-        self._names: set[str] = set()
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             try:
                 yield self._result(trial)
             except Breach as breach:
-                yield Evaluation(trial.key, error=f"{MEND}{breach}")
+                yield Evaluation(trial.key, error=f"{breach.prefix}{breach}")
 
     def _result(self, trial: Trial) -> Evaluation:
         piece = Piece.of(trial)
@@ -130,14 +149,9 @@ class TrialEvaluator:
         returned = self._call(given)
         if isinstance(returned, Evaluation):
             return returned
-        values = self._stepped(returned, piece) if inspect.isgenerator(returned) else self._contract.values(returned)
-        names = {name for name in values if "@" not in name}
-        if self._names and names != self._names and not any(math.isnan(value) for value in values.values()):
-            raise Breach(
-                f"it returned {', '.join(sorted(names))}, before {', '.join(sorted(self._names))}: return the same"
-            )
-        self._names = names
-        return Evaluation(trial.key, values)
+        if inspect.isgenerator(returned):
+            return Evaluation(trial.key, self._stepped(returned, piece))
+        return Evaluation(trial.key, self._contract.values(returned))
 
     def _stepped(self, generator: Iterator[Any], piece: Piece) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""

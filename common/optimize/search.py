@@ -20,10 +20,10 @@ from common.errors import UsageError
 from common.optimize.commands import Command
 from common.optimize.objectives import is_staged
 from common.optimize.study import SearchStudy, records
-from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of
+from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
 from common.settings import without_address
 from common.spaces import Space
-from common.storage.history import NAME, read_header
+from common.storage.history import NAME, read_header, read_journal
 from common.strategies.base import Problem
 from common.strategies.names import strategy_of
 from common.studies import join, run_study
@@ -46,7 +46,7 @@ def search(
     gpu: str | None = None,
     devices: int = 1,
     trial_timeout: float | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     enqueue: Sequence[Mapping[str, Any]] = (),
     batch: int | None = None,
     asynchronous: bool = False,
@@ -98,6 +98,7 @@ def search(
         devices_per_worker=devices,
     )
     transport = join(options)
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options)
     with ExitStack() as stack:
         problem, chosen, slots, told = None, None, 0, ""
@@ -105,6 +106,9 @@ def search(
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
+            _check_numbers(workers, batch, trial_timeout)
+            if not all(map(callable, callbacks)):
+                raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(space, n_trials, minimize, maximize, seed, enqueue, is_staged(objective))
             chosen = strategy_of(strategy)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
@@ -117,7 +121,7 @@ def search(
             raise UsageError(told)
         assert problem is not None and chosen is not None
         slots = transport.broadcast(sum(transport.gather(slots)))
-        kept = transport.broadcast(_kept(options, batch) if transport.rank == 0 else None)
+        kept = transport.broadcast(_kept(options) if transport.rank == 0 else None)
         if isinstance(kept, UsageError):
             raise kept
         problem = replace(problem, batch=batch or kept or slots)
@@ -131,14 +135,14 @@ def search(
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in enqueue),
             task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, tuple(callbacks), options.results),
+            plan=LeadersPart(chosen, callbacks, options.results),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:
             outcomes = run_study(experiment, options)
         except UsageError:
             if fresh and options.results is not None:
-                _forget(options.results)
+                _forget_failures(options.results)
             raise
     return SearchStudy(records(outcomes, problem), problem.objectives, options.results)
 
@@ -150,6 +154,14 @@ def _command(objective: Any, options: RunOptions) -> tuple[Any, RunOptions]:
     if not isinstance(objective, Command) or options.trial_timeout is None:
         return objective, options
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
+
+
+def _check_numbers(workers: Any, batch: Any, trial_timeout: Any) -> None:
+    """Raise UsageError for numbers that are none, or out of their range."""
+    require_whole("workers", workers, 0)
+    require_whole("batch", batch, 1)
+    if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
+        raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:
@@ -188,10 +200,8 @@ def _slots(options: RunOptions) -> int:
     return len(grouped(choose(options.gpu, options.workers, options.threads)[0], options.devices_per_worker))
 
 
-def _kept(options: RunOptions, batch: int | None) -> int | UsageError | None:
+def _kept(options: RunOptions) -> int | UsageError | None:
     """The size of rounds that the journal in the results folder says, None where there is none."""
-    if batch is not None and batch < 1:
-        return UsageError(f"batch={batch}: give a whole number of at least 1")
     if options.results is None or options.restart:
         return None
     try:
@@ -217,8 +227,11 @@ def _folder(options: RunOptions, transport: Transport, stack: ExitStack) -> Path
     return folder.absolute()
 
 
-def _forget(folder: Path) -> None:
-    """Remove what a search has written whose objective was wrong from its first trial on."""
+def _forget_failures(folder: Path) -> None:
+    """Remove what a search has written that was refused before any of its trials was complete."""
+    history = read_journal(folder)
+    if history is not None and not all(result.failed for result in history.results.values()):
+        return
     (folder / NAME).unlink(missing_ok=True)
     shutil.rmtree(folder / TRIALS, ignore_errors=True)
     if folder.exists() and not any(folder.iterdir()):

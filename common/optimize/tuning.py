@@ -9,12 +9,12 @@ from typing import Any
 
 from common.errors import UsageError
 from common.experiment import Data, Experiment, Objective, WorkerContext
-from common.optimize.objectives import MEND, Contract, TrialEvaluator
+from common.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
 from common.optimize.study import SearchStudy, TrialRecord, records
 from common.spaces import Space
 from common.storage.history import read_journal
 from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.trial import Outcome, Result
+from common.trial import Evaluation, Outcome, Result, Trial
 from common.trial import Search as Rounds
 
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -77,6 +77,18 @@ class Tuning(Experiment):
             return [tale.lane(shared, first if not n else []) for n in range(problem.batch)]
         return [tale.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
 
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """An objective that does not keep to its contract ends the search; one without a value in its first trial."""
+        piece, error = Piece.of(trial), evaluation.error or ""
+        first = piece.number == 0 and not piece.stage
+        if not evaluation.failed and kept is not None:
+            try:
+                require_same_names(evaluation.values, kept.values)
+            except Breach as breach:
+                error = f"{MEND}{breach}"
+        if error.startswith(MEND) or (error.startswith(NO_VALUE) and first):
+            raise UsageError(f"{error} (trial {piece.number})")
+
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem
         study = SearchStudy(records(outcomes, problem), problem.objectives, folder)
@@ -91,7 +103,7 @@ class _Tale:
         self._problem, self._plan = problem, plan
         self._outcomes: dict[int, list[Outcome]] = {}
         self._study = SearchStudy([], problem.objectives, plan.results)
-        self._any_success = self._stop = False
+        self._stop = False
 
     def rounds(self, proposer: Proposer) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
@@ -111,9 +123,6 @@ class _Tale:
             self._tell(proposer, pieces[0], result)
 
     def _tell(self, proposer: Proposer, piece: Piece, result: Result) -> None:
-        if result.failed and (result.error or "").startswith(MEND) and not self._any_success:
-            raise UsageError(f"{result.error} (trial {piece.number})")
-        self._any_success |= not result.failed
         proposer.tell(piece, Told.of(result, self._problem))
         if not self._plan.callbacks:
             return
@@ -136,21 +145,31 @@ def problem_of(
     staged: bool = False,
 ) -> Problem:
     """What is searched, from what a user says of it. Raises UsageError."""
-    names = [
-        (name, up) for many, up in ((minimize, False), (maximize, True))
-        for name in ([many] if isinstance(many, str) else many)
-    ]  # fmt: skip
+    names = []
+    for many, up in ((minimize, False), (maximize, True)):
+        some = [many] if isinstance(many, str) else many
+        if not isinstance(some, Sequence) or not all(
+            isinstance(name, str) and name and "@" not in name for name in some
+        ):
+            raise UsageError(f"{'maximize' if up else 'minimize'}={many!r}: give the name of a value, or several names")
+        names += [(name, up) for name in some]
     if not names:
         raise UsageError('say what is searched for: minimize="loss" or maximize="accuracy"')
     twice = next((name for name, _ in names if [other for other, _ in names].count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice in minimize and maximize: keep one")
-    if n_trials is not None and (not isinstance(n_trials, int) or n_trials < 1):
-        raise UsageError(f"n_trials={n_trials!r}: give a whole number of at least 1")
-    if not isinstance(seed, int) or seed < 0:
-        raise UsageError(f"seed={seed!r}: give a whole number of at least 0")
+    require_whole("n_trials", n_trials, 1)
+    require_whole("seed", seed, 0)
+    if isinstance(enqueue, Mapping) or not all(isinstance(point, Mapping) for point in enqueue):
+        raise UsageError(f"enqueue={enqueue!r}: give a list of points, each with its parameters by name")
     space = space if isinstance(space, Space) else Space(space)
     return Problem(space, dict(names), seed, n_trials, 1, staged, tuple(enqueue))
+
+
+def require_whole(name: str, value: Any, low: int) -> None:
+    """Raise UsageError unless the argument of that name is None or a whole number of at least `low`."""
+    if value is not None and (not isinstance(value, int) or value < low):
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
 
 
 def described(objectives: Mapping[str, bool]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from common.spaces.parameters import Choice, Part, label_of, same
 from common.trial import Parameter
 
 Point = dict[str, Parameter]
+EXAMPLE = '{"lr": Float(1e-5, 0.1, log=True)}'
 
 
 class When:
@@ -59,7 +60,10 @@ class Space:
         parts: Mapping[str, Any] | Iterable[tuple[str, Any]],
         constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = (),
     ):
-        pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
+        try:
+            pairs = [(name, part) for name, part in (parts.items() if isinstance(parts, Mapping) else parts)]
+        except (TypeError, ValueError):
+            raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}") from None
         names = [name for name, _ in pairs]
         for name in names:
             if not isinstance(name, str) or not name or name[0] == "@":
@@ -75,9 +79,7 @@ class Space:
         self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
         self.parts: dict[str, Part] = {n: self._parts[n] for n in self._in_order() if n not in self.constants}
         if not self.parts:
-            raise UsageError(
-                'the space has no parameters: give at least one, such as {"lr": Float(1e-5, 0.1, log=True)}'
-            )
+            raise UsageError(f"the space has no parameters: give at least one, such as {EXAMPLE}")
         self.constraints = tuple(constraints)
 
     def __repr__(self) -> str:

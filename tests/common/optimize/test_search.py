@@ -15,6 +15,7 @@ from common.errors import UsageError
 from common.optimize import AskTell, Command
 from common.strategies import Grid
 from tests.common.optimize.objectives import SPACE, plain
+from tests.helpers import journal_lines
 
 QUIET = RunOptions(quiet=True)
 SCRIPT = ("-m", "tests.common.optimize.objectives")
@@ -170,6 +171,13 @@ def closes_over(lock: Any) -> Any:
         ({"n_trials": None}, "n_trials is missing"),
         ({"seed": -1}, "seed=-1: give a whole number"),
         ({"batch": 0}, "batch=0: give a whole number"),
+        ({"workers": -1}, "workers=-1: give a whole number"),
+        ({"trial_timeout": 0}, "trial_timeout=0: give a number of seconds above 0"),
+        ({"callbacks": [5]}, "give a list of functions of the study and a trial"),
+        ({"space": 5}, "the space is 5: give parameters by name"),
+        ({"space": ["x"]}, "the space is ['x']: give parameters by name"),
+        ({"minimize": 5}, "minimize=5: give the name of a value"),
+        ({"enqueue": {"x": 0.5}}, "enqueue={'x': 0.5}: give a list of points"),
         ({"strategy": "bayes"}, "strategy='bayes': give grid, random"),
         ({"strategy": "grid"}, "a grid needs to know how many values"),
         ({"enqueue": [{"z": 1}]}, "has z, which the space has not: it has x"),
@@ -179,6 +187,8 @@ def closes_over(lock: Any) -> Any:
         ({"objective": lambda trial: Tensor()}, "it returned a Tensor: return {'loss': ...}"),
         ({"objective": lambda trial: {"loss": Tensor()}}, "it returned a Tensor as loss: give a number"),
         ({"objective": lambda trial: {"accuracy": 1.0}}, "it returned accuracy without loss"),
+        ({"objective": lambda trial: float("nan")}, "no value: it returned NaN as loss: give float('inf') where"),
+        ({"objective": lambda trial: {"loss": 1.0, "a@b": 2.0}}, "it returned a value called 'a@b'"),
         ({"objective": closes_over(LOCK)}, "lock of the objective cannot be sent to workers"),
         ({"objective": Adder(LOCK)}, "more of the objective cannot be sent to workers"),
         ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),
@@ -192,12 +202,38 @@ def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], to
         objective=lambda trial: 1.0, space={"x": Float(0, 1)}, minimize="loss", n_trials=2, workers=1,
         results=tmp_path / "r", options=QUIET,
     )  # fmt: skip
-    if "mend" in told or "it returned" in told or "JSON" in told:
+    if "mend" in told or "it returned" in told or "JSON" in told or "NaN" in told:
         how["workers"] = 0  # the same, and quicker
     with pytest.raises(UsageError) as error:
         search(**{**how, **change})
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_objective_that_breaks_its_contract_late_ends_the_search_which_then_goes_on(
+    workers: int, tmp_path: Path
+) -> None:
+    """What was complete is kept. The trial that was wrong is not, so the mended objective evaluates it."""
+    how: dict[str, Any] = dict(
+        space={"x": Int(0, 5)}, strategy="grid", minimize="loss", workers=workers, results=tmp_path / "r", options=QUIET
+    )  # fmt: skip
+
+    def renamed(trial: Any) -> dict[str, float]:
+        return {"loss": 1.0, "cost" if trial.number < 4 else "price": 2.0}
+
+    with pytest.raises(UsageError, match=r"it returned loss, price, before cost, loss: return the same"):
+        search(renamed, **how)
+    with pytest.raises(UsageError, match=r"mend the objective: it returned None: return {'loss': ...} \(trial 4\)"):
+        search(lambda trial: {"loss": 1.0, "cost": 2.0} if trial.number < 4 else None, **how)
+    assert 1 <= len(journal_lines(tmp_path / "r")) <= 5
+
+    def mended(trial: Any) -> dict[str, float]:
+        return {"loss": float("nan") if trial.number == 5 else 1.0, "cost": 2.0}  # NaN later on is a failure
+
+    study = search(mended, **how)
+    assert [t.state for t in study.trials] == ["complete"] * 5 + ["failed"]
+    assert "no value: it returned NaN as loss" in study.trials[5].error
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
@@ -232,6 +268,10 @@ def test_ask_and_tell(tmp_path: Path) -> None:
         third = loop.ask()
         with pytest.raises(UsageError, match="trial 2: the values are None: return"):
             loop.tell(2)
+        with pytest.raises(UsageError, match=r"trial 2: the values are NaN as loss: give float\('inf'\)"):
+            loop.tell(2, float("nan"))
+        with pytest.raises(UsageError, match="trial 2: the values are cost, loss, before loss: return the same"):
+            loop.tell(2, {"loss": 1.0, "cost": 2.0})
     with AskTell(SPACE, **how) as loop:
         assert [t.state for t in loop.study.trials] == ["failed", "complete"]
         numbers = []

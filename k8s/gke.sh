@@ -37,6 +37,7 @@ SPOT=${SPOT:-0}                  # 1: a third of the price, nodes may vanish, th
 THREADS_PER_CORE=${THREADS_PER_CORE:-1}
 MTU=${MTU:-8896}                 # of the network, in bytes: the largest that Google Cloud has
 DRIVER=${DRIVER:-latest}         # NVIDIA driver: latest or default
+RESULTS_BUCKET=${RESULTS_BUCKET:-}  # copies of the results go to this bucket as well, from within the cluster
 NODE_CONFIG=${NODE_CONFIG:-}     # file for --system-config-from-file of the GPU nodes
 RELEASES=https://raw.githubusercontent.com/kubeflow
 OPERATOR=${OPERATOR:-$RELEASES/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml}

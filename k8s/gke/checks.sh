@@ -10,6 +10,8 @@ settings() {
     for value in $NODES "$GPUS_PER_NODE" "$MAIN_NODES"; do
         [[ $value =~ ^[1-9][0-9]*$ ]] || refuse "NODES, GPUS_PER_NODE and MAIN_NODES are whole numbers from 1, not $value"
     done
+    RESULTS_BUCKET=${RESULTS_BUCKET#gs://}
+    [[ $RESULTS_BUCKET != */* ]] || refuse "RESULTS_BUCKET=$RESULTS_BUCKET: give the name of a bucket alone"
     [[ -z $NODE_CONFIG || -r $NODE_CONFIG ]] || refuse "NODE_CONFIG=$NODE_CONFIG cannot be read"
 }
 
@@ -27,6 +29,8 @@ check() {
     done
     measure
     image_exists
+    [[ -z $RESULTS_BUCKET ]] || asked "${GCLOUD[@]}" storage buckets describe "gs://$RESULTS_BUCKET" --format 'value(name)' \
+        >/dev/null || refuse "there is no bucket $RESULTS_BUCKET, or you may not look at it: see k8s/README.md, Buckets"
     quotas
     budget
 }

@@ -12,16 +12,19 @@ names() { # KIND FILTER: of what exists
 }
 
 up() {
-    local spot=() config=() there
+    local spot=() config=() bucket=() there
     [[ ${MEMORY:-} ]] || measure
     ((!SPOT)) || spot=(--spot)
     [[ -z $NODE_CONFIG ]] || config=(--system-config-from-file "$NODE_CONFIG")
+    # --addons takes the place of the default ones, so these are named too.
+    [[ -z $RESULTS_BUCKET ]] || bucket=(--workload-pool "$PROJECT.svc.id.goog" --addons
+        "HttpLoadBalancing,HorizontalPodAutoscaling,GcePersistentDiskCsiDriver,GcsFuseCsiDriver")
     there=$(names "container clusters" "$THIS_CLUSTER" && names "compute networks" "$THIS_NETWORK")
     [[ -z $there ]] || refuse "$CLUSTER exists already: submit to it, take it down, or set another CLUSTER"
     owed=1
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU"
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters create "$CLUSTER" --zone "$ZONE" \
-        --network "$CLUSTER" --enable-ip-alias --enable-gvnic --enable-cost-allocation \
+        --network "$CLUSTER" --enable-ip-alias --enable-gvnic --enable-cost-allocation "${bucket[@]}" \
         --num-nodes "$MAIN_NODES" --machine-type "$MAIN_MACHINE"
     asked "${GCLOUD[@]}" container clusters get-credentials "$CLUSTER" --zone "$ZONE"
     store
@@ -71,10 +74,16 @@ rolled_out() { # a waiting kubectl command, whose requests have no limit of thei
 }
 
 store() {
-    local address disk="  - target: {kind: PersistentVolumeClaim, name: nfs-disk}
+    local address copies="" disk="  - target: {kind: PersistentVolumeClaim, name: nfs-disk}
     patch: |
       - {op: replace, path: /spec/resources/requests/storage, value: $DISK_SIZE}
       - {op: add, path: /spec/storageClassName, value: $DISK_CLASS}"
+    [[ -z $RESULTS_BUCKET ]] || copies="
+  - target: {kind: Pod, name: files}
+    patch: |
+      - {op: test, path: /spec/volumes/2/name, value: bucket}
+      - {op: replace, path: /spec/volumes/2/csi/volumeAttributes/bucketName, value: $RESULTS_BUCKET}
+components: [../../components/bucket]"
     overlay nfs-server "$disk" apply
     address=$(asked "${KUBECTL[@]}" get service nfs -o 'jsonpath={.spec.clusterIP}')
     ((!dry)) || address=ADDRESS
@@ -82,8 +91,8 @@ store() {
     overlay nfs "$disk
   - target: {kind: PersistentVolume}
     patch: |
-      - {op: replace, path: /spec/nfs/server, value: $address}" apply
-    until_true "$READY_TIMEOUT" "the pod files, in image $IMAGE" files_is_ready
+      - {op: replace, path: /spec/nfs/server, value: $address}$copies" apply
+    until_true "$READY_TIMEOUT" "the pod files, in image $IMAGE${RESULTS_BUCKET:+, with bucket $RESULTS_BUCKET}" files_is_ready
     remember_disks
     rolled_out wait --for condition=Complete job/load-data
 }

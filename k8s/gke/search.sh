@@ -89,13 +89,18 @@ submit() {
     $kind apply
 }
 
-put() { # never over results that the cluster has, which are newer than the last copy of them
+COPIES=("${KUBECTL[@]}" exec files --container copies --) # in components/bucket
+
+put() { # never over results that the cluster has, which are newer than any copy of them
     local here
     here=$RESULTS/$(folder)
-    [[ -e $here/journal.jsonl || -e $here/ddp.csv ]] || return 0
+    [[ -e $here/journal.jsonl || -e $here/ddp.csv || $RESULTS_BUCKET ]] || return 0
     if ((!dry)) && asked "${KUBECTL[@]}" exec files -- test -e "/results/$(folder)"; then
-        say "gke.sh: the cluster has results of its own in /results/$(folder): $here is not put there"
-    else
+        say "gke.sh: the cluster has results of its own in /results/$(folder): none are put there"
+    elif [[ $RESULTS_BUCKET ]] && asked "${COPIES[@]}" test -e "/bucket/$(folder)"; then
+        # Copies go there from within the cluster, so they may be newer than those here.
+        limited "$READY_TIMEOUT" "${COPIES[@]}" cp -r "/bucket/$(folder)" /results/
+    elif [[ -e $here ]]; then
         limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "$here" files:/results
     fi
 }
@@ -162,4 +167,7 @@ fetch() { # a whole copy takes the place of the one before
     limited "$READY_TIMEOUT" "${KUBECTL[@]}" cp "files:/results/$(folder)" "$into.new" || return
     run rm -rf "$into"
     run mv "$into.new" "$into"
+    [[ -z $RESULTS_BUCKET ]] || limited "$READY_TIMEOUT" "${COPIES[@]}" \
+        flock /tmp/copies cp -ru --preserve=timestamps /results/. /bucket/ ||
+        say "gke.sh: no copy to gs://$RESULTS_BUCKET now"
 }

@@ -20,6 +20,8 @@ FOLDER = Path(os.environ.get("CLOUD", "."))
 PROJECT, CLUSTER = os.environ.get("PROJECT", ""), os.environ.get("CLUSTER", "hyperparameter-search")
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUOTA = "csv[no-heading](quotas.metric,quotas.limit,quotas.usage)"
+POOL = f"{PROJECT}.svc.id.goog"
+ADDONS = "HttpLoadBalancing,HorizontalPodAutoscaling,GcePersistentDiskCsiDriver,GcsFuseCsiDriver"
 MACHINES = {
     "g2-standard-8": "8,32768",
     "n1-standard-4": "4,15360",
@@ -29,6 +31,7 @@ NEW: dict[str, Any] = {
     "services": ["container.googleapis.com", "compute.googleapis.com"],
     "images": ["us-docker.pkg.dev/test/search:gpu", "registry.io/search:gpu"],
     "quotas": {"NVIDIA_L4_GPUS": [8, 0], "GPUS_ALL_REGIONS": [8, 0], "PREEMPTIBLE_NVIDIA_L4_GPUS": [0, 0]},
+    "buckets": ["my-results"],
     "cluster": None, "network": False, "pool": None, "disks": {}, "credentials": False, "jobs": {},
 }  # fmt: skip
 
@@ -63,6 +66,10 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
             for key, (limit, used) in state["quotas"].items()
             if (key != "GPUS_ALL_REGIONS") == here
         )
+    if call.startswith("storage buckets describe gs://"):
+        if arguments[3].removeprefix("gs://") not in state["buckets"]:
+            raise LookupError(f"{arguments[3]} not found: 404")
+        return arguments[3]
     if call.startswith("compute machine-types describe "):
         if option(arguments, "--format") != "csv[no-heading](guestCpus,memoryMb)":
             raise Wrong("not what is asked")
@@ -70,7 +77,10 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
     if call.startswith(f"compute networks create {name} "):
         state["network"] = True
     elif call.startswith(f"container clusters create {name} "):
-        state["cluster"] = {"cost": "--enable-cost-allocation" in arguments}
+        fuse = "--addons" in arguments
+        if fuse and (option(arguments, "--workload-pool"), option(arguments, "--addons")) != (POOL, ADDONS):
+            raise Wrong("a bucket needs the pool; and --addons switches off those that are not named")
+        state["cluster"] = {"cost": "--enable-cost-allocation" in arguments, "fuse": fuse}
     elif call.startswith("container node-pools create gpu "):
         if not state["cluster"] or not re.fullmatch(r"\d+s", option(arguments, "--max-run-duration")):
             raise Wrong("no cluster, or nodes without an end")
@@ -135,6 +145,11 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     elif call.startswith("get nodes "):
         kind, count, n = state["pool"] or ["", 0, 0]
         return " ".join([str(count)] * n) if option(arguments, "-l").endswith(f"={kind}") else ""
+    elif call.startswith("exec files --container copies -- "):
+        if not state["cluster"]["fuse"]:
+            raise Wrong("there is no such container")
+        mapped = [f"{FOLDER}{word}" if word.startswith("/") else word for word in arguments[5:]]
+        raise SystemExit(subprocess.run(mapped).returncode)
     elif call.startswith("exec files -- test -e /results/"):
         raise SystemExit(not Path(f"{FOLDER}{arguments[-1]}").exists())
     elif call.startswith("exec files -- python "):
@@ -171,6 +186,9 @@ def applied(state: dict[str, Any], folder: str, only_asked: bool) -> None:
             raise Wrong(done.stderr)
         n = len(list(FOLDER.glob("applied-*")))
         (FOLDER / f"applied-{n}").write_text(done.stdout)
+        mounts = "driver: gcsfuse.csi.storage.gke.io" in done.stdout
+        if mounts and not (state["cluster"]["fuse"] and 'gke-gcsfuse/volumes: "true"' in done.stdout):
+            raise Wrong("nobody mounts the bucket")
         if "name: nfs-disk" in done.stdout:
             labels = [f"goog-k8s-cluster-name={CLUSTER}"] if state["cluster"]["cost"] else []
             state["disks"]["pvc-1"] = labels

@@ -180,6 +180,8 @@ def test_each_call_has_a_limit(cloud: Cloud) -> None:
         ({}, {"SEARCH": "dance"}, "SEARCH=dance: give svm, nn or ddp"),
         ({}, {"NODES": "1 2"}, "several numbers are for SEARCH=ddp"),
         ({}, {"GPUS_PER_NODE": "no"}, "whole numbers"),
+        ({}, {"RESULTS_BUCKET": "gs://typo"}, "there is no bucket typo"),
+        ({}, {"RESULTS_BUCKET": "gs://my-results/here"}, "give the name of a bucket alone"),
         ({}, {"NODE_CONFIG": "/no/such/file"}, "/no/such/file cannot be read"),
     ],
 )
@@ -243,12 +245,12 @@ def test_an_unknown_machine_is_a_warning(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("search", ["svm", "nn", "ddp"])
 def test_a_dry_run_prints_all_and_does_nothing(search: str, cloud: Cloud) -> None:
-    done = cloud.run("--dry-run", "run", SEARCH=search)
+    done = cloud.run("--dry-run", "run", SEARCH=search, RESULTS_BUCKET="my-results")
     assert done.returncode == 0, done.stderr
     assert cloud.calls == [] and cloud.left == set()
     printed = [line for line in done.stderr.splitlines() if line.startswith("+ ")]
     made = ("networks create", "clusters create", "node-pools create", "get-credentials", "get nodes", "apply -k")
-    used = ("cp files:", "clusters list", "clusters delete", "disks delete", "networks delete")
+    used = ("cp files:", "--container copies", "clusters list", "clusters delete", "disks delete", "networks delete")
     for words in (*made, *used):
         assert any(words in line for line in printed), words
 
@@ -329,6 +331,24 @@ def test_results_of_an_earlier_cluster_come_back(cloud: Cloud) -> None:
     done = cloud.run("run")
     assert done.returncode == 0 and "for 3600 s" in done.stdout, done.stderr
     assert cloud.position("cp", "files:/results") < cloud.position("get job/svm-launcher")
+
+
+def test_copies_go_to_a_bucket_and_come_back_from_it(cloud: Cloud) -> None:
+    """Also where the machine that started the first cluster has gone."""
+    bucket, results = cloud.folder / "bucket", cloud.folder / "results"
+    for folder in (bucket, cloud.folder / "tmp"):
+        folder.mkdir()
+    done = cloud.run("run", RESULTS_BUCKET="gs://my-results")
+    assert done.returncode == 0, done.stderr
+    assert "bucketName: my-results" in cloud.applied("gcsfuse.csi.storage.gke.io")
+    copied = bucket / "svm" / "journal.jsonl"
+    assert copied.read_bytes() == (results / "svm" / "journal.jsonl").read_bytes()
+    assert cloud.position("flock", "/bucket/") < cloud.position("clusters delete")
+    shutil.rmtree(cloud.folder / "here")
+    shutil.rmtree(results / "svm")
+    copied.write_text('{"end":{"complete":true,"seconds":3600.0}}\n')
+    done = cloud.run("run", RESULTS_BUCKET="my-results")
+    assert done.returncode == 0 and "for 3600 s" in done.stdout, done.stderr
 
 
 def test_results_that_cannot_be_fetched_are_not_deleted(cloud: Cloud) -> None:

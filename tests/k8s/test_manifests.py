@@ -2,10 +2,13 @@
 
 import functools
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,11 @@ from tests.k8s.manifests import (
 )
 from tests.programs import EXPERIMENTS, accepted
 
-CRDS = ROOT.parent / "shared" / "data" / "k8s"
+# Folders with operators' own definitions, one file for each kind as the operators name them. CRDS names more, such as
+# config/components/crd/bases of a clone of kubernetes-sigs/kueue.
+CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.environ.get("CRDS", "").split(":")))]
+# Of a TrainJob for one version of the operator: the definitions of others do not have them.
+OF_A_VERSION = {"podSpecOverrides", "podTemplateOverrides", "runtimePatches"}
 KUBERNETES = "1.32"
 TRAINJOBS = ("trainjob", "trainjob-2.1", "trainjob-2.0")
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
@@ -46,14 +53,20 @@ def test_core_kinds_are_valid(folder: Path) -> None:
 
 
 @each_kustomization
-def test_jobs_of_kubeflow_are_valid(folder: Path) -> None:
-    """Against the operators' own definitions, where every field must be known."""
+def test_other_kinds_are_valid(folder: Path) -> None:
+    """Against the operators' own definitions, in every version that is here, where every field must be known."""
     for manifest in build(folder):
-        if manifest["apiVersion"] not in CORE:
-            judge = judge_of(manifest["apiVersion"], manifest["kind"])
-            newer = {"runtimePatches", "podTemplateOverrides"} & set(manifest["spec"])
-            if newer - set(judge.schema["properties"]["spec"]["properties"]):
-                pytest.skip("the definition here is of Trainer 2.0, the manifest for a later one")
+        if manifest["apiVersion"] in CORE:
+            continue
+        special = OF_A_VERSION & set(manifest.get("spec", {}))
+        fitting = [
+            judge
+            for judge in judges_of(manifest["apiVersion"], manifest["kind"])
+            if special <= set(judge.schema["properties"]["spec"]["properties"])
+        ]
+        if not fitting:
+            pytest.skip(f"no definition of {manifest['kind']} with {', '.join(special)} is here")
+        for judge in fitting:
             judge.validate({k: v for k, v in manifest.items() if k != "metadata"})
 
 
@@ -63,26 +76,29 @@ def test_an_unknown_field_is_refused() -> None:
     job = mpijobs("svm")["svm"]
     job = yaml.safe_load(yaml.safe_dump(job))
     container(job, "Worker")["resourcs"] = {}
-    judge = judge_of(job["apiVersion"], job["kind"])
-    with pytest.raises(jsonschema.ValidationError, match="resourcs"):
-        judge.validate({k: v for k, v in job.items() if k != "metadata"})
+    for judge in judges_of(job["apiVersion"], job["kind"]):
+        with pytest.raises(jsonschema.ValidationError, match="resourcs"):
+            judge.validate({k: v for k, v in job.items() if k != "metadata"})
 
 
 @functools.cache
-def judge_of(api_version: str, kind: str) -> Any:
-    """A validator of the operator's own definition of that kind, in which every field must be known."""
+def judges_of(api_version: str, kind: str) -> list[Any]:
+    """Validators by the operator's own definitions of that kind, in which every field must be known."""
     jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
     group, version = api_version.split("/")
-    path = CRDS / f"{group}_{kind.lower()}s.yaml"
-    if not path.exists():
-        pytest.skip(f"no definition of {kind} in {path.parent}")
-    definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    (found,) = [one for one in definition["spec"]["versions"] if one["name"] == version]
-    schema = strict(found["schema"]["openAPIV3Schema"])
-    del schema["properties"]["metadata"]
-    judge = jsonschema.validators.validator_for(schema)
-    judge.check_schema(schema)
-    return judge(schema)
+    paths = [path for folder in CRDS if (path := folder / f"{group}_{kind.lower()}s.yaml").exists()]
+    if not paths:
+        pytest.skip(f"no definition of {kind} in {CRDS[0]}; CRDS may name other folders")
+    judges = []
+    for path in paths:
+        definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        (found,) = [one for one in definition["spec"]["versions"] if one["name"] == version and one["served"]]
+        schema = strict(found["schema"]["openAPIV3Schema"])
+        del schema["properties"]["metadata"]
+        kind_of_judge = jsonschema.validators.validator_for(schema)
+        kind_of_judge.check_schema(schema)
+        judges.append(kind_of_judge(schema))
+    return judges
 
 
 def strict(schema: Any) -> Any:
@@ -279,6 +295,41 @@ def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str, com
 def test_data_is_loaded_through_the_queue_too(combined: Any) -> None:
     (job,) = (one for one in combined("../storage", "kueue") if one["kind"] == "Job")
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches" and job["spec"]["suspend"] is True
+
+
+def test_copies_of_results_go_to_a_bucket_again_and_again(combined: Any, tmp_path: Path) -> None:
+    """The container's own command on folders, and the pod as a cluster would judge it."""
+    made = combined("../storage", "bucket")
+    (pod,) = (one for one in made if one["kind"] == "Pod")
+    pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate").validate(
+        pod, KUBERNETES, strict=True
+    )
+    assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    assert pod["spec"]["serviceAccountName"] in {
+        one["metadata"]["name"] for one in made if one["kind"] == "ServiceAccount"
+    }
+    door, copies = pod["spec"]["containers"]
+    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == door["name"] == "files"
+    assert copies["securityContext"]["allowPrivilegeEscalation"] is False and "memory" in copies["resources"]["limits"]
+    paths = {mount["mountPath"]: tmp_path / mount["name"] for mount in copies["volumeMounts"]}
+    assert set(paths) == {"/results", "/bucket"}
+    (script,) = copies["args"]
+    here = {path: str(folder) for path, folder in paths.items()} | {"/tmp/copies": str(tmp_path / "lock")}
+    script = re.sub("|".join(here), lambda found: here[found[0]], script)
+    (paths["/results"] / "svm").mkdir(parents=True)
+    paths["/bucket"].mkdir()
+    journal, copied = (paths[path] / "svm" / "journal.jsonl" for path in ("/results", "/bucket"))
+    process = subprocess.Popen([*copies["command"], script.replace("sleep 300", "sleep 0.05")], start_new_session=True)
+    try:
+        for text in ("one\n", "one\ntwo\n"):
+            journal.write_text(text)
+            end = time.monotonic() + 60
+            while not copied.exists() or copied.read_text() != text:
+                assert time.monotonic() < end and process.poll() is None
+                time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.parametrize("name", TRAINJOBS)

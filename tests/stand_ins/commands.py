@@ -174,6 +174,14 @@ def gcloud(words: list[str]) -> None:
         mark("repository").touch()
     elif call.startswith("--project mine artifacts repositories add-iam-policy-binding search "):
         need(mark("repository").exists() and "roles/artifactregistry.reader" in words, "no repository")
+    elif call.startswith("--project mine storage buckets create gs://my-results --location us-central1 --uniform-buck"):
+        need(mark("login").exists(), "no account")
+        mark("bucket").touch()
+    elif call.startswith("--project mine storage buckets add-iam-policy-binding gs://my-results "):
+        need(
+            mark("bucket").exists() and words[-2] == "--member" and words[-1].endswith("/ns/default/sa/files"),
+            "no bucket",
+        )
     elif call == "auth configure-docker us-central1-docker.pkg.dev":
         need(mark("login").exists(), "no account")
         mark("registry-login").touch()

@@ -171,6 +171,23 @@ def fold_slices(n: int, folds: int) -> list[slice]:
     return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
 
 
+def outer_split(n: int, outer: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
+    """Which of n training images a search sees, and which are in the outer fold that it does not see.
+
+    Args:
+        n: all training images.
+        outer: number of the outer fold, and how many there are; None for a search that sees all.
+
+    Returns:
+        int64 (n_seen,), int64 (n_held_out,).
+    """
+    everything = np.arange(n)
+    if outer is None:
+        return everything, everything[:0]
+    part = fold_slices(n, outer[1])[outer[0]]
+    return np.delete(everything, part), everything[part]
+
+
 def outer_prefix(outer: tuple[int, int] | None) -> str:
     """Begins the keys of a search that does not see an outer fold (its number, of how many).
 

@@ -49,3 +49,31 @@ def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
     probabilities: (n_networks, n_images, n_classes), at least one network.
     """
     return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]
+
+
+def out_of_bag(sample: BootstrapSample) -> np.ndarray:
+    """int64 (m,), ascending: the training images that a network of this sample has not learned from."""
+    return np.setdiff1d(np.arange(len(sample.indices)), sample.indices)
+
+
+def disagreement(probabilities: np.ndarray) -> float:
+    """The share of images on which two networks answer differently, over all images and pairs of networks.
+
+    probabilities: (n_networks, n_images, n_classes), at least two networks.
+    """
+    n = len(probabilities)
+    answers = probabilities.argmax(axis=2)
+    votes = (answers[..., None] == np.arange(probabilities.shape[2])).sum(axis=0)
+    return float(np.mean((n * n - (votes**2).sum(axis=1)) / (n * (n - 1))))
+
+
+def error_of_surest(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """float64 (n_images,): the error on the 1, 2, ... images that the ensemble is surest of.
+
+    Args:
+        probabilities: (n_images, n_classes), of the ensemble.
+        labels: integers (n_images,).
+    """
+    order = np.argsort(-probabilities.max(axis=1), kind="stable")
+    wrong = probabilities.argmax(axis=1) != labels
+    return np.cumsum(wrong[order]) / np.arange(1, len(labels) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,19 @@ from common.storage.files import written_whole
 from common.storage.table import last_line, write_table, write_trials
 from common.strategies.racing import Race
 from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
-from mnist_nn.bootstrap import least_sure, majority_vote
+from mnist_nn.bootstrap import least_sure
 from mnist_nn.halving import leading, rungs
 from mnist_nn.images import Frame, no_digit, read_image
-from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
 from mnist_nn.shapes import Params, is_small, weights_of
+from mnist_nn.summary import (
+    hardest_rows,
+    nested_rows,
+    out_of_bag_errors,
+    print_ensemble,
+    print_nested,
+    print_networks,
+)
 from mnist_nn.trust import mixed_ways
 from mnist_nn.tuning import STRATEGIES, sets
 
@@ -108,17 +117,31 @@ class Bagging(ImageSettings):
         return kept("mnist_nn", "cuda") if self.step == "auto" else {}
 
     def searches(self) -> Iterable[Search]:
-        return (self._search(bootstrap) for bootstrap in range(self.n_bootstrap))
+        return (self._search(Sample(number, outer)) for outer in self.outer for number in range(self.n_bootstrap))
 
-    def _search(self, bootstrap: int) -> Search:
-        """The cross-validation; then the refit of the best set, if one has a loss. Returns the losses."""
-        losses = yield from self._cross_validation(bootstrap)
-        best = best_set(losses)
-        if best is not None:
-            yield [(Trial(refit_key(bootstrap, self.save_models), self._draw(bootstrap, best)),)]
+    def _search(self, sample: Sample) -> Search:
+        """The cross-validation; then the refit of the chosen set, if one has a loss. Returns the losses."""
+        losses = yield from self._cross_validation(sample)
+        chosen = self._chosen(sample, losses)
+        if chosen is not None:
+            yield [(Trial(self._refit_key(sample), self._draw(sample, chosen)),)]
         return losses
 
-    def _cross_validation(self, bootstrap: int) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+    def _refit_key(self, sample: Sample) -> str:
+        return sample.refit_key(self.save_models and sample.outer is None, self.select)
+
+    def _chosen(self, sample: Sample, losses: np.ndarray) -> int | None:
+        """By `--select`, of the parameter sets that are as good the one with the fewest weights; None if there is none.
+
+        losses: float64 (n_tuning, folds), what its search returned.
+        """
+        best = best_set(losses)
+        if best is None or self.select == "best":
+            return best
+        as_good = np.flatnonzero(statistics.as_good(losses.T, best, self.select)).tolist()
+        return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
+
+    def _cross_validation(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
         """Every fold of every parameter set, with --halving one round for each rung.
 
         A training goes no further where it ended by itself on a lower rung; else it begins anew, as to keep
@@ -129,7 +152,7 @@ class Bagging(ImageSettings):
             come to the last rung.
         """
         if self.racing:
-            return (yield from self._race(bootstrap))
+            return (yield from self._race(sample))
         losses = np.zeros((self.n_tuning, self.folds))
         ended = np.zeros(losses.shape, bool)
         ladder = [(self.n_tuning, self.epochs)]
@@ -141,7 +164,7 @@ class Bagging(ImageSettings):
             batches = [
                 batch
                 for tuning in sets
-                for batch in self._batches(bootstrap, tuning, limit, np.flatnonzero(~ended[tuning]))
+                for batch in self._batches(sample, tuning, limit, np.flatnonzero(~ended[tuning]))
             ]
             if not batches:
                 continue
@@ -151,7 +174,7 @@ class Bagging(ImageSettings):
                 losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
         return losses
 
-    def _race(self, bootstrap: int) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+    def _race(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
         """As the cross-validation, but sets that would hardly win are dropped; they have NaN on the folds left out."""
         losses = np.full((self.n_tuning, self.folds), np.nan)
         race = Race(range(self.n_tuning), self.folds)
@@ -162,7 +185,7 @@ class Bagging(ImageSettings):
             batches = [
                 batch
                 for tuning, those in folds.items()
-                for batch in self._batches(bootstrap, tuning, self.epochs, np.array(those))
+                for batch in self._batches(sample, tuning, self.epochs, np.array(those))
             ]
             results = yield batches
             for trial, result in zip((trial for batch in batches for trial in batch), results, strict=True):
@@ -171,15 +194,15 @@ class Bagging(ImageSettings):
                 race.tell(tuning, None if result.failed else result.value("loss"))
         return losses
 
-    def _draw(self, bootstrap: int, tuning: int) -> dict[str, float | int | str]:
-        random = np.random.default_rng(seed_of(self.seed, f"b{bootstrap}/t{tuning}"))
+    def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
+        random = np.random.default_rng(seed_of(self.seed, f"{sample.name}/t{tuning}"))
         max_kernel_size = min(self.max_kernel_size, *self.image_shape)
         if self.strategy != "random":
             most = self.max_conv_layer, max_kernel_size, self.max_hidden_layer
-            drawn = sets(self.strategy, self.seed, bootstrap, self.n_tuning, most)[tuning]
-            return {"bootstrap": bootstrap, "tuning": tuning, **drawn}
+            drawn = sets(self.strategy, self.seed, sample.name, self.n_tuning, most)[tuning]
+            return {**sample.params, "tuning": tuning, **drawn}
         return {
-            "bootstrap": bootstrap,
+            **sample.params,
             "tuning": tuning,
             "n_conv_layer": int(random.integers(1, self.max_conv_layer, endpoint=True)),
             "kernel_size": int(random.integers(2, max_kernel_size, endpoint=True)),
@@ -188,13 +211,13 @@ class Bagging(ImageSettings):
             "momentum": float(10 ** random.uniform(-2, 0)),
         }
 
-    def _batches(self, bootstrap: int, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+    def _batches(self, sample: Sample, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
         """One for all folds of a small network, so that they can be trained together, else one for each."""
-        params, suffix = self._draw(bootstrap, tuning), ""
+        params, suffix = self._draw(sample, tuning), ""
         if limit < self.epochs:
             params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
         trials = tuple(
-            Trial(fold_key(bootstrap, tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
+            Trial(sample.fold_key(tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
         )
         return [trials] if self._is_small(params) and trials else [(trial,) for trial in trials]
 
@@ -238,22 +261,31 @@ class Bagging(ImageSettings):
         return LIBRARIES + 2 * 4 * together * self.n_weights(trial.params)
 
     def n_trials(self) -> int | None:
-        return None if self.halving or self.racing else self.n_bootstrap * (self.n_tuning * self.folds + 1)
+        return (
+            None
+            if self.halving or self.racing
+            else len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
+        )
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.
 
         results.csv: a row per bootstrap sample, NaN for what it does not have; `seconds` is the sum of its
             trials', `place` that of the refit.
+        nested.csv: with --outer-folds, a row per outer fold, see `nested_rows`. hardest.csv: see `hardest_rows`.
         predictions.npz: `probabilities` float32 (n_bootstrap, n_test, n_classes), NaN where there is no network;
             `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, n_extra, n_classes),
             of the image that is no digit, then of the user's images.
         """
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        seconds = [0.0] * self.n_bootstrap
+        seconds: dict[Sample, float] = defaultdict(float)
         for trial, result in outcomes:
-            seconds[int(trial.params["bootstrap"])] += result.seconds
-        rows = [self._row(n, losses, results, seconds[n]) for n, losses in enumerate(conclusions)]
+            seconds[Sample.of(trial)] += result.seconds
+        samples = [Sample(number) for number in range(self.n_bootstrap)]
+        rows = [
+            self._row(sample, losses, results, seconds[sample])
+            for sample, losses in zip(samples, conclusions, strict=False)
+        ]
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
         labels, n_extra = data["test_labels"], len(data["extra_images"])
@@ -261,32 +293,45 @@ class Bagging(ImageSettings):
         extra = np.full((self.n_bootstrap, n_extra, N_CLASSES), np.nan, np.float32)
         there = [row["bootstrap"] for row in rows if not row["error"]]
         for bootstrap in there:
-            arrays = results[refit_key(bootstrap, self.save_models)].arrays
+            arrays = results[self._refit_key(Sample(bootstrap))].arrays
             probabilities[bootstrap], extra[bootstrap] = arrays["probabilities"], arrays["extra_probabilities"]
             if self.save_models:
                 self._save_model(bootstrap, rows[bootstrap], arrays, data, folder)
         with written_whole(folder / "predictions.npz") as file:
             np.savez(file, probabilities=probabilities, labels=labels, extra_probabilities=extra)
-        _print_networks(rows)
+        print_networks(rows)
         if mixed := mixed_ways(outcomes):
             print(mixed)
         if there:
-            _print_ensemble(probabilities[there], labels)
-            self._draw_figures(probabilities[there], extra[there], data, folder / "figures")
+            found = probabilities[there]
+            write_table(folder / "hardest.csv", hardest_rows(found, labels))
+            networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
+            oob = out_of_bag_errors(results, data["train_labels"], networks, self.folds, self.seed)
+            leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
+            print_ensemble(found, labels, leader, oob)
+            self._draw_figures(found, extra[there], data, folder)
+        if outer := [fold for fold in self.outer if fold is not None]:
+            nested = nested_rows(results, data["train_labels"], self.n_bootstrap, outer, self.select)
+            write_table(folder / "nested.csv", nested)
+            print_nested(nested)
 
-    def _row(self, bootstrap: int, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
+    def _row(self, sample: Sample, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
         """The choice of a bootstrap sample and its results; `error` says why it has no network.
 
         losses: float64 (n_tuning, folds), what its search returned.
         """
-        best = best_set(losses)
-        refit = results.get(refit_key(bootstrap, self.save_models))
+        best, chosen = best_set(losses), self._chosen(sample, losses)
+        refit = results.get(self._refit_key(sample))
         nan = float("nan")
-        chosen = {} if best is None else self._draw(bootstrap, best)
-        row: dict[str, Any] = {"bootstrap": bootstrap}
-        row.update({name: chosen.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
-        row["cv_loss"] = nan if best is None else float(losses[best].mean())
-        row.update({name: refit.value(name) if refit else nan for name in ("train_error", "test_error", "epochs")})
+        params = {} if chosen is None else self._draw(sample, chosen)
+        row: dict[str, Any] = {"bootstrap": sample.number}
+        row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
+        row["cv_loss"] = nan if chosen is None else float(losses[chosen].mean())
+        row["sets_within_one_standard_error"] = 0
+        if best is not None:
+            row["sets_within_one_standard_error"] = int(statistics.as_good(losses.T, best, "1se").sum())
+        for name in ("train_error", "test_error", "oob_error", "epochs"):
+            row[name] = refit.values.get(name, nan) if refit else nan
         row["seconds"] = f"{seconds:.6g}"
         row["place"] = str(refit.place) if refit else ""
         if refit is None:
@@ -309,8 +354,10 @@ class Bagging(ImageSettings):
         save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", SavedNetwork(params, frame, weights))
 
     def _draw_figures(self, probabilities: np.ndarray, extra: np.ndarray, data: Data, folder: Path) -> None:
-        """figures/: unsure-01-test-..., least sure first, least-sure (all on one sheet), no-digit, image-1-..."""
-        from mnist_nn.figures import Shown, draw_certainty, file_stem
+        """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-..."""
+        from mnist_nn.figures import Shown, draw_calibration, draw_certainty, file_stem
+
+        draw_calibration(folder, probabilities.mean(axis=0), data["test_labels"])
 
         noun = "class" if self.dataset == "fashion-mnist" else "digit"
         unsure = []
@@ -328,38 +375,9 @@ class Bagging(ImageSettings):
         names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(self.image, start=1))]
         titles = [f"an image that is no {noun}", *(path.name for path in self.image)]
         others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
-        draw_certainty(folder, unsure + others, noun, unsure)
+        draw_certainty(folder / "figures", unsure + others, noun, unsure)
 
 
 def best_set(losses: np.ndarray) -> int | None:
     """The parameter set of the lowest mean loss, see `leading`; None when there is none."""
     return next(iter(leading(losses, 1)), None)
-
-
-def _print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
-    print("network  test error  training error  CV loss  channels  kernel  hidden  learning rate  momentum")
-    for row in rows:
-        if row["error"]:
-            print(f"{row['bootstrap']:>7}  no network: {row['error']}")
-        else:
-            print(
-                f"{row['bootstrap']:>7}  {row['test_error']:>10.2%}  {row['train_error']:>14.2%}"
-                f"  {row['cv_loss']:>7.4f}  {row['n_conv_layer']:>8}  {row['kernel_size']:>6}"
-                f"  {row['n_hidden_layer']:>6}  {row['learning_rate']:>13.3g}  {row['momentum']:>8.3g}"
-            )
-
-
-def _print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
-    vote = np.mean(majority_vote(probabilities) != labels)
-    mean = probabilities.mean(axis=0)
-    n_wrong = int(np.sum(mean.argmax(axis=1) != labels))
-    low, high = statistics.proportion(n_wrong, len(labels))
-    quality = statistics.calibration(mean, labels)
-    print(
-        f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {n_wrong / len(labels):.2%} "
-        f"by mean probability (95 % interval {low:.2%} to {high:.2%})"
-    )
-    print(
-        f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
-        f"Brier score {quality.brier:.4f}"
-    )

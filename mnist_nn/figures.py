@@ -11,7 +11,8 @@ import numpy as np
 
 from common.errors import printable
 from common.figures import BLUE, GREEN, GREY, INK, RED, boxes, draw_all, save, subplots
-from mnist_nn.bootstrap import majority_vote
+from common.statistics import calibration
+from mnist_nn.bootstrap import error_of_surest, majority_vote
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 SHEET_COLUMNS, SHEET_ROWS = 4, 5
@@ -159,3 +160,28 @@ def draw_learning(
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
     save(figure, folder, "learning")
+
+
+def draw_calibration(folder: Path, probabilities: np.ndarray, labels: np.ndarray) -> None:
+    """calibration.svg and calibration.png: how often the ensemble is as right as it is sure; the error on the surest.
+
+    Args:
+        folder: where they are saved.
+        probabilities: float (n_images, n_classes), of the ensemble.
+        labels: integers (n_images,).
+    """
+    quality, errors = calibration(probabilities, labels), error_of_surest(probabilities, labels)
+    figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
+    there = quality.counts > 0
+    left.plot((0, 1), (0, 1), color=GREY, linewidth=0.8)
+    sizes = 12 + 90 * quality.counts[there] / quality.counts.max()
+    left.plot(quality.confidence[there], quality.accuracy[there], color=BLUE, linewidth=1)
+    left.scatter(quality.confidence[there], quality.accuracy[there], s=sizes, color=BLUE, zorder=3)
+    left.set(xlabel="mean certainty of the ensemble", ylabel="share that is right", xlim=(0, 1.02), ylim=(0, 1.02))
+    left.set_title(f"calibration error {100 * quality.expected_error:.2f} %")
+    kept = 100 * np.arange(1, len(labels) + 1) / len(labels)
+    right.plot(100 - kept, 100 * errors, color=BLUE)
+    right.set(xlabel="least sure images left to a person, %", ylabel="error on the others, %", xlim=(0, 100))
+    right.set_ylim(0, 1.05 * 100 * max(errors.max(), 1e-3) if len(errors) < 20 else 105 * max(errors[19:].max(), 1e-3))
+    right.set_title(f"error of all {100 * errors[-1]:.2f} %")
+    save(figure, folder, "calibration")

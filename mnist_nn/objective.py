@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from common.experiment import BEGINNINGS, Data
-from common.images import N_CLASSES
+from common.images import N_CLASSES, outer_split
 from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training
-from mnist_nn.bootstrap import bootstrap_sample
-from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, stream_of
+from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample, stream_of
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.memory.reservation import admission
 from mnist_nn.net import Images
@@ -46,9 +46,11 @@ class BaggingObjective:
 
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
-    Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
-    `probabilities` float32 (n_test, n_classes) and `extra_probabilities` float32 (n_extra, n_classes),
-    and the weights when they are to be saved. A network that diverged has no arrays.
+    Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
+    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes) and
+    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending; and the weights
+    when they are to be saved. A network that diverged has no arrays.
+    A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
     A network that there is no memory for is not begun: the answer is `NoRoom`, with the numbers.
 
@@ -77,7 +79,7 @@ class BaggingObjective:
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         groups: dict[Any, list[Trial]] = {}
         for trial in batch:
-            same = (trial.params["bootstrap"], trial.params["tuning"], self._epochs(trial))
+            same = (Sample.of(trial), trial.params["tuning"], self._epochs(trial))
             groups.setdefault(same if self._is_grouped(trial) else trial.key, []).append(trial)
         for group in groups.values():
             needed = self._needed_bytes(group[0])
@@ -87,9 +89,9 @@ class BaggingObjective:
     def _evaluated(self, group: list[Trial]) -> Iterator[Evaluation]:
         """Trials that are trained together, or a single one."""
         first = group[0]
-        images, labels, folds = self._sample(int(first.params["bootstrap"]))
+        images, labels, folds, unseen = self._sample(Sample.of(first))
         if "fold" not in first.params:
-            yield self._refit(first, images, labels)
+            yield self._refit(first, images, labels, unseen)
             return
         if self._is_grouped(first):
             networks = self._train_together(group, images, labels, folds)
@@ -103,20 +105,30 @@ class BaggingObjective:
             values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
             yield Evaluation(trial.key, {**values, **self._way(trained)})
 
-    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
+    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor, unseen: torch.Tensor) -> Evaluation:
+        """unseen: the training images that its error is measured on: out of the bag, or the outer fold."""
+        nested = Sample.of(trial).outer is not None
         trained = self._train(trial, images, labels)
-        test, extra, train = (
-            training.probabilities(trained.weights, each)
-            for each in (self.images["test_images"], self.images["extra_images"], images)
-        )
-        values = {"train_error": math.inf, "test_error": math.inf, "epochs": float(trained.epochs)}
+        asked = {"train": (images, labels)}
+        if len(unseen):
+            name = "outer" if nested else "oob"
+            asked[name] = self.images["train_images"][unseen], self.labels["train_labels"][unseen]
+        if not nested:
+            asked["test"] = self.images["test_images"], self.labels["test_labels"]
+        values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
         values.update(self._way(trained))
-        if trained.diverged or not all(bool(each.isfinite().all()) for each in (test, extra, train)):
+        if trained.diverged:
             return Evaluation(trial.key, values)
-        values["train_error"], values["test_error"] = _error(train, labels), _error(test, self.labels["test_labels"])
-        arrays = {"probabilities": test.cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
-        if self.options.save_models:
-            arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
+        answers = {name: training.probabilities(trained.weights, each) for name, (each, _) in asked.items()}
+        extra = training.probabilities(trained.weights, self.images["extra_images"])
+        if not all(bool(each.isfinite().all()) for each in (*answers.values(), extra)):
+            return Evaluation(trial.key, values)
+        values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in asked.items()})
+        arrays = {f"{name}_probabilities": each.cpu().numpy() for name, each in answers.items() if name != "train"}
+        if not nested:
+            arrays |= {"probabilities": arrays.pop("test_probabilities"), "extra_probabilities": extra.cpu().numpy()}
+            if self.options.save_models:
+                arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Evaluation(trial.key, values, arrays)
 
     def _way(self, trained: training.Trained) -> dict[str, float]:
@@ -180,12 +192,14 @@ class BaggingObjective:
             tolerance=self.options.tolerance,
         )
 
-    def _gathered(self, bootstrap: int) -> tuple[Images, torch.Tensor, list[slice]]:
-        """Images, labels and folds of a bootstrap sample, on the device."""
+    def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
+        """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""
         labels = self.labels["train_labels"]
-        sample = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{bootstrap}"))
-        indices = torch.from_numpy(sample.indices).to(self.device)
-        return self.images["train_images"][indices], labels[indices], sample.folds
+        seen, held_out = outer_split(len(labels), sample.outer)
+        drawn = bootstrap_sample(len(seen), self.options.folds, seed_of(self.options.seed, sample.name))
+        unseen = out_of_bag(drawn) if sample.outer is None else held_out
+        indices, others = (torch.from_numpy(each).to(self.device) for each in (seen[drawn.indices], unseen))
+        return self.images["train_images"][indices], labels[indices], drawn.folds, others
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
         """Images stay uint8; labels, the arrays of one axis, become int64."""

@@ -15,14 +15,14 @@ STRATEGIES = ("random", "sobol", "halton")
 
 @lru_cache(maxsize=16)
 def sets(
-    strategy: str, seed: int, bootstrap: int, n: int, most: tuple[int, int, int]
+    strategy: str, seed: int, sample: str, n: int, most: tuple[int, int, int]
 ) -> Sequence[Mapping[str, Parameter]]:
     """The first n parameter sets of a bootstrap sample.
 
     Args:
         strategy: "sobol" or "halton".
         seed: of the study.
-        bootstrap: number of the sample.
+        sample: name of the bootstrap sample.
         n: how many.
         most: largest number of channels, side of the kernel, and number of hidden units.
     """
@@ -36,7 +36,7 @@ def sets(
             "momentum": Float(1e-2, 1.0, log=True),
         }
     )
-    own_seed = int(seed_of(seed, f"b{bootstrap}").generate_state(1)[0])
+    own_seed = int(seed_of(seed, sample).generate_state(1)[0])
     problem = Problem(space, {"loss": False}, own_seed, n)
     chosen = strategy_of(strategy)
     points = Points(chosen.draws(problem), problem)  # type: ignore[attr-defined]

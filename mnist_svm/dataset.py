@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.experiment import Data
-from common.images import fold_slices, standardised
+from common.images import fold_slices, outer_split, standardised
 
 TOLERANCE = 1e-3  # of the optimality conditions; LIBSVM's, scikit-learn's and cuML's default
 CACHE_MIB = 500  # rows of the kernel matrix that each worker may keep
@@ -60,11 +60,10 @@ class Dataset:
         return self._known[fold, outer]
 
     def _made(self, fold: int | None, outer: tuple[int, int] | None) -> Split:
-        train, held_out = np.arange(len(self.labels)), np.arange(0)
-        for cut in (outer, None if fold is None else (fold, self.folds)):
-            if cut is not None:
-                part = fold_slices(len(train), cut[1])[cut[0]]
-                train, held_out = np.delete(train, part), train[part]
+        train, held_out = outer_split(len(self.labels), outer)
+        if fold is not None:
+            part = fold_slices(len(train), self.folds)[fold]
+            train, held_out = np.delete(train, part), train[part]
         return Split(train, held_out, self.labels[held_out] if len(held_out) else self.test_labels)
 
     def predicted(self, split: Split) -> np.ndarray:
@@ -140,8 +139,8 @@ def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:
     if len(classes) < 2:
         raise ValueError(f"the {len(labels)} training images are all of class {classes[0]}")
     outer = [("", labels)]
-    for number, cut in enumerate(fold_slices(len(labels), outer_folds) if outer_folds else ()):
-        outer.append((f"outer fold {number}", np.delete(labels, cut)))
+    for number in range(outer_folds):
+        outer.append((f"outer fold {number}", labels[outer_split(len(labels), (number, outer_folds))[0]]))
     for name, seen in outer:
         _check_left(classes, seen, name)
         for number, cut in enumerate(fold_slices(len(seen), folds)):

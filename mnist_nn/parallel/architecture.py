@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import UsageError
+from common.images import outer_of
 from common.storage.history import History, read_journal
 from mnist_nn.experiment import HYPERPARAMETERS, best_set
 
@@ -44,7 +45,7 @@ def _sets(history: History, folds: int) -> list[tuple[Parameters, list[float]]]:
     losses: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     params: dict[tuple[int, int], Parameters] = {}
     for key, trial in history.trials.items():
-        if "fold" in trial.params:
+        if "fold" in trial.params and outer_of(trial) is None:
             number = int(trial.params["bootstrap"]), int(trial.params["tuning"])
             losses[number][int(trial.params["fold"])] = history.results[key].value("loss")
             params[number] = dict(trial.params)

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from common.trial import seed_of
-from mnist_nn.bootstrap import bootstrap_sample, least_sure, majority_vote
+from mnist_nn.bootstrap import (
+    bootstrap_sample,
+    disagreement,
+    error_of_surest,
+    least_sure,
+    majority_vote,
+    out_of_bag,
+)
 
 
 @pytest.mark.parametrize(("n", "folds"), [(100, 5), (103, 5), (7, 7), (2, 2)])
@@ -44,3 +51,21 @@ def test_networks_that_contradict_each_other_are_less_sure_than_networks_that_do
     assert least_sure(probabilities, 2).tolist() == [2, 1]
     assert least_sure(probabilities, 9).tolist() == [2, 1, 0]
     assert least_sure(probabilities, 0).tolist() == []
+
+
+def test_out_of_the_bag_are_the_images_that_were_not_drawn() -> None:
+    sample = bootstrap_sample(1000, 5, seed_of(0, "b0"))
+    outside = out_of_bag(sample)
+    assert set(outside) | set(sample.indices) == set(range(1000)) and not set(outside) & set(sample.indices)
+    assert np.all(np.diff(outside) > 0)
+
+
+def test_disagreement_counts_pairs() -> None:
+    """Image 0: all three answer alike. Image 1: one of three pairs does. Image 2: none does."""
+    answers = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 2]])
+    assert disagreement(np.eye(3)[answers]) == pytest.approx((0 + 2 / 3 + 1) / 3)
+
+
+def test_the_error_on_the_surest() -> None:
+    probabilities = np.array([[0.6, 0.4], [0.1, 0.9], [0.7, 0.3], [0.55, 0.45]])
+    np.testing.assert_allclose(error_of_surest(probabilities, np.array([1, 1, 0, 0])), [0, 0, 1 / 3, 1 / 4])

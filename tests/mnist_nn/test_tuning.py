@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from common import evaluate, per_trial
-from common.trial import Evaluation
+from common.trial import Evaluation, Search
 from mnist_nn.experiment import Bagging, best_set
-from mnist_nn.keys import refit_key
+from mnist_nn.keys import Sample
 from tests.mnist_nn.test_halving import FULL
 
 
@@ -26,11 +26,17 @@ def losses_of(experiment: Bagging) -> list[Any]:
     return evaluate(experiment, objective=per_trial(invented))
 
 
+def asked(search: Search) -> list[dict[str, Any]]:
+    """The parameter sets of the first round."""
+    firsts = (trial for batch in next(search) for trial in batch if trial.params["fold"] == 0)
+    return [{name: value for name, value in trial.params.items() if name != "fold"} for trial in firsts]
+
+
 @pytest.mark.parametrize("strategy", ["sobol", "halton"])
 def test_even_draws_are_within_the_bounds_and_can_go_on(strategy: str) -> None:
     few, many = (replace(FULL, n_tuning=n, strategy=strategy, max_conv_layer=1) for n in (4, 64))
-    sets = [many._draw(0, tuning) for tuning in range(64)]
-    assert [few._draw(0, tuning) for tuning in range(4)] == sets[:4] and many._draw(1, 0) != sets[0]
+    sets, other = (asked(search) for search in many.searches())
+    assert asked(next(iter(few.searches()))) == sets[:4] and other[0] != sets[0]
     assert {s["n_conv_layer"] for s in sets} == {1} and {s["n_hidden_layer"] for s in sets} == set(range(1, 17))
     rates = np.log10([float(s["learning_rate"]) for s in sets])
     assert np.histogram(rates, 4, (-5, -1))[0].min() >= 12
@@ -43,7 +49,7 @@ def test_racing_drops_losers_and_keeps_the_winner() -> None:
     assert len(fewer) < 0.8 * len(all_trials)
     chosen = [o.trial.params for o in fewer if "fold" not in o.trial.params]
     assert chosen == [o.trial.params for o in all_trials if "fold" not in o.trial.params] and len(chosen) == 2
-    assert {refit_key(0, False), refit_key(1, False)} <= {o.trial.key for o in fewer}
+    assert {Sample(0).refit_key(), Sample(1).refit_key()} <= {o.trial.key for o in fewer}
     assert best_set(np.array([[1.0, np.nan], [2.0, 2.0]])) == 1
 
 

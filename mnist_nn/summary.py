@@ -1,0 +1,152 @@
+"""Tables and printed summary of the ensemble: how good its networks are, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common import statistics
+from common.images import outer_split
+from common.trial import Result, seed_of
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
+from mnist_nn.keys import Sample
+
+HARDEST = 100  # images of the index of the hardest ones
+
+
+def nested_rows(
+    results: Mapping[str, Result], labels: np.ndarray, n_bootstrap: int, outer: Sequence[tuple[int, int]], rule: str
+) -> list[dict[str, Any]]:
+    """One row per outer fold: errors, on its images, of the ensemble that was searched without them.
+
+    Args:
+        results: by key.
+        labels: integers (n_train,), of all training images.
+        n_bootstrap: samples of each search.
+        outer: number of each outer fold, and how many there are.
+        rule: by which parameter sets are chosen.
+    """
+    rows = []
+    for fold in outer:
+        of_fold = labels[outer_split(len(labels), fold)[1]]
+        keys = [Sample(number, fold).refit_key(rule=rule) for number in range(n_bootstrap)]
+        networks = [
+            results[key].arrays["outer_probabilities"] for key in keys if key in results and results[key].arrays
+        ]
+        row: dict[str, Any] = {"outer_fold": fold[0], "networks": len(networks)}
+        row |= dict.fromkeys(("network_error", "vote_error", "error"), float("nan"))
+        if networks:
+            probabilities = np.stack(networks)
+            row["network_error"] = float(np.mean(probabilities.argmax(axis=2) != of_fold))
+            row["vote_error"] = float(np.mean(majority_vote(probabilities) != of_fold))
+            row["error"] = float(np.mean(probabilities.mean(axis=0).argmax(axis=1) != of_fold))
+        rows.append(row)
+    return rows
+
+
+def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """One row per test image that the ensemble is least sure of, the least sure first, with all networks' answers.
+
+    Args:
+        probabilities: float32 (n_networks, n_test, n_classes).
+        labels: integers (n_test,).
+    """
+    rows, mean = [], probabilities.mean(axis=0)
+    for image in least_sure(probabilities, HARDEST).tolist():
+        row: dict[str, Any] = {"test_image": image, "label": int(labels[image])}
+        row["ensemble"], row["certainty"] = int(mean[image].argmax()), float(mean[image].max())
+        row["networks"] = " ".join(map(str, probabilities[:, image].argmax(axis=1).tolist()))
+        rows.append(row | {f"p_{number}": float(p) for number, p in enumerate(mean[image])})
+    return rows
+
+
+def out_of_bag_errors(
+    results: Mapping[str, Result], labels: np.ndarray, samples: Mapping[str, Sample], folds: int, seed: int
+) -> tuple[int, int]:
+    """On how many training images the networks that have not learned from them are wrong together, and of how many.
+
+    Args:
+        results: by key.
+        labels: integers (n_train,).
+        samples: the bootstrap sample of each network, by the key of its refit.
+        folds: of the cross-validation, which a sample depends on.
+        seed: of the study.
+    """
+    total = None
+    for key, sample in samples.items():
+        answered = results[key].arrays.get("oob_probabilities")
+        if answered is None:
+            continue
+        total = np.zeros((len(labels), answered.shape[1])) if total is None else total
+        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, sample.name)))] += answered
+    if total is None:
+        return 0, 0
+    judged = total.any(axis=1)
+    return int(np.sum(total.argmax(axis=1)[judged] != labels[judged])), int(judged.sum())
+
+
+def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each network, on standard output."""
+    print("network  test error  training error  CV loss  channels  kernel  hidden  learning rate  momentum")
+    for row in rows:
+        if row["error"]:
+            print(f"{row['bootstrap']:>7}  no network: {row['error']}")
+        else:
+            print(
+                f"{row['bootstrap']:>7}  {row['test_error']:>10.2%}  {row['train_error']:>14.2%}"
+                f"  {row['cv_loss']:>7.4f}  {row['n_conv_layer']:>8}  {row['kernel_size']:>6}"
+                f"  {row['n_hidden_layer']:>6}  {row['learning_rate']:>13.3g}  {row['momentum']:>8.3g}"
+            )
+
+
+def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, leader: int, out_of_bag: tuple[int, int]) -> None:
+    """What the networks achieve together, on standard output.
+
+    Args:
+        probabilities: float32 (n_networks, n_test, n_classes), at least one network.
+        labels: integers (n_test,).
+        leader: the network of the least loss in its cross-validation.
+        out_of_bag: see `out_of_bag_errors`.
+    """
+    mean = probabilities.mean(axis=0)
+    vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels
+    quality = statistics.calibration(mean, labels)
+    print(
+        f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {np.mean(wrong):.2%} "
+        f"by mean probability{_of(int(wrong.sum()), len(labels))}"
+    )
+    if out_of_bag[1]:
+        n_wrong, n = out_of_bag
+        print(f"out-of-bag error: {n_wrong / n:.2%}{_of(n_wrong, n)}, by the networks that had not seen an image")
+    if len(probabilities) > 1:
+        alone = probabilities[leader].argmax(axis=1) != labels
+        gained, lost = int(np.sum(alone & ~wrong)), int(np.sum(wrong & ~alone))
+        print(
+            f"against its network of the least CV loss: {gained} images mended, {lost} spoiled "
+            f"(McNemar's test: p = {statistics.mcnemar(wrong, alone):.2g}); "
+            f"two networks differ on {disagreement(probabilities):.2%} of the images"
+        )
+    print(
+        f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
+        f"Brier score {quality.brier:.4f}"
+    )
+
+
+def print_nested(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The error of nested cross-validation, on standard output."""
+    errors = np.array([row["error"] for row in rows])
+    if lacking := int(np.isnan(errors).sum()):
+        print(f"nested cross-validation: not known, {lacking} of {len(rows)} outer folds have no network")
+        return
+    low, high = statistics.cross_validated(errors)
+    print(
+        f"nested cross-validation: {errors.mean():.2%} (95 % interval {max(0.0, low):.2%} to {high:.2%}), "
+        f"{len(rows)} ensembles on images they had not seen"
+    )
+
+
+def _of(n_wrong: int, n: int) -> str:
+    low, high = statistics.proportion(n_wrong, n)
+    return f" (95 % interval {low:.2%} to {high:.2%})"

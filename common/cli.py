@@ -19,6 +19,7 @@ from common.errors import Exit, UsageError, print_error
 from common.experiment import Experiment
 from common.output import outlive_readers
 from common.settings import Parser, add_settings, from_namespace
+from common.storage.waiting import working
 
 
 def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) -> NoReturn:
@@ -38,11 +39,12 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
         options = from_namespace(RunOptions, namespace)
-        transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
+        host = socket.gethostname().split(".")[0]
+        start_logging(launch.rank, host, -1 if options.quiet else int(options.verbose))
+        with working(f"{name} starts", launch.rank):
+            transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
-    host = socket.gethostname().split(".")[0]
-    start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
     try:
         status = node.run(settings, name, options, transport, host).status
     except UsageError as error:

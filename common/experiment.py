@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -56,6 +56,16 @@ class DoctorChecks:
     benchmarks: tuple[str, ...] = ()
 
 
+class StepReport(Protocol):
+    """See `WorkerContext.report_step`."""
+
+    def __call__(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None: ...
+
+
+def _unheard(done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class WorkerContext:
     """The worker that an objective is built in.
@@ -67,12 +77,16 @@ class WorkerContext:
             synchronise access themselves (record locks on `buffers.descriptor(name)`) and tolerate another worker
             being killed at any moment.
         n_workers: workers of this node, which share the buffers.
+        report_step: tells people how far the running trial is: `report_step(7, 20, "epoch")`. At most one call a second
+            is sent; it has no influence on anything else. With `trials=5` these steps are those of five trials of the
+            batch together. Without steps, `report_step(0, unit="compiling")` says what is done meanwhile.
     """
 
     device: str = "cpu"
     data: Data = field(default_factory=dict)
     buffers: SharedArrays = NOTHING
     n_workers: int = 1
+    report_step: StepReport = _unheard
 
 
 class Experiment(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,11 +46,13 @@ def solve_gamma(
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
+    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[PointResult]]:
     """Solve all C of one gamma on each fold; returns [fold][C] in the order given.
 
     distances: squared distances of all samples, if the plan keeps them. kernel: K - 1 of all samples for this
     gamma, if the plan keeps it ("whole"); made here if not given. Both are only read, and may lie in shared memory.
+    told: hears how many binary problems are solved, for all C and folds, and of how many.
     Points of one fold depend on which C are asked for together, within the tolerance; nothing else affects them.
     At a C so small that all decision values of one-vs-rest differ by less than the tolerance, predictions are those
     of one of many solutions that satisfy it, here as in LIBSVM; a smaller tolerance determines them.
@@ -59,7 +61,7 @@ def solve_gamma(
     order = np.argsort(penalties, kind="stable")
     back = np.argsort(order)
     ascending, trainings = np.asarray(penalties, np.float64)[order], [train for train, _ in folds]
-    solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter)
+    solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter, told)
     source, result = RbfSource(samples, gamma, distances, kernel), []
     for (_, validation), solved in zip(folds, solutions, strict=True):
         points = point_results(solved, _labels(solved, source, samples.row_of[validation]))
@@ -84,8 +86,9 @@ def solve(
     kernel: np.ndarray | None,
     tolerance: float,
     max_iter: int,
+    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Solutions]:
-    """The binary problems of each training set (indices of samples) for ascending ``penalties``."""
+    """The binary problems of each training set (indices of samples) for ascending ``penalties``; told of each."""
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
     masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]
@@ -103,11 +106,14 @@ def solve(
         _, matrix, rows, sign = problem
         return problem, [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
 
+    n_problems = len(binary_problems(len(samples.classes), "ovo" if plan.kernel == "pairs" else "ovr"))
     with ThreadPoolExecutor(plan.threads) as pool:
         # Without threads one problem after the other: they may have their memory in common.
-        for (classes, _, rows, _), paths in (pool.map if plan.threads > 1 else map)(walked, problems):
+        walks = (pool.map if plan.threads > 1 else map)(walked, problems)
+        for number, ((classes, _, rows, _), paths) in enumerate(walks, start=1):
             for found, solved in zip(paths, solutions, strict=True):
                 solved.add(classes, found, rows[found.columns])
+            told(number, n_problems)
     return solutions
 
 

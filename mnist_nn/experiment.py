@@ -242,7 +242,7 @@ class Bagging(ImageSettings):
             max_pixel=self.max_pixel,
             save_models=self.save_models,
         )
-        return BaggingObjective(options, worker.device, worker.data)
+        return BaggingObjective(options, worker)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.experiment import BEGINNINGS, Data
+from common.experiment import BEGINNINGS, WorkerContext
 from common.images import N_CLASSES, outer_split
 from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
@@ -61,9 +61,9 @@ class BaggingObjective:
     that nor the other trials of a batch have an influence on a result.
     """
 
-    def __init__(self, options: TrainingOptions, device: str, data: Data) -> None:
-        self.options = options
-        self.device = torch.device(device)
+    def __init__(self, options: TrainingOptions, worker: WorkerContext) -> None:
+        self.options, self._report_step = options, worker.report_step
+        self.device, data = torch.device(worker.device), worker.data
         self.rates: Rates | None = None
         if self.device.type == "cuda":  # before this process has a context on it, which a GPU may refuse to two
             warn_untrusted(options.step, options.batch_size)
@@ -163,7 +163,7 @@ class BaggingObjective:
         return int(trial.params.get(EPOCH_LIMIT, self.options.epochs))
 
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
-        options = dict(self._options(trial), step=self._step(trial))
+        options = dict(self._options([trial]), step=self._step(trial))
         return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
 
     def _train_together(
@@ -175,7 +175,7 @@ class BaggingObjective:
             fold = int(trial.params["fold"])
             others = np.delete(np.arange(len(images)), folds[fold])
             members[fold] = training.Member(others, self._seed(trial))
-        options = self._options(group[0])
+        options = self._options(group)
         networks = training.train_together(group[0].params, images, labels, members, **options)
         found = (networks[int(trial.params["fold"])] for trial in group)
         return [trained for trained in found if trained is not None]
@@ -183,13 +183,16 @@ class BaggingObjective:
     def _seed(self, trial: Trial) -> np.random.SeedSequence:
         return seed_of(self.options.seed, stream_of(trial))
 
-    def _options(self, trial: Trial) -> dict[str, Any]:
+    def _options(self, group: list[Trial]) -> dict[str, Any]:
+        """Of the training of these trials together."""
+        epochs = self._epochs(group[0])
         return dict(
             n_classes=N_CLASSES,
             device=self.device,
-            epochs=self._epochs(trial),
+            epochs=epochs,
             batch_size=self.options.batch_size,
             tolerance=self.options.tolerance,
+            told=lambda done: self._report_step(done, epochs, "epoch", trials=len(group)),
         )
 
     def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:

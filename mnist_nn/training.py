@@ -8,7 +8,7 @@ is never waited for within one. `train_together` leaves even that to the step an
 import ctypes
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,7 @@ def train(
     batch_size: int = 10,
     tolerance: float = 0.8,
     step: str = "auto",
+    told: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
 
@@ -90,6 +91,7 @@ def train(
         tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
         step: "autograd", "manual", "grouped", or "auto" for the one of `choose.step_for`.
+        told: hears how many epochs are done, with fractions, now and then.
 
     Raises:
         ValueError: the kernel is larger than the images, there is no image, or the step is unknown.
@@ -100,7 +102,7 @@ def train(
     step = step_for(step, params, images.shape, n_classes, batch_size=batch_size, device=device)
     if step == "grouped":
         member = Member(np.arange(len(images)), seed)
-        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance)
+        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance, told=told)
         (trained,) = train_together(params, images, labels, [member], n_classes=n_classes, device=device, **options)
         assert trained is not None
         return trained
@@ -118,12 +120,14 @@ def train(
     while not _ended(losses, epochs, tolerance):
         order = torch.from_numpy(random.permutation(len(images))).to(device)
         total = 0.0
-        for block in order.split(batch_size * BATCHES_PER_BLOCK):
+        size = batch_size * BATCHES_PER_BLOCK
+        for number, block in enumerate(order.split(size), start=1):
             pixels = images[block].normalised()
             batches = zip(pixels.split(batch_size), labels[block].split(batch_size), strict=True)
             total += float(torch.stack([learn(x, y) for x, y in batches]).sum())
             if not math.isfinite(total):
                 return Trained(learn.finish(), (*losses, math.inf), True, learn.name)
+            told(len(losses) + min(1.0, number * size / len(order)))
         losses.append(total / len(images))
     return Trained(learn.finish(), tuple(losses), False, learn.name)
 
@@ -139,6 +143,7 @@ def train_together(
     epochs: int = 20,
     batch_size: int = 10,
     tolerance: float = 0.8,
+    told: Callable[[float], None] = lambda epochs: None,
 ) -> list[Trained | None]:
     """Train a network for each member as `train` would, each in its own order and until its own end.
 
@@ -184,6 +189,7 @@ def train_together(
         totals = step.losses()
         for number, order in orders.items():
             losses[number].append(totals[number] / len(order) if math.isfinite(totals[number]) else math.inf)
+        told(max(map(len, losses.values())))
     return [_trained(step, number, losses.get(number)) for number in range(len(members))]
 
 

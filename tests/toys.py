@@ -118,6 +118,7 @@ class Toy(Experiment):
     seconds: float = setting(0.0, "time each trial takes", low=0.0, changes_results=False)
     array_size: int = setting(0, "numbers in the array of each result", low=0)
     data_size: int = setting(0, "numbers in the shared data", low=0)
+    steps: int = setting(0, "steps that each trial reports while it takes its time", low=0, changes_results=False)
     fault: str = setting("none", "what happens to all workers", choices=BUILD_FAULTS, changes_results=False)
     at: tuple[str, ...] = setting((), "KEY=FAULT: what happens to a trial", changes_results=False)
     marks: Path | None = setting(None, "folder that remembers first attempts", changes_results=False)
@@ -152,7 +153,10 @@ class Toy(Experiment):
 
         def objective(batch: Batch) -> Iterator[Evaluation | NoRoom]:
             for trial in batch:
-                time.sleep(self.seconds)
+                for step in range(max(1, self.steps)):
+                    time.sleep(self.seconds / max(1, self.steps))
+                    if self.steps:
+                        worker.report_step(step + 1, self.steps, "lap")
                 result = self._result(trial, total)
                 if result is not None:
                     yield result

@@ -27,7 +27,22 @@ from common.cluster.devices import Device, environment
 from common.cluster.gpu_watch import GpuWatch
 from common.cluster.process import without_main
 from common.engine import worker
-from common.engine.messages import Died, Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
+from common.engine.messages import (
+    STARTING,
+    STEP_SECONDS,
+    WAITING,
+    WORKING,
+    Died,
+    Drain,
+    Drained,
+    Headway,
+    Returned,
+    Run,
+    Stepped,
+    Stop,
+    ToAgent,
+    ToCoordinator,
+)
 from common.trial import Batch, NoRoom, Place, Result
 
 log = logging.getLogger(__name__)
@@ -59,6 +74,7 @@ class Process:
     error: str = ""
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
     killed: float | None = None  # when, for hanging
+    news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
 
 @dataclass
@@ -104,6 +120,7 @@ class Agent:
         gpus = [entry for device in devices if device.kind == "cuda" for entry in device.visible.split(",")]
         self._gpus = GpuWatch(gpus) if gpus else None
         self._warned: set[str] = set()
+        self._told = 0.0  # when the coordinator was last told how far workers are
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
 
@@ -154,6 +171,8 @@ class Agent:
                 process.error = f"hung: {cause}, so the worker was killed"
                 process.killed = now
                 process.handle.kill()
+        if now - self._told >= STEP_SECONDS:
+            self._tell_news(now)
 
     def close(self) -> None:
         """End all workers now."""
@@ -221,12 +240,15 @@ class Agent:
             if isinstance(message, worker.Logged):
                 self._log(slot, process, message)
                 continue
+            if isinstance(message, Headway):  # which is no result, so the time-out goes on
+                process.news = message
+                continue
             process.clock = self._time
             match message:
                 case worker.Built():
-                    process.built = True
+                    process.built, process.news = True, WORKING
                 case worker.WaitsForMemory(waits):
-                    process.waits = waits
+                    process.waits, process.news = waits, Headway(WAITING) if waits else WORKING
                 case worker.Error(traceback):
                     process.error = traceback
                 case worker.Done():
@@ -235,6 +257,7 @@ class Agent:
                     process.n_open = len(process.sent[0][0]) if process.sent else 0
                 case _:
                     results.append(message)
+                    process.news = None
                     process.n_open -= 1
                     if slot.draining:
                         break
@@ -246,6 +269,14 @@ class Agent:
             self._died(slot, process)
         else:
             self._feed(slot)
+
+    def _tell_news(self, now: float) -> None:
+        working = [(slot.number, slot.process) for slot in self.slots if slot.process is not None]
+        if steps := {number: process.news for number, process in working if process.news is not None}:
+            self._told = now
+            self._tell(Stepped(steps))
+            for _, process in working:
+                process.news = None
 
     def _died(self, slot: Slot, process: Process) -> None:
         process.handle.join(5 if process.killed is None else 0)

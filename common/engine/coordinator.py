@@ -13,13 +13,14 @@ import logging
 import math
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from common.cluster.transport import Lost
-from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, ToAgent, ToCoordinator
+from common.engine.live import Learnt, Overview, overview
+from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, Stepped, ToAgent, ToCoordinator
 from common.engine.queue import Costs, Queue, QueuedBatch
+from common.engine.slots import Given, SlotId, SlotState
 from common.engine.study import Study
 from common.errors import UsageError
 from common.storage.journal import Journal
@@ -34,31 +35,6 @@ MOST_AHEAD = 63
 ATTEMPTS = 2
 NO_SLOT_LEFT = "the slots that might have had room for it are gone"
 DEATHS = 3  # in a row, after which a slot is given up
-
-SlotId = tuple[int, int]  # rank, slot
-
-
-@dataclass
-class _Given:
-    """A batch at a slot, with those of its trials that have not returned."""
-
-    open: dict[str, Trial]
-    waited: QueuedBatch
-    begun: float  # when it was given, or the one before it had ended; by the coordinator's clock
-    seconds: float = 0.0
-    since: float = 0.0  # as `begun`, or when its last result came
-
-    @property
-    def attempt(self) -> int:
-        return self.waited.attempt
-
-
-@dataclass
-class _SlotState:
-    place: Place
-    given: deque[_Given] = field(default_factory=deque)
-    deaths: int = 0  # in a row
-    life: int = 0  # deaths in all
 
 
 class Coordinator:
@@ -91,7 +67,7 @@ class Coordinator:
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
         self._clock = clock
-        self._slots = {slot: _SlotState(place) for slot, place in slots.items()}
+        self._slots = {slot: SlotState(place) for slot, place in slots.items()}
         self._idle = dict.fromkeys(self._slots)  # ordered, so that those idle longest come first
         self._queue = Queue(costs)
         self._fresh: list[tuple[Trial, Result]] = []
@@ -105,6 +81,7 @@ class Coordinator:
         self._batch_seconds: float | None = None  # moving average
         self._grace, self._end = grace, end
         self._seconds_per_cost: float | None = None  # moving average
+        self._learnt = Learnt()
         self.n_too_long = 0  # batches that were not begun, since the job ends too soon
         self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
         self._stop_at: float | None = None
@@ -131,6 +108,14 @@ class Coordinator:
     def _out_of_time(self) -> bool:
         return self._stop_at is not None and time.monotonic() >= self._stop_at
 
+    def overview(self, total: int | None) -> Overview:
+        """How the study stands, for people. total: trials that it will have, None where that is not known."""
+        study, now = self._study, self._clock()
+        return overview(
+            list(self._slots.values()), self._queue, self._learnt, now,
+            done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=total,
+        )  # fmt: skip
+
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:
             case Returned(slot, results, batches_done):
@@ -140,6 +125,10 @@ class Coordinator:
             case Drained(slot):
                 self._slots.pop((sender, slot), None)
                 self._idle.pop((sender, slot), None)
+            case Stepped(steps):
+                for number, step in steps.items():
+                    if (state := self._slots.get((sender, number))) is not None:
+                        state.mark(self._clock(), step)
             case Interrupted(number):
                 self._drain(number)
             case Lost():
@@ -191,12 +180,14 @@ class Coordinator:
             else:
                 self._succeeded, self._sound = True, result
                 self._fresh.append((trial, result))
+        state.mark(self._clock(), None)
         for _ in range(batches_done):
-            done = state.given.popleft()
+            done, state.marks = state.given.popleft(), []
             if state.given:
                 state.given[0].begun = state.given[0].since = self._clock()
             if done.seconds:
                 self._batch_seconds = _moved(self._batch_seconds, done.seconds)
+                self._learnt.add(done.waited.cost, done.seconds)
                 self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.waited.cost, 1e-300))
         self._top_up(slot, state)
 
@@ -219,6 +210,7 @@ class Coordinator:
             if given.open:
                 self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
         state.given.clear()
+        state.step, state.marks = None, []
         if lost or state.deaths >= DEATHS:
             log.error("%s: given up after %d deaths in a row: %s", state.place, state.deaths, last_line(cause))
             del self._slots[slot]
@@ -237,7 +229,7 @@ class Coordinator:
                     self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
             self._idle.pop(slot, None)
 
-    def _note_death(self, state: _SlotState, cause: str) -> None:
+    def _note_death(self, state: SlotState, cause: str) -> None:
         """Into the journal, for those who want to see what a run met; nothing reads it to go on."""
         given, place = next(iter(state.given), None), state.place
         seconds = self._clock() - given.since if given else 0.0
@@ -305,7 +297,7 @@ class Coordinator:
                 refused.append(slot)
         self._idle.update(dict.fromkeys(refused))
 
-    def _top_up(self, slot: SlotId, state: _SlotState) -> None:
+    def _top_up(self, slot: SlotId, state: SlotState) -> None:
         """Keep enough batches at a slot that it never waits for a message."""
         if self.stopped_by is not None:
             return
@@ -329,7 +321,7 @@ class Coordinator:
                 self.n_too_long += 1
                 continue
             now = self._clock()
-            state.given.append(_Given({trial.key: trial for trial in waiting.batch}, waiting, now, since=now))
+            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
             self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
             return True
 
@@ -340,7 +332,7 @@ class Coordinator:
             self._left(state, now) for other, state in self._slots.items() if other != slot
         ]
 
-    def _left(self, state: _SlotState, now: float) -> float:
+    def _left(self, state: SlotState, now: float) -> float:
         """Cost of what the slot has not done of the batches that it was given."""
         if not state.given:
             return 0.0

@@ -15,7 +15,6 @@ from common.engine.coordinator import Coordinator
 from common.engine.here import AgentHere
 from common.engine.messages import Drain, Interrupted, Run, Stop
 from common.engine.progress import Progress
-from common.engine.study import Study
 from common.errors import Exit
 
 log = logging.getLogger(__name__)
@@ -28,13 +27,13 @@ class Leader(NamedTuple):
 
     coordinator: Coordinator
     progress: Progress
-    study: Study
+    total: int | None  # trials that the study will have, if that is known
 
     def step(self) -> bool:
         """Act on what has arrived, show it; whether the study has ended."""
-        coordinator, progress, study = self
+        coordinator, progress, total = self
         coordinator.step()
-        progress.update(study.n_done, study.n_asked, coordinator.n_failed, last=coordinator.finished)
+        progress.update(lambda: coordinator.overview(total), last=coordinator.finished)
         return coordinator.finished
 
 

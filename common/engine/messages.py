@@ -10,6 +10,8 @@
                                                         again; lost: its process cannot be killed, the slot is lost
                             Drained(slot)                as asked; what it had not returned is open again
                             Interrupted(signal)          this rank was asked to end; the job should
+                            Stepped(steps)               how far its slots are, once a second at most; for people only:
+                                                        it may be lost, and nothing is decided by it
 
     transport -> coordinator  Lost()                     the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp()                  rank 0 has given this rank up: end all workers, then yourself
@@ -23,6 +25,8 @@ both sides count the deaths of a slot, and the agent drops a `Run` of an earlier
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.cluster.transport import Lost
@@ -81,5 +85,40 @@ class Interrupted:
     signal: int
 
 
+@dataclass(frozen=True, slots=True)
+class Headway:
+    """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
+
+    With neither the unit says what it does instead of computing, such as STARTING; "" says that it computes.
+    trials: of its batch, as many as take these steps together.
+    """
+
+    unit: str
+    done: float = 0.0
+    total: float = 0.0
+    trials: int = 1
+
+    def __str__(self) -> str:
+        done = f" {math.ceil(self.done)}" if self.done > 0 else ""
+        return f"{self.unit}{done} of {self.total:g}" if self.total > 0 else f"{self.unit}{done}"
+
+    @property
+    def is_work(self) -> bool:
+        """Whether the slot computes a trial, as far as it says."""
+        return not self.unit or self.done > 0 or self.total > 0
+
+
+STARTING, WAITING = "starting", "waiting for memory"
+WORKING = Headway("")
+STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """How far slots are, those that have news."""
+
+    steps: Mapping[int, Headway]
+
+
 ToAgent = Run | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost

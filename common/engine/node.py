@@ -34,7 +34,7 @@ from common.engine.here import AgentHere
 from common.engine.loop import Leader, loop
 from common.engine.messages import Stop, ToCoordinator
 from common.engine.options import RunOptions
-from common.engine.progress import Progress, duration
+from common.engine.progress import Progress, StatusFile, duration
 from common.engine.queue import Costs
 from common.engine.study import Shard, Study
 from common.engine.worker import Setup
@@ -44,7 +44,7 @@ from common.settings import result_settings
 from common.storage.journal import Journal
 from common.storage.provenance import code_and_libraries, commit, versions
 from common.storage.table import last_line
-from common.storage.waiting import waiting
+from common.storage.waiting import waiting, working
 from common.trial import Outcome, Place
 
 log = logging.getLogger(__name__)
@@ -81,11 +81,12 @@ def run(
     """
     with ExitStack() as stack:
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
-        devices, packed = part.prepare()
-        checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
-        places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-        nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
-        journal, shared = part.load_and_share(nodes)
+        with working(f"{name} starts", transport.rank):
+            devices, packed = part.prepare()
+            checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
+            places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
+            nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
+            journal, shared = part.load_and_share(nodes)
         running = sum(transport.gather(sum(check.poll() is None for check in checks)))
         if running and transport.rank == 0:
             log.info("the data are loaded; %d GPUs are still being checked, once for each model and version", running)
@@ -142,8 +143,9 @@ class _RanksPart:
         if self.transport.rank == 0:
             try:
                 check(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
-                data = self.experiment.data()
-                header = _header(self.experiment, self.name, data)
+                with working("the data are loaded", rank=0):
+                    data = self.experiment.data()
+                    header = _header(self.experiment, self.name, data)
                 folder = options.results or Path("results") / self.name
                 with waiting(f"results folder {folder} has not answered"):
                     journal = self.stack.enter_context(closing(Journal(folder, header, options.restart)))
@@ -213,9 +215,11 @@ class _RanksPart:
         """Rank 0's part once everything stands: run the study to its end, and say what came of it."""
         study = self._study(journal)
         coordinator = self._coordinator(study, journal, data, nodes)
-        progress = Progress(self.experiment.n_trials(), study.n_done, self.options.quiet)
+        status = StatusFile(journal.folder)
+        self.stack.callback(status.remove)
+        progress = Progress(self.options.quiet, status)
         try:
-            loop(self.transport, agent, Leader(coordinator, progress, study))
+            loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
         finally:
             progress.close()
         if not study.finished:
@@ -223,7 +227,9 @@ class _RanksPart:
         outcomes = study.outcomes()
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
         if report:
-            self.experiment.report(outcomes, study.conclusions(), data, journal.folder)
+            status.write("tables and figures are made", done=study.n_done, total=study.n_asked, failed=len(failed))
+            with working("tables and figures are made", rank=0):
+                self.experiment.report(outcomes, study.conclusions(), data, journal.folder)
         seconds = time.monotonic() - self.started
         journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
         if report:

@@ -1,13 +1,24 @@
-"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere."""
+"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere, a small file for `common.status`."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common.engine.live import Overview, TimeLeft
+from common.errors import printable
+from common.storage.files import replaced
 
 LINE_SECONDS = 10.0
-FRAME_SECONDS = 0.2
+FRAME_SECONDS = 0.5
+FILE_SECONDS = 1.0
+STATUS_FILE = "status.json"
 
 log = logging.getLogger(__name__)
 
@@ -27,49 +38,103 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
     logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))
 
 
-class Progress:
-    """Finished trials of those known so far, failures, time gone and time left.
+class StatusFile:
+    """What rank 0 says of the study while it runs, for readers on any machine that sees the results folder.
 
-    total: how many trials there will be, if known. No thread: `update` draws when a frame is due.
+    It is replaced whole, but not made durable, and removed at the end. Where it cannot be written, there is none.
     """
 
-    def __init__(self, total: int | None, done: int, quiet: bool):
-        self._total, self._first, self._quiet = total, done, quiet
-        self._started = self._drawn = time.monotonic()
+    def __init__(self, folder: Path):
+        self._path = folder / STATUS_FILE
+
+    def write(self, doing: str, **content: Any) -> None:
+        """doing: "running", or what the study waits for."""
+        with suppress(OSError):
+            replaced(self._path, json.dumps({"time": round(time.time(), 3), "doing": doing, **content}))
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def read_status_file(folder: Path) -> dict[str, Any]:
+    """What rank 0 said last; {} where it has said nothing, or somebody else has written it."""
+    try:
+        content = json.loads((folder / STATUS_FILE).read_bytes())
+        if isinstance(content, dict) and isinstance(content.get("doing"), str):
+            return content
+    except (OSError, ValueError, RecursionError):
+        pass
+    return {}
+
+
+class Progress:
+    """Shows an overview when one is due. No thread: `update` looks at the clock.
+
+    file: where it is kept too.
+    """
+
+    def __init__(self, quiet: bool, file: StatusFile):
+        self._quiet, self._file = quiet, file
+        self._drawn, self._written = time.monotonic(), -FILE_SECONDS
         self._bar = None
         if sys.stderr.isatty() and not quiet:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
 
-            columns = (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+            columns = (MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
             self._bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False)
-            self._task = self._bar.add_task("trials", total=total, completed=done, note="")
+            self._task = self._bar.add_task("trials", note="")
             self._bar.start()
 
-    def update(self, done: int, asked: int, failed: int, last: bool = False) -> None:
-        """done of asked trials are known, failed of them have failed."""
+    def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
+        """Show the study as it is, if that is due. last: it is."""
         now = time.monotonic()
-        if self._quiet or not (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS)):
+        draw = not self._quiet and (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS))
+        write = now - self._written >= FILE_SECONDS
+        if not draw and not write:
             return
-        self._drawn = now
-        total = max(self._total or 0, asked)
-        note = ", ".join(filter(None, [f"{failed} failed" if failed else "", self._left(done, total, now)]))
-        if self._bar:
-            self._bar.update(self._task, completed=done, total=total, note=note, refresh=True)
-        else:
-            log.info("%d of %d trials%s", done, total, f", {note}" if note else "")
+        seen = overview()
+        if write:
+            self._written = now
+            self._file.write("running", **seen.as_json())
+        if draw:
+            self._drawn = now
+            self._draw(seen)
 
-    def _left(self, done: int, total: int, now: float) -> str:
-        """Time left, if the rest goes as what this run has done."""
-        if done <= self._first or done >= total:
-            return ""
-        seconds = (now - self._started) / (done - self._first) * (total - done)
-        return f"{duration(seconds)} left"
+    def _draw(self, seen: Overview) -> None:
+        note = note_of(seen.as_json())
+        if self._bar:
+            from rich.markup import escape
+
+            self._bar.update(self._task, completed=seen.done, total=seen.total, note=escape(note), refresh=True)
+        else:
+            log.info("%d of %d trials%s", seen.done, seen.total, f", {note}" if note else "")
 
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
+
+
+def note_of(seen: dict[str, Any]) -> str:
+    """What an overview says beside its counts of trials, in a line. seen: as `Overview.as_json` gives it."""
+    words = [f"{seen['failed']} failed"] if seen["failed"] else []
+    words += [f"{seen['n_running']} running"] if seen["n_running"] else []
+    words += [f"{n} {what}" for what, n in seen["waiting"].items()]
+    if seen["left"] is not None and seen["done"] < seen["total"]:
+        words.append(time_left(TimeLeft(*seen["left"])))
+    note = ", ".join(words)
+    if seen["running"]:
+        longest = seen["running"][0]
+        far = f", {longest['step']}" if longest["step"] else ""
+        note += f"; longest: {longest['key']} at {longest['place']} for {duration(longest['seconds'])}{far}"
+    return printable(note)
+
+
+def time_left(left: TimeLeft) -> str:
+    """As "20 min 10 s left (15 min 00 s to 30 min 00 s)"."""
+    return f"{duration(left.guess)} left ({duration(left.low)} to {duration(left.high)})"
 
 
 def duration(seconds: float) -> str:

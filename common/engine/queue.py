@@ -136,6 +136,16 @@ class Queue:
             self._put(waiting)
         return found
 
+    @property
+    def cost(self) -> float:
+        """Of all that waits."""
+        return self._cost
+
+    @property
+    def longest(self) -> float:
+        """The cost of the largest part that waits, if batches are divided as far as they can be."""
+        return max((w.shared + max(w.part_costs) for w in self._heap[:1]), default=0.0)
+
     def clear(self) -> list[QueuedBatch]:
         """Take out all batches."""
         waiting, self._heap, self._cost = self._heap, [], 0.0

@@ -5,6 +5,7 @@
                        Result, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt
                        Done()               that was the last of the batch
                        Logged(level, text)  a line of its log
+                       Headway(unit, ...)      how far it is, once a second at most, for people
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
@@ -22,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +34,7 @@ from common.cluster.devices import workers_here
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.turns import on_wait
+from common.engine.messages import STEP_SECONDS, Headway
 from common.engine.usage import Meter
 from common.experiment import Experiment, Objective, WorkerContext
 from common.trial import Batch, Evaluation, NoRoom, Result, Used
@@ -101,6 +103,19 @@ class _Wire(logging.Handler):
             self.handleError(record)
 
 
+class _StepReport:
+    """`WorkerContext.report_step` of this worker: sends a step when the last one is old enough."""
+
+    def __init__(self, wire: _Wire):
+        self._wire, self._next = wire, 0.0
+
+    def __call__(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + STEP_SECONDS
+            with suppress(OSError):  # the agent has gone; the next result finds that out
+                self._wire.send(Headway(str(unit)[:40], float(done), float(total), int(trials)))
+
+
 def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     """Entry point of the process."""
     begin_helper(setup.parent)
@@ -113,7 +128,8 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         shared = SharedArrays.attach(setup.data)
         buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
-        objective = experiment.objective(WorkerContext(setup.device, shared.arrays, buffers, workers_here()))
+        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), _StepReport(wire))
+        objective = experiment.objective(context)
         meter = Meter(setup.device)
         wire.send(Built())
         while (batch := pipe.recv()) is not None:

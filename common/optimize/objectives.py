@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.experiment import WorkerContext
 from common.spaces import Space
 from common.strategies.base import Piece
 from common.trial import Batch, Evaluation, Trial, seed_of
@@ -122,15 +123,18 @@ class TrialEvaluator:
 
     objective: A function, a generator function, a class or an object.
     folder: Of all trials' folders.
+    worker: The worker that it is in.
     """
 
-    def __init__(self, objective: Any, space: Space, contract: Contract, seed: int, device: str, folder: Path):
+    def __init__(
+        self, objective: Any, space: Space, contract: Contract, seed: int, folder: Path, worker: WorkerContext
+    ):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
-            setup(device)
+            setup(worker.device)
         self._call: Callable[[ObjectiveTrial], Any] = objective
-        self._space, self._contract, self._seed, self._device, self._folder = space, contract, seed, device, folder
+        self._space, self._contract, self._seed, self._worker, self._folder = space, contract, seed, worker, folder
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -143,8 +147,8 @@ class TrialEvaluator:
         piece = Piece.of(trial)
         seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
         given = ObjectiveTrial(
-            piece.number, self._space.given(piece.point), seed, self._device, piece.start, piece.until, piece.fold,
-            folder_of(piece, self._folder),
+            piece.number, self._space.given(piece.point), seed, self._worker.device, piece.start, piece.until,
+            piece.fold, folder_of(piece, self._folder),
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):
@@ -169,6 +173,7 @@ class TrialEvaluator:
             n = int(values.pop("step", n + 1))
             steps[n] = values
             kept.add(n, values)
+            self._worker.report_step(n, piece.until)
         done = max(steps, default=0)
         if not done:
             raise Breach("it yielded nothing: yield its values after each step")

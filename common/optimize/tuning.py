@@ -28,10 +28,10 @@ class WorkersPart:
     problem: Problem
     folder: Path  # of all trials' folders
 
-    def evaluator(self, device: str) -> Objective:
+    def evaluator(self, worker: WorkerContext) -> Objective:
         problem = self.problem
         return TrialEvaluator(
-            self.objective, problem.space, Contract(list(problem.objectives)), problem.seed, device, self.folder
+            self.objective, problem.space, Contract(list(problem.objectives)), problem.seed, self.folder, worker
         )
 
 
@@ -65,7 +65,7 @@ class Tuning(Experiment):
         vars(self).update(state)
 
     def objective(self, worker: WorkerContext) -> Objective:
-        return self.task.evaluator(worker.device)
+        return self.task.evaluator(worker)
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None

@@ -36,6 +36,18 @@ def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         part.unlink(missing_ok=True)
 
 
+def replaced(path: Path, text: str) -> None:
+    """Replace a file's content so that a reader finds the old or the new one whole; not durable. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with waiting(f"folder {path.parent} has not answered"):
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
 def remove_parts(folder: Path) -> None:
     """Remove what writers of `written_whole` that were killed left in a folder. No writer may be at work there."""
     for path in folder.glob(".*.part"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import kernel_svm
 from common.experiment import WorkerContext
@@ -22,6 +23,7 @@ class SharedSolver(Solver):
     """
 
     def __init__(self, worker: WorkerContext, multiclass: str, *, memory: int, n_points: int) -> None:
+        worker.report_step(0, unit="compiling")
         kernel_svm.warm_up()
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[Samples, Matrices] | None = None
@@ -36,7 +38,10 @@ class SharedSolver(Solver):
                         yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                     continue
                 cuts = [(split.train, split.held_out) for split in splits]
-                for fold in kernel_svm.solve_gamma(samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel):
+                report = partial(self.worker.report_step, unit="binary problem", trials=len(splits) * len(penalties))
+                for fold in kernel_svm.solve_gamma(
+                    samples, gamma, penalties, cuts, kept.plan, kept.distances, kernel, told=report
+                ):
                     yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 
     def _prepared(self, dataset: Dataset) -> tuple[Samples, Matrices]:

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from common.experiment import BEGINNINGS  # noqa: E402
+from common.experiment import BEGINNINGS, WorkerContext  # noqa: E402
 from common.selfcheck import Verdict, run  # noqa: E402
 from common.trial import Outcome, Result, Trial  # noqa: E402
 from jit.compiler import missing_for_triton  # noqa: E402
@@ -196,7 +196,9 @@ def test_a_worker_takes_the_rates_of_its_own_gpu_that_the_study_began_with(
     for beginnings, step in ((None, "grouped"), (kept_in_a_journal(slow), "manual")):
         data = {"train_images": np.zeros((1, 28, 28), np.uint8)}
         options = TrainingOptions(0, 5, 1, 10, 0.8, "auto", 255, False)
-        objective = BaggingObjective(options, "cuda", data if beginnings is None else {**data, BEGINNINGS: beginnings})
+        objective = BaggingObjective(
+            options, WorkerContext("cuda", data if beginnings is None else {**data, BEGINNINGS: beginnings})
+        )
         assert objective._step(Trial("a", {**NETWORK, "fold": 0})) == step and objective.images.keys() == data.keys()
 
 

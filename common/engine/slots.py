@@ -1,0 +1,61 @@
+"""What the coordinator knows of each slot: its batches, its deaths, and how far it says that it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from common.engine.messages import Headway
+from common.engine.queue import QueuedBatch
+from common.trial import Place, Trial
+
+SlotId = tuple[int, int]  # rank, slot
+
+
+@dataclass
+class Given:
+    """A batch at a slot, with those of its trials that have not returned. Times are of the coordinator's clock."""
+
+    open: dict[str, Trial]
+    waited: QueuedBatch
+    begun: float  # when it was given, or the one before it had ended
+    since: float  # as `begun`, or when its last result came
+    seconds: float = 0.0
+
+    @property
+    def attempt(self) -> int:
+        return self.waited.attempt
+
+
+@dataclass
+class SlotState:
+    """A slot that is in use.
+
+    step: what it said last of what it computes, None where it has said nothing since its last result. marks: the first
+    and the last (time, share of its batch that was done) that were heard, for people only.
+    """
+
+    place: Place
+    given: deque[Given] = field(default_factory=deque)
+    deaths: int = 0  # in a row
+    life: int = 0  # deaths in all
+    step: Headway | None = None
+    marks: list[tuple[float, float]] = field(default_factory=list)
+
+    def mark(self, now: float, step: Headway | None) -> None:
+        """Remember how far the batch is that the slot works on: `step`, or None when results have come."""
+        self.step = step
+        if not self.given:
+            return
+        batch, n_open = self.given[0].waited.batch, len(self.given[0].open)
+        if step is not None and not step.total > 0:
+            if not step.done:
+                self.marks = []  # the clock of its work starts anew: it has been starting, or waiting
+            return
+        share = 0.0 if step is None else min(1.0, step.done / step.total) * min(step.trials, n_open)
+        self.marks = [*self.marks[:1], (now, (len(batch) - n_open + share) / len(batch))]
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether it has work and, as far as it says, does it: it neither starts nor waits."""
+        return bool(self.given) and (self.step is None or self.step.is_work)

@@ -1,0 +1,163 @@
+"""What a running study says of itself: steps, the longest trial, the time left, the status file."""
+
+import heapq
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.engine.coordinator import Coordinator
+from common.engine.live import Overview
+from common.engine.messages import STARTING, WORKING, Headway, Returned, Run, Stepped
+from common.engine.progress import note_of, read_status_file
+from common.engine.queue import Costs
+from common.engine.study import Study
+from common.experiment import WorkerContext
+from common.storage.journal import Journal
+from common.trial import Place, Result, Trial
+from tests.helpers import journal_lines, start, table_without_run, wait_for_lines
+
+
+class Simulated:
+    """A coordinator whose slots compute in simulated time: a trial takes its cost times a factor that nobody knows."""
+
+    def __init__(self, folder: Path, factors: np.ndarray, costs: np.ndarray, n_slots: int, steps: int):
+        self.now, self.factors, self.costs, self.steps = 0.0, factors, costs, steps
+        self.events: list[tuple[float, int, Any]] = []
+        trials = [Trial(f"t{i}", {"i": i}) for i in range(len(costs))]
+        study = Study([self._search(trials)], {}, {})
+        journal = Journal(folder, {"settings": {"experiment": "simulated"}})
+        slots = {(0, slot): Place("host", 0, slot, "cpu") for slot in range(n_slots)}
+        self.coordinator = Coordinator(
+            study, journal, tell=self._tell, slots=slots, costs=Costs(lambda t: float(costs[int(t.params["i"])])),
+            clock=lambda: self.now,
+        )  # fmt: skip
+        self.seen: list[tuple[float, Overview]] = []
+        self.coordinator.step()
+        while self.events:
+            self.now, _, message = heapq.heappop(self.events)
+            self.coordinator.handle(0, message)
+            self.coordinator.step()
+            self.seen.append((self.now, self.coordinator.overview(len(costs))))
+
+    @staticmethod
+    def _search(trials: list[Trial]) -> Any:
+        yield [(trial,) for trial in trials]
+
+    def _tell(self, rank: int, message: Any) -> None:
+        if isinstance(message, Run):
+            i = int(message.batch[0].params["i"])
+            took = float(self.costs[i] * self.factors[i])
+            for step in range(1, self.steps):
+                heard = Stepped({message.slot: Headway("lap", step, self.steps)})
+                heapq.heappush(self.events, (self.now + took * step / self.steps, len(self.events), heard))
+            result = Result(message.batch[0].key, {"v": 0.0}, seconds=took)
+            heapq.heappush(self.events, (self.now + took, -len(self.events), Returned(message.slot, (result,), 1)))
+
+
+def test_the_time_left_is_known_with_the_first_steps_and_its_range_holds(tmp_path: Path) -> None:
+    """Costs that are wrong by a factor of 1.5 either way, and a machine on which a unit takes 7 s."""
+    rng, inside, firsts = np.random.default_rng(1), [], []
+    for repeat in range(20):
+        costs = rng.lognormal(0, 1, 60)
+        factors = 7.0 * rng.lognormal(0, 0.4, 60)
+        simulated = Simulated(tmp_path / str(repeat), factors, costs, n_slots=4, steps=5)
+        end = simulated.seen[-1][0]
+        guesses = [(now, seen.left) for now, seen in simulated.seen if seen.done < 60 and seen.left is not None]
+        first = next(now for now, seen in simulated.seen if seen.done)
+        assert guesses[0][0] < 0.7 * first, "the range comes long before the first trial has ended"
+        for now, left in guesses:
+            inside.append(left.low <= end - now <= left.high)
+            assert left.low <= left.guess <= left.high
+        firsts.append(guesses[0][1].guess / (end - guesses[0][0]))
+    print(
+        f"{np.mean(inside):.0%} of {len(inside)} ranges hold, the first guess is {np.mean(firsts):.2f} times the truth"
+    )
+    assert np.mean(inside) >= 0.75, np.mean(inside)
+    assert 1 / 2 < math.exp(float(np.mean(np.log(firsts)))) < 2
+
+
+def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
+    trials = [Trial(f"t{i}", {"i": i}) for i in range(6)]
+    study = Study([Simulated._search(trials)], {}, {})
+    now = 100.0
+    slots = {(0, n): Place("host", 0, n, "cpu") for n in range(3)}
+    with_costs = Costs(lambda trial: 1.0)
+    journal = Journal(tmp_path, {"settings": {"experiment": "toy"}})
+    coordinator = Coordinator(study, journal, tell=lambda r, m: None, slots=slots, costs=with_costs, clock=lambda: now)
+    coordinator.step()
+    coordinator.handle(0, Stepped({0: Headway(STARTING), 1: Headway("epoch", 2.4, 20), 2: WORKING}))
+    now = 130.0
+    seen = coordinator.overview(6)
+    assert (seen.n_running, dict(seen.waiting), seen.total, seen.left) == (2, {STARTING: 1}, 6, None)
+    assert [(one.key, one.step) for one in seen.running] == [("t1", "epoch 3 of 20"), ("t2", "")]
+    note = note_of(seen.as_json())
+    assert note == "2 running, 1 starting; longest: t1 at host/0/1/cpu for 30.0 s, epoch 3 of 20"
+    coordinator.handle(0, Stepped({1: Headway("epoch", 4.4, 20)}))
+    left = coordinator.overview(6).left
+    assert left is not None and left.low < 300 / 3 * 4 < left.high, left  # 2 epochs in 30 s
+    json.dumps(seen.as_json())
+
+
+def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
+    """A study whose trials report steps has the same results, and its trials are timed out as before."""
+    study = ("-m", "tests.toys", "6", "--gpu", "none", "--workers", "2", "--seconds", "0.2")
+    for name, steps in (("without", 0), ("with", 7)):
+        program(*study, "--steps", steps, "--results", tmp_path / name)
+    without, having = (table_without_run(tmp_path / name / "trials.csv") for name in ("without", "with"))
+    assert without == having
+    for one, other in zip(*(sorted(journal_lines(tmp_path / name), key=lambda line: line["key"]) for name in
+                            ("without", "with")), strict=True):  # fmt: skip
+        for name in ("seconds", "ended", "used", "place", "crc"):
+            del one[name], other[name]
+        assert one == other
+    slow = ("-m", "tests.toys", "1", "--gpu", "none", "--workers", "1", "--seconds", "30", "--steps", "100")
+    done = program(*slow, "--trial-timeout", "2", "--results", tmp_path / "slow", status=None)
+    assert "hung: no result within 2 s" in done.stderr
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
+    job = start(tmp_path / "r", 8, "--seconds", 4, "--steps", 40, ranks=ranks)
+    deadline = time.monotonic() + 60
+    seen: dict[str, Any] = {}
+    while not any("lap" in one["step"] for one in seen.get("running", [])):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.1)
+        seen = read_status_file(tmp_path / "r")
+    assert seen["doing"] == "running" and seen["total"] == 8 and seen["slots"] == (2 if not ranks else 4)
+    assert re.fullmatch(r"lap \d+ of 40", next(one["step"] for one in seen["running"] if one["step"]))
+    assert abs(time.time() - seen["time"]) < 60
+    wait_for_lines(tmp_path / "r", 2)
+    assert job.wait(120) == 0
+    assert not list((tmp_path / "r").glob("*status*")), "the file is gone, with what was left of its writing"
+
+
+def test_a_worker_sends_one_step_a_second_at_most() -> None:
+    from common.engine.worker import _StepReport
+
+    sent: list[Headway] = []
+
+    class Wire:
+        send = staticmethod(sent.append)
+
+    report = _StepReport(Wire())  # type: ignore[arg-type]
+    begin = time.monotonic()
+    while time.monotonic() - begin < 1.5:
+        report(3, 20, "epoch")
+    assert 1 <= len(sent) <= 2 and sent[0] == Headway("epoch", 3.0, 20.0, 1)
+
+
+def test_without_an_agent_steps_go_nowhere() -> None:
+    WorkerContext().report_step(1, 2, "epoch")
+
+
+def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:
+    for content in (b"", b"[1]", b"{}", b'{"doing": 3}', b"\xff", b"[" * 100_000):
+        (tmp_path / "status.json").write_bytes(content)
+        assert read_status_file(tmp_path) == {}

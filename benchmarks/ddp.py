@@ -32,9 +32,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Images
+from mnist_nn import net
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
-from mnist_nn.parallel.train import DistributedOptions, DistributedTraining
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, TrainingData
 
 RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
@@ -78,7 +79,7 @@ def plain(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) 
 
 
 def resident(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
-    data = {"train_images": images, "train_labels": labels, "test_images": images[:1], "test_labels": labels[:1]}
+    data = TrainingData(net.Images(images), labels, net.Images(images[:1]), labels[:1])
     training = DistributedTraining(
         DistributedOptions(batch_size, 1000, Rule("sgd", RATE, MOMENTUM), SEED),
         {"network": "kubeflow"},

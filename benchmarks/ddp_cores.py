@@ -20,8 +20,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.machine import circumstances, publish, table
+from mnist_nn.net import Images
+from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
-from mnist_nn.parallel.train import DistributedOptions, DistributedTraining
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, TrainingData
 
 
 def train(
@@ -32,11 +34,10 @@ def train(
     store = dist.PrefixStore(name, open_store(Address("127.0.0.1", port)))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     generator = torch.Generator().manual_seed(1)
-    data = {}
-    for part, n in (("train", n_images), ("test", 1)):
-        data[f"{part}_images"] = torch.randint(256, (n, 28, 28), generator=generator).to(torch.uint8)
-        data[f"{part}_labels"] = torch.randint(10, (n,), generator=generator)
-    options = DistributedOptions(64, 1000, 0.01, 0.5, 1)
+    images = torch.randint(256, (n_images, 28, 28), generator=generator).to(torch.uint8)
+    labels = torch.randint(10, (n_images,), generator=generator)
+    data = TrainingData(Images(images), labels, Images(images[:1]), labels[:1])
+    options = DistributedOptions(64, 1000, Rule("sgd", 0.01, 0.5), seed=1)
     training = DistributedTraining(
         options, {"network": "kubeflow"}, RankInfo(rank, size, rank, size, 1), torch.device("cpu"), data
     )

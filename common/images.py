@@ -53,6 +53,11 @@ class DatasetSettings:
         metavar="DIR",
     )
 
+    @property
+    def max_pixel(self) -> int:
+        """The value of a fully inked pixel of this data set."""
+        return 16 if self.dataset == "digits" else 255
+
     def examined(self) -> tuple[str, int, list[tuple[str, bool]]]:
         """A line about the data set, the bytes of its arrays, and its problems as (text, fatal)."""
         name, folder = self.dataset, self.data_folder
@@ -93,11 +98,6 @@ class ImageSettings(DatasetSettings, Experiment):
         changes_results=False,
     )
     seed: int = setting(0, "root of every random stream", low=0)
-
-    @property
-    def max_pixel(self) -> int:
-        """The value of a fully inked pixel of this data set."""
-        return 16 if self.dataset == "digits" else 255
 
     @property
     def outer(self) -> list[tuple[int, int] | None]:

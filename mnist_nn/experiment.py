@@ -32,10 +32,9 @@ from mnist_nn.summary import (
     print_nested,
     print_networks,
 )
-from mnist_nn.trust import mixed_ways
+from mnist_nn.trust import STEPS, mixed_ways
 from mnist_nn.tuning import STRATEGIES, sets
 
-STEPS = ("auto", "autograd", "manual", "grouped")
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
 LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation

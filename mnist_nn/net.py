@@ -61,7 +61,7 @@ class Images:
     """
 
     pixels: Tensor
-    max_pixel: float = 255.0
+    max_pixel: float = 255
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -20,11 +20,26 @@ from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample, stream_of
 from mnist_nn.memory.estimate import memory_bytes
-from mnist_nn.memory.reservation import admission
+from mnist_nn.memory.reservation import reservations
 from mnist_nn.net import Images
 from mnist_nn.shapes import is_small
 from mnist_nn.steps.choose import Rates, rates_for, step_for
 from mnist_nn.trust import WAY, WAYS, warn_untrusted
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How the network of a trial is trained, decided once.
+
+    Attributes:
+        step: name of its training step.
+        grouped: whether it is trained together with those of the other folds, which depends on the network alone.
+        n_bytes: of the device's memory that this takes.
+    """
+
+    step: str
+    grouped: bool
+    n_bytes: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class BaggingObjective:
     when they are to be saved. A network that diverged has no arrays.
     A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
-    A network that there is no memory for is not begun: the answer is `NoRoom`, with the numbers.
+    A network for which there is too little memory is not trained: the answer is `NoRoom`, with the numbers.
 
     Folds of a small network are trained together where the step for it is "grouped"; there is a place for every
     fold then, also for one that is not asked for.
@@ -74,30 +89,46 @@ class BaggingObjective:
             name: Images(tensor, float(options.max_pixel)) for name, tensor in on_device.items() if tensor.ndim == 3
         }
         self._sample = lru_cache(maxsize=1)(self._gathered)
-        self._memory = admission(self.device)
+        self._memory = reservations(self.device)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
-        groups: dict[Any, list[Trial]] = {}
+        groups: dict[tuple[TrainingPlan, Any], list[Trial]] = {}
         for trial in batch:
-            same = (Sample.of(trial), trial.params["tuning"], self._epochs(trial))
-            groups.setdefault(same if self._is_grouped(trial) else trial.key, []).append(trial)
-        for group in groups.values():
-            needed = self._needed_bytes(group[0])
-            with self._memory.admitted(needed) as there:
-                yield from self._evaluated(group) if there is None else _refused(group, needed, there)
+            plan = self.plan(trial)
+            parameter_set = (Sample.of(trial), trial.params["tuning"], self._epochs(trial))
+            groups.setdefault((plan, parameter_set if plan.grouped else trial.key), []).append(trial)
+        for (plan, _), group in groups.items():
+            with self._memory.reserved(plan.n_bytes) as available:
+                if available is None:
+                    yield from self._evaluated(group, plan)
+                else:
+                    yield from _refused(group, plan.n_bytes, available)
 
-    def _evaluated(self, group: list[Trial]) -> Iterator[Evaluation]:
+    def plan(self, trial: Trial) -> TrainingPlan:
+        """How the trial's network is trained on this device."""
+        network: dict[str, Any] = dict(
+            params=trial.params,
+            image_shape=self.images["train_images"].shape,
+            n_classes=N_CLASSES,
+        )
+        how: dict[str, Any] = dict(batch_size=self.options.batch_size, device=self.device)
+        step = step_for(self.options.step, **network, **how, rates=self.rates)
+        grouped = "fold" in trial.params and step == "grouped" and is_small(**network)
+        n_networks = self.options.folds if grouped else 1
+        return TrainingPlan(step, grouped, memory_bytes(**network, **how, step=step, n_networks=n_networks))
+
+    def _evaluated(self, group: list[Trial], plan: TrainingPlan) -> Iterator[Evaluation]:
         """Trials that are trained together, or a single one."""
         first = group[0]
         images, labels, folds, unseen = self._sample(Sample.of(first))
         if "fold" not in first.params:
-            yield self._refit(first, images, labels, unseen)
+            yield self._refit(first, plan, images, labels, unseen)
             return
-        if self._is_grouped(first):
+        if plan.grouped:
             networks = self._train_together(group, images, labels, folds)
         else:
             held_out = folds[int(first.params["fold"])]
-            networks = [self._train(first, images.without(held_out), _without(labels, held_out))]
+            networks = [self._train(first, plan, images.without(held_out), _without(labels, held_out))]
         for trial, trained in zip(group, networks, strict=True):
             held_out, loss = folds[int(trial.params["fold"])], math.inf
             if not trained.diverged:
@@ -105,10 +136,12 @@ class BaggingObjective:
             values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
             yield Evaluation(trial.key, {**values, **self._way(trained)})
 
-    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor, unseen: torch.Tensor) -> Evaluation:
+    def _refit(
+        self, trial: Trial, plan: TrainingPlan, images: Images, labels: torch.Tensor, unseen: torch.Tensor
+    ) -> Evaluation:
         """unseen: the training images that its error is measured on: out of the bag, or the outer fold."""
         nested = Sample.of(trial).outer is not None
-        trained = self._train(trial, images, labels)
+        trained = self._train(trial, plan, images, labels)
         asked = {"train": (images, labels)}
         if len(unseen):
             name = "outer" if nested else "oob"
@@ -135,35 +168,11 @@ class BaggingObjective:
         """On a GPU, where nodes may trust different ways, the one that was taken."""
         return {WAY: float(WAYS.index(trained.step))} if self.device.type == "cuda" else {}
 
-    def _is_grouped(self, trial: Trial) -> bool:
-        """Whether the folds of the trial's network are trained together, which depends on the network alone."""
-        return "fold" in trial.params and self._is_small(trial) and self._step(trial) == "grouped"
-
-    def _step(self, trial: Trial) -> str:
-        """The step of its network, by which memory is asked for and it is trained."""
-        return step_for(self.options.step, trial.params, **self._how, device=self.device, rates=self.rates)
-
-    def _needed_bytes(self, trial: Trial) -> int:
-        n_networks = self.options.folds if self._is_grouped(trial) else 1
-        how = dict(self._how, step=self._step(trial), n_networks=n_networks)
-        return memory_bytes(trial.params, device=self.device, **how)
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        return dict(image_shape=self._image_shape, n_classes=N_CLASSES, batch_size=self.options.batch_size)
-
-    @property
-    def _image_shape(self) -> tuple[int, int]:
-        return self.images["train_images"].shape
-
-    def _is_small(self, trial: Trial) -> bool:
-        return is_small(trial.params, self._image_shape, N_CLASSES)
-
     def _epochs(self, trial: Trial) -> int:
         return int(trial.params.get(EPOCH_LIMIT, self.options.epochs))
 
-    def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
-        options = dict(self._options([trial]), step=self._step(trial))
+    def _train(self, trial: Trial, plan: TrainingPlan, images: Images, labels: torch.Tensor) -> training.Trained:
+        options = dict(self._options([trial]), step=plan.step)
         return training.train(trial.params, images, labels, seed=self._seed(trial), **options)
 
     def _train_together(
@@ -212,11 +221,11 @@ class BaggingObjective:
         return tensor.to(self.device, torch.int64 if array.ndim == 1 else torch.uint8)
 
 
-def _refused(group: list[Trial], needed: int, there: int) -> Iterator[NoRoom]:
+def _refused(group: list[Trial], needed: int, available: int) -> Iterator[NoRoom]:
     for trial in group:
         yield NoRoom(
             trial.key,
-            f"its network takes {needed / 1e9:.3g} GB and this worker has {there / 1e9:.3g} GB: use a device "
+            f"its network takes {needed / 1e9:.3g} GB and this worker has {available / 1e9:.3g} GB: use a device "
             "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
         )
 

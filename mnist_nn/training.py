@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.shapes import Params
-from mnist_nn.steps.choose import make_step, step_for
+from mnist_nn.steps.choose import make_step
 from mnist_nn.steps.grouped import GroupedStep
 
 BATCHES_PER_BLOCK = 256
@@ -72,7 +72,7 @@ def train(
     epochs: int = 20,
     batch_size: int = 10,
     tolerance: float = 0.8,
-    step: str = "auto",
+    step: str = "manual",
     told: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
@@ -90,7 +90,7 @@ def train(
         epochs: at most.
         tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
-        step: "autograd", "manual", "grouped", or "auto" for the one of `choose.step_for`.
+        step: "autograd", "manual" or "grouped"; `choose.step_for` chooses one.
         told: hears how many epochs are done, with fractions, now and then.
 
     Raises:
@@ -99,7 +99,6 @@ def train(
     if not len(images):
         raise ValueError("there is no image to train on")
     prepare(device)
-    step = step_for(step, params, images.shape, n_classes, batch_size=batch_size, device=device)
     if step == "grouped":
         member = Member(np.arange(len(images)), seed)
         options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance, told=told)

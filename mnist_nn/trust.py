@@ -20,6 +20,7 @@ from pathlib import Path
 from common.selfcheck import Verdict, check, digest, gpu_key
 from common.trial import Outcome
 
+STEPS = ("auto", "autograd", "manual", "grouped")  # what --step takes
 WAYS = ("autograd", "manual", "grouped", "fused")
 WAY = "way"  # value of a result that was computed on a GPU: the position of its way in WAYS
 _log = logging.getLogger(__name__)

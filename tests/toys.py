@@ -27,7 +27,7 @@ import numpy as np
 
 from common.cli import run
 from common.cluster.devices import workers_here
-from common.cluster.turns import tell_waiting
+from common.cluster.memory_lock import tell_waiting
 from common.experiment import Experiment, WorkerContext
 from common.settings import setting
 from common.trial import Batch, Evaluation, NoRoom, Search, Trial, seed_of

@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 
 from common.cluster.devices import workers_here
+from common.cluster.memory_lock import on_wait
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
-from common.cluster.turns import on_wait
 from common.engine.messages import STEP_SECONDS, Headway
 from common.engine.usage import Meter
 from common.experiment import Experiment, Objective, WorkerContext

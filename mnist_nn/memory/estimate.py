@@ -7,7 +7,6 @@ import torch
 from mnist_nn import net
 from mnist_nn.shapes import Params, shapes_of, weights_of
 from mnist_nn.steps import kernels
-from mnist_nn.steps.choose import step_for
 from mnist_nn.steps.grouped_hidden import padded_units
 from mnist_nn.training import BATCHES_PER_BLOCK
 
@@ -21,7 +20,7 @@ def memory_bytes(
     *,
     device: torch.device,
     batch_size: int = 10,
-    step: str = "auto",
+    step: str = "manual",
     n_networks: int = 1,
 ) -> int:
     """Bytes that training and evaluating a network takes on its device, beyond the images.
@@ -29,11 +28,17 @@ def memory_bytes(
     An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
     activations; or weights and the largest activations of the evaluation.
 
-    n_networks: trained together; more than one only by the step "grouped".
+    Args:
+        params: of the network.
+        image_shape: height and width in pixels.
+        n_classes: outputs of the network.
+        device: on which it is trained.
+        batch_size: images of a step.
+        step: name of the training step.
+        n_networks: trained together; more than one only by the step "grouped".
     """
     shapes = shapes_of(params, image_shape, n_classes)
     n_units, n_features = shapes["hidden.weight"]
-    step = step_for(step, params, image_shape, n_classes, batch_size=batch_size, device=device)
     n_units = padded_units(n_units) if step == "grouped" else n_units + -n_units % kernels.LANES
     n_channels, kernel = shapes["conv.weight"][0], shapes["conv.weight"][-1]
     hidden = n_features * n_units

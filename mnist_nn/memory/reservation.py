@@ -1,4 +1,4 @@
-"""How trainings are admitted to the memory of their device: on a CPU a share of it, on a GPU by turns."""
+"""Reservations of a device's memory: a CPU worker has a part of its own, the workers of a GPU share a lock."""
 
 from __future__ import annotations
 
@@ -7,31 +7,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from common.cluster.devices import free_memory, workers_here
-from common.cluster.turns import Turns, device_name
+from common.cluster.memory_lock import MemoryLock, device_name, spare_bytes
 
 if TYPE_CHECKING:
     import torch
 
-# Of a GPU, left for what no estimate covers, such as the memory of a captured graph, and for a worker that is starting:
-# its context alone takes half a GiB. A slice of a GPU has less to leave.
-SPARE_BYTES = 768 * 2**20
-SPARE_PART = 0.05
 
-
-class Share:
-    """A CPU worker's share of its node's memory, which is nobody else's: computed once, before any network."""
+class CpuMemory:
+    """A CPU worker's own part of its node's memory, computed once, before any network."""
 
     def __init__(self) -> None:
         self._bytes = free_memory() // workers_here()
 
     @contextmanager
-    def admitted(self, n_bytes: int) -> Iterator[int | None]:
-        """Reserve memory for the time of a training: gives None, or the bytes that there are if too few."""
+    def reserved(self, n_bytes: int) -> Iterator[int | None]:
+        """As `MemoryLock.reserved`, without waiting."""
         yield None if n_bytes <= self._bytes else self._bytes
 
 
 class CudaMemory:
-    """Memory of CUDA, and of PyTorch's allocator in this process."""
+    """Memory of a GPU, and of PyTorch's allocator in this process; a `common.cluster.memory_lock.DeviceMemory`."""
 
     def __init__(self, device: torch.device) -> None:
         import torch
@@ -49,7 +44,7 @@ class CudaMemory:
         return free - spare_bytes(total)
 
     def take(self, n_bytes: int) -> bool:
-        """As one block that stays with the allocator, which then cuts the tensors of a training from it."""
+        """Allocate one block. It stays with the allocator, which then cuts the tensors of a training from it."""
         try:
             self._torch.empty(n_bytes, dtype=self._torch.uint8, device=self._device)
         except self._torch.cuda.OutOfMemoryError:
@@ -60,14 +55,9 @@ class CudaMemory:
         self._torch.cuda.empty_cache()
 
 
-def spare_bytes(total: int) -> int:
-    """Bytes of a GPU with `total` bytes that are promised to no training."""
-    return min(SPARE_BYTES, int(SPARE_PART * total))
-
-
-def admission(device: torch.device) -> Share | Turns:
-    """How trainings are admitted to the memory of this device."""
+def reservations(device: torch.device) -> CpuMemory | MemoryLock:
+    """What trainings on this device reserve their memory with."""
     if device.type == "cpu":
-        return Share()
+        return CpuMemory()
     memory = CudaMemory(device)
-    return Turns(memory, memory.name)
+    return MemoryLock(memory, memory.name)

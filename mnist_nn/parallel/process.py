@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from common.cluster.devices import usable_cores
 from common.errors import Exit, UsageError, print_error
 from common.output import tag_output
 from jit.compiler import missing_for_triton
+from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.shards import read_shards, same_folder, write_shards
-from mnist_nn.parallel.train import DistributedTraining
+from mnist_nn.parallel.train import DistributedTraining, TrainingData
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 
 
@@ -147,13 +147,13 @@ def _broadcast_object(thing: Any, device: torch.device) -> Any:
     return things[0]
 
 
-def _broadcast_arrays(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> dict[str, Tensor]:
-    """Rank 0's arrays on every device: images as uint8, labels as int64."""
-    data = {}
+def _broadcast_arrays(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> TrainingData:
+    """Rank 0's arrays on every device."""
+    data: dict[str, Any] = {}
     for name, shape in job.shapes.items():
         there = torch.empty(shape, dtype=torch.uint8, device=device)
         if arrays:
             there.copy_(torch.tensor(arrays[name]))
         dist.broadcast(there, src=0)
-        data[name] = there.long() if len(shape) == 1 else there
-    return data
+        data[name] = there.long() if len(shape) == 1 else Images(there, job.max_pixel)
+    return TrainingData(**data)

@@ -35,6 +35,7 @@ class Job(NamedTuple):
         params: of the network.
         options: of the training.
         shapes: of the uint8 arrays that follow.
+        max_pixel: value of a fully inked pixel of their images.
         epochs: that are done already.
         progress, shards: of the checkpoint after them.
     """
@@ -42,6 +43,7 @@ class Job(NamedTuple):
     params: Parameters
     options: DistributedOptions
     shapes: dict[str, tuple[int, ...]]
+    max_pixel: int
     epochs: list[Epoch]
     progress: dict[str, float]
     shards: str
@@ -86,7 +88,8 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
     known = read or Checkpoint([], {}, {})
     shapes = {name: array.shape for name, array in arrays.items()}
     options = _options(settings, rule, n_processes)
-    return Inputs(arrays, read, fixed, Job(params, options, shapes, known.epochs, known.progress, known.shards))
+    job = Job(params, options, shapes, settings.max_pixel, known.epochs, known.progress, known.shards)
+    return Inputs(arrays, read, fixed, job)
 
 
 def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
@@ -123,7 +126,6 @@ def _options(settings: Settings, rule: Rule, n_processes: int) -> DistributedOpt
         amp=settings.amp,
         compile=settings.compile,
         log_interval=settings.log_interval,
-        max_pixel=float(settings.max_pixel),
         statistics=settings.statistics,
         epochs=settings.epochs,
     )

@@ -91,8 +91,3 @@ class Settings(DatasetSettings):
             raise UsageError("--network search needs --from RESULTS, the results folder of an mnist_nn search")
         if self.network == "kubeflow" and self.source is not None:
             raise UsageError("--network kubeflow and --from RESULTS name two networks: give one of them")
-
-    @property
-    def max_pixel(self) -> int:
-        """The value of a fully inked pixel of the data set."""
-        return 16 if self.dataset == "digits" else 255

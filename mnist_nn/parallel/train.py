@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from common.errors import UsageError
 from common.images import N_CLASSES
-from mnist_nn.net import normalised
+from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
@@ -73,6 +73,15 @@ class Block(NamedTuple):
         return total
 
 
+class TrainingData(NamedTuple):
+    """Images uint8 and labels int64 (n,) of the training, on its device."""
+
+    train_images: Images
+    train_labels: Tensor
+    test_images: Images
+    test_labels: Tensor
+
+
 class DistributedOptions(NamedTuple):
     """batch_size and test_batch_size are per process; epochs: of the whole training, which its schedule depends on."""
 
@@ -84,7 +93,6 @@ class DistributedOptions(NamedTuple):
     amp: str | None = None
     compile: bool = False
     log_interval: int = 10
-    max_pixel: float = 255.0
     statistics: bool = False
     epochs: int = 1
 
@@ -102,11 +110,7 @@ def order_of(n: int, seed: int, epoch: int) -> Tensor:
 
 
 class DistributedTraining:
-    """A network spread over the processes of the default process group, and its optimizer.
-
-    Args:
-        images, labels, test_images, test_labels: uint8 (n, h, w) and int64 (n,), all on `device`.
-    """
+    """A network spread over the processes of the default process group, and its optimizer."""
 
     def __init__(
         self,
@@ -114,13 +118,12 @@ class DistributedTraining:
         params: Params,
         rank_info: RankInfo,
         device: torch.device,
-        data: dict[str, Tensor],
+        data: TrainingData,
     ) -> None:
         prepare(device)
         torch.manual_seed(options.seed)
         self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
-        height, width = data["train_images"].shape[1:]
-        self._module = build(params, (height, width), N_CLASSES).to(device)
+        self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
         shared = shares_memory(options.rule, options.strategy, options.amp, device)
         self.network = _wrap_model(self._module, options, device, shared)
         self._weights = dict(self._module.named_parameters())
@@ -136,7 +139,7 @@ class DistributedTraining:
     def epoch(self, log: Log | None) -> Epoch:
         """Train for one epoch and evaluate. Raises FloatingPointError in all processes where the loss is not finite."""
         number, start = len(self.epochs) + 1, time.perf_counter()
-        n_images, total, step = len(self.data["train_labels"]), 0.0, 0
+        n_images, total, step = len(self.data.train_labels), 0.0, 0
         order = order_of(n_images, self.options.seed, number).to(self.device)
         per_block = self.options.batch_size * self.rank_info.size * self.options.log_interval
         before: Block | None = None
@@ -162,8 +165,8 @@ class DistributedTraining:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
         indices = torch.cat([part.indices for part in taken])
         sizes = [len(part.indices) for part in taken]
-        pixels = normalised(self.data["train_images"][indices], self.options.max_pixel).split(sizes)
-        labels = self.data["train_labels"][indices].split(sizes)
+        pixels = self.data.train_images[indices].normalised().split(sizes)
+        labels = self.data.train_labels[indices].split(sizes)
         self.network.train()
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
@@ -201,7 +204,7 @@ class DistributedTraining:
             gradients = dict(zip(self._weights, kept, strict=True))
         else:
             gradients = {name: _full_tensor(weight.grad) for name, weight in self._weights.items()}
-        pixels = normalised(self.data["train_images"][part.indices], self.options.max_pixel)
+        pixels = self.data.train_images[part.indices].normalised()
         with self._precision():
             activations = activation_statistics(self._module, self.network, pixels)
         return {**figures, "gradients": gradient_statistics(gradients), "activations": activations}
@@ -210,11 +213,11 @@ class DistributedTraining:
     def evaluate(self) -> tuple[float, float]:
         """Mean cross-entropy per test image, and the fraction told right; every image counts once."""
         self.network.eval()
-        images, labels = self.data["test_images"], self.data["test_labels"]
+        images, labels = self.data.test_images, self.data.test_labels
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
         for part in parts(everything, self.options.test_batch_size, self.rank_info.rank, self.rank_info.size):
-            logits = self._logits(normalised(images[part.indices], self.options.max_pixel))
+            logits = self._logits(images[part.indices].normalised())
             truth = labels[part.indices]
             loss = F.cross_entropy(logits, truth, reduction="sum")
             right = (logits.argmax(1) == truth).sum()
@@ -265,7 +268,7 @@ class DistributedTraining:
 
     def _set_length(self) -> None:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
-        per_epoch = math.ceil(len(self.data["train_labels"]) / (self.options.batch_size * self.rank_info.size))
+        per_epoch = math.ceil(len(self.data.train_labels) / (self.options.batch_size * self.rank_info.size))
         self._n_steps = self.n_done + (self.options.epochs - len(self.epochs)) * per_epoch
 
 

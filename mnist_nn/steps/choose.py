@@ -22,9 +22,8 @@ from mnist_nn.steps import kernels
 from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.hidden import DenseHidden, Hidden, KernelHidden
 from mnist_nn.steps.manual import ManualStep
-from mnist_nn.trust import trusted_ways
+from mnist_nn.trust import STEPS, trusted_ways
 
-STEPS = ("auto", "autograd", "manual", "grouped")
 ASSUMED = ("grouped", "manual", "autograd")  # on a GPU, the fastest first, by the bytes that they move: a guess
 MOST_THREADS = 3  # with more, PyTorch's products, which use all of them, are faster than kernels on one
 _log = logging.getLogger(__name__)

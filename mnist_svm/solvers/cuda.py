@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from common.cluster.driver import Driver
-from common.cluster.turns import Turns, device_name, spare_bytes
+from common.cluster.memory_lock import MemoryLock, device_name, spare_bytes
 from kernel_svm.cuda.device import ComputeDevice, Gpu
 from kernel_svm.cuda.grid import fit, solve_gammas
 from kernel_svm.cuda.plan import Loaded
@@ -19,7 +19,7 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, Split, grids
 
 
 class CupyMemory:
-    """Memory of CUDA, and of cupy's pool in this process; see `common.cluster.turns.DeviceMemory`."""
+    """Memory of a GPU, and of cupy's pool in this process; a `common.cluster.memory_lock.DeviceMemory`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -34,7 +34,7 @@ class CupyMemory:
         return free - spare_bytes(total)
 
     def take(self, n_bytes: int) -> bool:
-        """As one block that stays with the pool, which then cuts the arrays of a launch from it."""
+        """Allocate one block. It stays with the pool, which then cuts the arrays of a launch from it."""
         try:
             self._cupy.cuda.alloc(n_bytes)
         except self._cupy.cuda.memory.OutOfMemoryError:
@@ -46,18 +46,18 @@ class CupyMemory:
 
 
 class SharedGpu(Gpu):
-    """The GPU of this process, whose memory all its workers take in turn, those of networks too."""
+    """The GPU of this process. Its workers reserve memory before they use it, those of networks too."""
 
     def __init__(self) -> None:
         super().__init__()
         self._memory = CupyMemory(self.xp)
-        self._turns = Turns(self._memory, device_name(Driver().uuid()))
+        self._lock = MemoryLock(self._memory, device_name(Driver().uuid()))
 
     def memory(self) -> int:
         return self._memory.total()
 
     def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
-        return self._turns.admitted(n_bytes)
+        return self._lock.reserved(n_bytes)
 
 
 class CudaSolver(Solver):

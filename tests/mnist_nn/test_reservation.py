@@ -2,15 +2,16 @@
 
 import pytest
 
-from mnist_nn.memory import reservation as admission
+from common.cluster.memory_lock import spare_bytes
+from mnist_nn.memory import reservation
 
 
 def test_a_cpu_workers_share_is_its_own(monkeypatch):
-    monkeypatch.setattr(admission, "free_memory", lambda: 100)
-    monkeypatch.setattr(admission, "workers_here", lambda: 4)
-    share = admission.Share()
+    monkeypatch.setattr(reservation, "free_memory", lambda: 100)
+    monkeypatch.setattr(reservation, "workers_here", lambda: 4)
+    memory = reservation.CpuMemory()
     for wish, there in ((25, None), (26, 25)):
-        with share.admitted(wish) as found:
+        with memory.reserved(wish) as found:
             assert found == there
 
 
@@ -20,11 +21,11 @@ def test_memory_taken_on_a_gpu_is_seen_by_others_and_used_by_this_process():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     device, n_bytes = torch.device("cuda"), 2**30
-    memory = admission.CudaMemory(device)
+    memory = reservation.CudaMemory(device)
     before = memory.free()
     assert memory.take(n_bytes)
     after = torch.cuda.mem_get_info(device)[0]
-    spare = admission.spare_bytes(torch.cuda.mem_get_info(device)[1])
+    spare = spare_bytes(torch.cuda.mem_get_info(device)[1])
     assert before + spare - after >= n_bytes
     weights = torch.empty(n_bytes // 8, device=device)
     assert torch.cuda.mem_get_info(device)[0] == after

@@ -191,15 +191,15 @@ def test_a_worker_takes_the_rates_of_its_own_gpu_that_the_study_began_with(
     verdict(autograd="", manual="", grouped="", fused="")
     monkeypatch.setattr("mnist_nn.objective.gpu_key", lambda: {"gpu": "Example GPU"})
     monkeypatch.setattr(BaggingObjective, "_on_device", lambda self, array: torch.from_numpy(array.copy()))
-    monkeypatch.setattr("mnist_nn.objective.admission", lambda device: None)
+    monkeypatch.setattr("mnist_nn.objective.reservations", lambda device: None)
     slow = {"batch_size": 10, "seconds": {"20000": {"grouped": 2.0, "manual": 1.0}}}
     for beginnings, step in ((None, "grouped"), (kept_in_a_journal(slow), "manual")):
         data = {"train_images": np.zeros((1, 28, 28), np.uint8)}
         options = TrainingOptions(0, 5, 1, 10, 0.8, "auto", 255, False)
-        objective = BaggingObjective(
-            options, WorkerContext("cuda", data if beginnings is None else {**data, BEGINNINGS: beginnings})
-        )
-        assert objective._step(Trial("a", {**NETWORK, "fold": 0})) == step and objective.images.keys() == data.keys()
+        kept = {} if beginnings is None else {BEGINNINGS: beginnings}
+        objective = BaggingObjective(options, WorkerContext("cuda", {**data, **kept}))
+        assert objective.plan(Trial("a", {**NETWORK, "fold": 0})).step == step
+        assert objective.images.keys() == data.keys()
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -199,7 +199,7 @@ def test_the_grouped_step_is_not_made_for_batches_from_outside():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("step", ["auto", "manual", "grouped"])
+@pytest.mark.parametrize("step", ["manual", "grouped"])
 def test_on_cuda(step):
     x, y = (torch.cat(parts).cuda() for parts in zip(*batches(8, 100, 10), strict=True))
     params = architecture(0) | {"learning_rate": 5e-3, "momentum": 0.3}

@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import mnist_nn.parallel.cpu.sgd  # noqa: F401  Imports numba
-from mnist_nn.net import normalised
+from mnist_nn.net import Images
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, order_of, parts
+from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, TrainingData, order_of, parts
 from tests.mnist_nn.scaled_digits import scaled_digits
 
 BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
@@ -38,9 +38,9 @@ CPU = torch.device("cpu")
 
 
 @functools.cache
-def data() -> dict[str, torch.Tensor]:
-    arrays = scaled_digits(N_TRAIN, N_TEST)
-    return {name: torch.tensor(a).long() if a.ndim == 1 else torch.tensor(a) for name, a in arrays.items()}
+def data() -> TrainingData:
+    tensors = {name: torch.tensor(array) for name, array in scaled_digits(N_TRAIN, N_TEST).items()}
+    return TrainingData(**{name: Images(t) if t.ndim == 3 else t.long() for name, t in tensors.items()})
 
 
 def world(rank: int, size: int, strategy: str, file: Path) -> None:
@@ -62,9 +62,8 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     for name, batch in (("first", 0), ("last", -1)):
         one = training()
         one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]])
-        found |= {
-            f"{name} {weight}": velocity for weight, velocity in one.state().tensors["velocity"].items()
-        }  # the gradient
+        gradients = one.state().tensors["velocity"]  # after one step
+        found |= {f"{name} {weight}": gradient for weight, gradient in gradients.items()}
     whole = training()
     found["start"] = np.array(whole.evaluate())
     epochs = [whole.epoch(None) for _ in range(EPOCHS)]
@@ -78,9 +77,8 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
 
 def reference() -> dict[str, np.ndarray]:
     """One process, PyTorch's own mean, no distributed module."""
-    everything = data()
-    train, labels = normalised(everything["train_images"], 255.0), everything["train_labels"]
-    test, truth = normalised(everything["test_images"], 255.0), everything["test_labels"]
+    train, labels = data().train_images.normalised(), data().train_labels
+    test, truth = data().test_images.normalised(), data().test_labels
     torch.manual_seed(SEED)
     network: nn.Module = build(KUBEFLOW, (28, 28), 10)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)

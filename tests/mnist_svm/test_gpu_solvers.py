@@ -23,12 +23,12 @@ DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shar
 
 WORKER = """
 import os, sys
-from common.cluster import turns
+from common.cluster import memory_lock
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.dataset import Dataset
 from mnist_svm.solvers.cuda import CudaSolver
-turns.POLL_S, turns.GRACE_S = 0.01, 5.0
+memory_lock.POLL_S, memory_lock.GRACE_S = 0.01, 5.0
 experiment = SvmGrid(2, dataset="digits", train_size=100, test_size=50, solver="shared", folds=2)
 objective = SvmObjective(Dataset.of(experiment.data(), 2, 16), CudaSolver("ovo"))
 print("ready", flush=True)

@@ -1,15 +1,15 @@
-"""Workers that share a device take its memory in turn, so that none of them runs out of it.
+"""A lock on a device's memory for the workers that share it, so that none of them runs out of memory.
 
-It knows no GPU library: `DeviceMemory` is what a program makes of the library it computes with. A training says what it
-takes before it starts. One that the device could never hold is refused. One that there is no room for now waits until
-others have ended. It keeps the turn while it waits, so that small ones do not slip past it for ever. A training that
-has begun needs no turn to end.
+It knows no GPU library: a program implements `DeviceMemory` with the library that it computes with. A training says how
+much memory it needs before it starts. If the device could never hold it, it is refused. If there is too little memory
+now, it waits until other trainings have ended. Trainings wait in the order in which they came, so that small ones do
+not overtake a large one again and again. A training that ends needs no lock.
 
-Two byte-range locks of one file for each device and user tell workers of each other. The kernel gives them back when
-a process dies, however it dies. The empty file stays, as to remove it would take it from under those who wait.
+The lock is two byte-range locks of one file for each device and user. The kernel releases them when a process dies. The
+empty file is never deleted: that would break the lock for the processes that wait.
 
-    byte TURN     exclusively: waiting for room, then taking it
-    byte BEGUN    shared: a training goes on here; a process that can have it exclusively has nobody to wait for
+    byte QUEUE      exclusive: the process waits for memory, then takes it
+    byte RUNNING    shared: a training runs; a process that can lock it exclusively has nobody to wait for
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Protocol
 
 from jit.private import open_lock, private_folder
 
-TURN, BEGUN = 0, 1
+QUEUE, RUNNING = 0, 1
 POLL_S = 0.2  # How often to look whether there is room.
 LOG_S = 60.0  # How often to say that there is none.
 GRACE_S = 10.0  # For memory to come back after its process has died.
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def tell_waiting(waits: bool) -> None:
-    """Called when this process begins to wait for its turn, and when that has come."""
+    """Called when this process begins to wait for memory, and when it waits no longer."""
     if _on_wait is not None:
         _on_wait(waits)
 
@@ -54,15 +54,16 @@ class DeviceMemory(Protocol):
     def free(self) -> int: ...
 
     def take(self, n_bytes: int) -> bool:
-        """Make it this process's, for other processes to see; False if it was not there after all."""
+        """Allocate it, so that other processes see it as taken; False if there was too little after all."""
 
     def give_back(self) -> None: ...
 
 
-class Turns:
-    """Admission of trainings to a memory that several workers share.
+class MemoryLock:
+    """Reservations in a memory that several workers share.
 
     Args:
+        memory: of the device.
         name: of the device, the same for all its workers; letters, digits, "-" and "_".
         folder: where the file with the locks is; default: one of this user alone on this machine.
     """
@@ -72,32 +73,32 @@ class Turns:
         self._file = open_lock((folder or private_folder(local=True)) / f"memory-{name}.lock")
 
     @contextmanager
-    def admitted(self, n_bytes: int) -> Iterator[int | None]:
-        """For the time of a training: None, or in bytes what there is where that is not enough.
+    def reserved(self, n_bytes: int) -> Iterator[int | None]:
+        """Reserve memory for a training. Gives None, or the available bytes if these are too few.
 
-        It may take long to enter.
+        To enter may take as long as other trainings do.
         """
         if n_bytes > (total := self._memory.total()):
             yield total
             return
         tell_waiting(True)
-        with self._locked(TURN, fcntl.LOCK_EX):
-            there = self._wait_and_take(n_bytes)
+        with self._locked(QUEUE, fcntl.LOCK_EX):
+            available = self._wait_and_take(n_bytes)
         tell_waiting(False)
         try:
-            yield there
+            yield available
         finally:
             self._memory.give_back()
-            self._unlock(BEGUN)
+            self._unlock(RUNNING)
 
     def _wait_and_take(self, n_bytes: int) -> int | None:
-        """None with BEGUN held and the memory taken, or the bytes that there are with nobody left to wait for."""
+        """None with RUNNING locked and the memory taken, or the available bytes with nobody left to wait for."""
         said = time.monotonic()
         alone_since: float | None = None
         while True:
             free = self._memory.free()
             if n_bytes <= free:
-                fcntl.lockf(self._file, fcntl.LOCK_SH, 1, BEGUN)
+                fcntl.lockf(self._file, fcntl.LOCK_SH, 1, RUNNING)
                 if self._memory.take(n_bytes):
                     return None
             now = time.monotonic()
@@ -112,10 +113,10 @@ class Turns:
     def _alone(self) -> bool:
         """Whether no other worker has a training on this device."""
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, BEGUN)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, RUNNING)
         except OSError:
             return False
-        self._unlock(BEGUN)
+        self._unlock(RUNNING)
         return True
 
     @contextmanager
@@ -131,14 +132,21 @@ class Turns:
 
 
 def spare_bytes(total: int) -> int:
-    """Bytes of a GPU that are promised to no training: for what no estimate covers, and for a worker that starts."""
+    """Bytes of a GPU with `total` bytes that no training may reserve.
+
+    They are for what no estimate covers, such as the memory of a captured graph, and for a worker that is starting: its
+    context alone takes half a GiB. A slice of a GPU spares a twentieth.
+    """
     return min(768 << 20, total // 20)
 
 
 def device_name(uuid: str) -> str:
-    """The name of this process's one GPU for `Turns`, from the UUID that its library tells, with or without "GPU-".
+    """The name of this process's only GPU for `MemoryLock`.
 
-    A slice of a GPU has no identity but the name it was asked by.
+    A slice of a GPU is named by `CUDA_VISIBLE_DEVICES`, since libraries give it no UUID of its own.
+
+    Args:
+        uuid: as a GPU library gives it, with or without "GPU-".
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     identity = visible if visible.startswith("MIG-") else uuid.lower().removeprefix("gpu-")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.cluster.turns import device_name
+from common.cluster.memory_lock import device_name
 
 TOTAL = 10
 
@@ -27,7 +27,7 @@ class Ledger:
         return TOTAL - sum(int(text or 0) for file, text in taken.items() if alive(file.stem))
 
     def take(self, n_bytes: int) -> bool:
-        time.sleep(0.02)  # Time for another to take it as well, if turns did not keep it from that.
+        time.sleep(0.02)  # Time for another to take it as well, if the lock did not prevent that.
         self.mine.write_text(str(n_bytes))
         if self.free() < 0:
             (self.folder / "overdrawn").touch()
@@ -46,15 +46,15 @@ def alive(pid: str) -> bool:
 WORKER = """
 import logging, os, sys, time
 from pathlib import Path
-from common.cluster import turns
-from tests.common.cluster.test_turns import Ledger
+from common.cluster import memory_lock
+from tests.common.cluster.test_memory_lock import Ledger
 folder, name, wishes, seconds = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), float(sys.argv[4])
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-turns.POLL_S, turns.GRACE_S, turns.LOG_S = 0.01, 0.3, 0.1
-mine = turns.Turns(Ledger(folder, os.getpid()), "toy", folder)
+memory_lock.POLL_S, memory_lock.GRACE_S, memory_lock.LOG_S = 0.01, 0.3, 0.1
+mine = memory_lock.MemoryLock(Ledger(folder, os.getpid()), "toy", folder)
 for wish in wishes:
     print(name, "asks", wish, flush=True)
-    with mine.admitted(int(wish)) as there:
+    with mine.reserved(int(wish)) as there:
         word = "has" if there is None else f"refused {there}"
         with open(folder / "log", "a") as log:
             print(name, word, wish, file=log)
@@ -108,7 +108,7 @@ def test_two_that_fit_go_on_at_once(start):
     hears(second, "second has 6")
 
 
-def test_who_waits_is_let_in_when_another_is_killed_and_small_ones_wait_behind(start, tmp_path):
+def test_a_waiting_worker_goes_on_when_another_is_killed_and_small_ones_wait_behind_it(start, tmp_path):
     first = start("first", 8)
     hears(first, "first has 8")
     second = start("second", 5)
@@ -124,7 +124,7 @@ def test_who_waits_is_let_in_when_another_is_killed_and_small_ones_wait_behind(s
     assert log(tmp_path)[1:] == ["second has 5", "third has 1"]
 
 
-def test_the_turn_of_one_that_is_killed_while_it_waits_is_the_next_ones(start):
+def test_the_next_worker_takes_the_place_of_one_that_is_killed_while_it_waits(start):
     first = start("first", 8)
     hears(first, "first has 8")
     second = start("second", 5)

@@ -1,6 +1,8 @@
-"""How far a study is, from its journal alone: `python -m common.status RESULTS`.
+"""How far a study is: `python -m common.status RESULTS`, from its journal and what rank 0 says while it runs.
 
-With --repair, damaged lines are first set aside in a file of their own, under the journal's lock.
+It works on any machine that sees the results folder, such as a login node. With --watch it looks again and again until
+the study has ended; with --json it prints an object for scripts, with both a line for each look. With --repair, damaged
+lines are first set aside in a file of their own, under the journal's lock.
 
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
 is more to do (the same command as before does it), 2 when there is no study.
@@ -8,19 +10,29 @@ is more to do (the same command as before does it), 2 when there is no study.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common.engine.progress import duration
-from common.errors import Exit, printable
+from common.engine.progress import RUNNING, Seen, duration, note_of, read_status_file
+from common.errors import Exit, UsageError, printable
 from common.output import outlive_readers
 from common.settings import program, setting
-from common.storage.history import History, read_study
+from common.storage.history import NAME, History, read_study
 from common.storage.journal import is_running, repair
 from common.storage.table import last_line
+from common.trial import Result
+
+LOOK_SECONDS = 1.0  # between two looks of --watch, at least
+LINE_SECONDS = 10.0  # between two lines of it where nobody sits at a terminal
+READING = 0.1  # the most of its time that it reads the journal
+SILENT = 15.0  # seconds without a word of rank 0, which are said
+COMPLETE, STOPPED = "complete", "stopped"
 
 
 @dataclass(frozen=True)
@@ -28,59 +40,229 @@ class StatusOptions:
     """The command line."""
 
     folder: Path = setting(help="results folder of the study")
+    watch: bool = setting(False, "look every second until the study has ended")
+    json: bool = setting(False, "print it for scripts, as JSON")
     repair: bool = setting(False, "set damaged lines of the journal aside; the search then runs their trials again")
 
+    def __post_init__(self) -> None:
+        if self.watch and self.repair:
+            raise ValueError("--watch and --repair exclude each other: a study that runs cannot be repaired")
 
-def describe(folder: Path, history: History, running: bool) -> str:
-    """State, counts, work per host and slot, and the failures, as lines."""
-    results = history.results.values()
-    failed = [result for result in results if result.failed]
+
+@dataclass
+class Work:
+    """What a slot has done: its place, trials, seconds of them, of its processors, and its peak of memory in bytes."""
+
+    place: str
+    trials: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def add(self, result: Result) -> None:
+        self.trials += 1
+        self.seconds += result.seconds
+        self.cpu_seconds += result.used.cpu_seconds or 0.0
+        self.peak_bytes = max(self.peak_bytes, int(result.used.peak_bytes or 0))
+
+
+@dataclass(frozen=True)
+class Status:
+    """A study at one look.
+
+    Attributes:
+        folder, study: results folder, and name of the study.
+        state: "complete", "running" or "stopped".
+        finished, total: trials that are known, and that there will be; None where that is not known.
+        failures: (key, place, cause) of trials that failed.
+        runs, deaths: starts of the command, and workers that died.
+        work: of each slot that has done something, in order of place.
+        seen: what rank 0 said last, while the study runs.
+    """
+
+    folder: Path
+    study: str
+    state: str
+    finished: int
+    total: int | None
+    failures: Sequence[tuple[str, str, str]]
+    runs: int
+    deaths: int
+    work: Sequence[Work] = field(default_factory=list)
+    seen: Seen | None = None
+
+    @property
+    def exit(self) -> Exit:
+        """The exit status that says so."""
+        if self.state != COMPLETE:
+            return Exit.STOPPED
+        return Exit.FAILED_TRIALS if self.failures else Exit.DONE
+
+    def as_json(self) -> str:
+        """One line."""
+        now = None
+        if self.seen is not None:
+            now = {"time": self.seen.time, "doing": self.seen.doing, **self.seen.overview.as_json()}
+        failures = [{"key": key, "place": place, "error": cause} for key, place, cause in self.failures]
+        plain = {**vars(self), "folder": str(self.folder), "failures": failures, "work": [*map(asdict, self.work)]}
+        return json.dumps({**plain, "seen": now})
+
+
+def status_of(folder: Path, history: History, running: bool) -> Status:
+    """The study of this journal. running: whether a job holds the folder now."""
     total = history.runs[-1].get("n_trials") if history.runs else None
-    total = total if isinstance(total, int) else None  # some experiments cannot know it
-    state = "complete" if history.complete else "running" if running else "stopped, run the same command to continue"
-    lines = [
-        f"study      {history.header['settings']['experiment']} in {folder}: {state}",
-        f"trials     {len(results)} finished, {len(failed)} of them failed"
-        + (f", {max(0, total - len(results))} missing of {total}" if total else ""),
-        f"runs       {len(history.runs)}",
-    ]
-    work: dict[tuple[str, int, int, str], float] = defaultdict(float)
-    count: Counter[tuple[str, int, int, str]] = Counter()
-    for result in results:
+    work: dict[tuple[str, int, int, str], Work] = {}
+    for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
-        work[place] += result.seconds
-        count[place] += 1
-    lines += [
-        f"place      {host}/{rank}/{slot}/{device}: {count[host, rank, slot, device]} trials, "
-        f"{duration(work[host, rank, slot, device])} of work"
-        for host, rank, slot, device in sorted(work)
+        work.setdefault(place, Work(str(result.place))).add(result)
+    return Status(
+        folder=folder,
+        study=str(history.header["settings"]["experiment"]),
+        state=COMPLETE if history.complete else RUNNING if running else STOPPED,
+        finished=len(history.results),
+        total=total if isinstance(total, int) else None,  # some experiments cannot know it
+        failures=[(r.key, str(r.place), last_line(r.error)) for r in history.results.values() if r.failed],
+        runs=len(history.runs),
+        deaths=len(history.deaths),
+        work=[work[place] for place in sorted(work)],
+        seen=read_status_file(folder) if running else None,
+    )
+
+
+def described(status: Status) -> list[str]:
+    """State, counts, what runs now, work of each slot, and the failures, as lines."""
+    state = "stopped, run the same command to continue" if status.state == STOPPED else status.state
+    missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
+    lines = [
+        f"study      {status.study} in {status.folder}: {state}",
+        f"trials     {status.finished} finished, {len(status.failures)} of them failed{missing}",
+        f"runs       {status.runs}" + (f", in which {status.deaths} workers died" if status.deaths else ""),
     ]
-    lines += [f"failed     {result.key} at {result.place}: {last_line(result.error)}" for result in failed]
-    return "\n".join(map(printable, lines))
+    if status.seen is not None:
+        lines.append(f"now        {now(status.seen)}")
+    lines += [
+        f"place      {work.place}: {work.trials} trials, {duration(work.seconds)} of work, "
+        f"{duration(work.cpu_seconds)} of processor time, at most {work.peak_bytes / (1 << 20):.0f} MiB"
+        for work in status.work
+    ]
+    lines += [f"failed     {key} at {place}: {cause}" for key, place, cause in status.failures]
+    return [*map(printable, lines)]
 
 
-def _repair(folder: Path) -> None:
-    damaged, aside = repair(folder)
-    for damage in damaged:
-        print(f"damaged    {printable(str(damage))}")
-    print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
+def now(seen: Seen) -> str:
+    """What rank 0 said last, in a line; that it has been silent, where it has."""
+    silent = time.time() - seen.time
+    said = note_of(seen.overview) if seen.doing == RUNNING else seen.doing
+    return said + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT else "")
+
+
+def look(folder: Path) -> Iterator[Status]:
+    """The study again and again, once a second at most, until it has ended.
+
+    Its journal is read anew when it has grown; of a large one seldom, so that reading takes little of the time.
+    Raises UsageError where there is no study.
+    """
+    history, size, pause = read_study(folder), -1, 0.0
+    read = time.monotonic()
+    while True:
+        if (folder / NAME).stat().st_size != size and time.monotonic() - read >= pause:
+            begin = time.monotonic()
+            size = (folder / NAME).stat().st_size
+            history = read_study(folder)
+            read = time.monotonic()
+            pause = (read - begin) / READING
+        status = status_of(folder, history, is_running(folder))
+        if status.state == STOPPED and (folder / NAME).stat().st_size != size:
+            status = status_of(folder, read_study(folder), is_running(folder))
+        yield status
+        if status.state != RUNNING:
+            return
+        time.sleep(LOOK_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status, which says how far the study is."""
-    description = "How far a study is, from its journal alone."
+    description = "How far a study is, from its journal and what rank 0 says while it runs."
     return program(StatusOptions, _show, arguments, prog="python -m common.status", description=description)
 
 
 def _show(options: StatusOptions) -> Exit:
     folder = options.folder
     if options.repair:
-        _repair(folder)
-    history = read_study(folder)
-    print(describe(folder, history, is_running(folder)))
-    if not history.complete:
-        return Exit.STOPPED
-    return Exit.FAILED_TRIALS if any(result.failed for result in history.results.values()) else Exit.DONE
+        damaged, aside = repair(folder)
+        for damage in damaged:
+            print(f"damaged    {printable(str(damage))}")
+        print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
+    if options.watch:
+        return _watch(folder, options.json)
+    status = status_of(folder, read_study(folder), is_running(folder))
+    print(status.as_json() if options.json else "\n".join(described(status)))
+    return status.exit
+
+
+def _watch(folder: Path, as_json: bool) -> Exit:
+    status: Status | None = None
+    with suppress(KeyboardInterrupt):
+        if as_json:
+            for status in look(folder):
+                print(status.as_json(), flush=True)
+        elif sys.stdout.isatty():
+            status = _drawn(look(folder))
+        else:
+            said = -LINE_SECONDS
+            for status in look(folder):
+                if status.seen is not None and time.monotonic() - said >= LINE_SECONDS:
+                    said = time.monotonic()
+                    seen = status.seen.overview
+                    print(
+                        f"{time.strftime('%H:%M:%S')} {seen.done} of {seen.total} trials, {now(status.seen)}",
+                        flush=True,
+                    )
+    if status is None:
+        raise UsageError(f"{folder} was not read before it was interrupted: look again")
+    if not as_json:
+        print("\n".join(described(status)))
+    return status.exit
+
+
+def _drawn(looks: Iterator[Status]) -> Status | None:
+    """Draw each look over the one before; returns the last one. KeyboardInterrupt ends it too."""
+    from rich.live import Live
+
+    status = None
+    with Live(auto_refresh=False, transient=True) as live, suppress(KeyboardInterrupt):
+        for status in looks:
+            live.update(picture(status, live.console.size.height), refresh=True)
+    return status
+
+
+def picture(status: Status, height: int) -> Any:
+    """The study for a terminal with so many lines: a bar, what runs, the failures."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    seen = status.seen.overview if status.seen is not None else None
+    done, total = (seen.done, seen.total) if seen else (status.finished, status.total or status.finished)
+    head = Table.grid(padding=(0, 1))
+    head.add_row(f"{printable(status.study)}: {done} of {total} trials", ProgressBar(total or 1, done, width=30))
+    parts: list[Any] = [head, Text(printable(now(status.seen) if status.seen else status.state), style="bold")]
+    room = max(3, height - 6 - min(3, len(status.failures)))
+    if seen and seen.running:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("trial", "place", "since", "how far"):
+            table.add_column(name, no_wrap=True)
+        for one in seen.running[:room]:
+            row = (one.key, one.place, duration(one.seconds), one.step)
+            table.add_row(*(escape(printable(text)) for text in row))
+        parts.append(table)
+        if seen.n_running > len(seen.running[:room]):
+            parts.append(Text(f"and {seen.n_running - len(seen.running[:room])} others", style="dim"))
+    failed = [printable(f"failed: {key} at {place}: {cause}") for key, place, cause in status.failures[-3:]]
+    parts += [Text(line, style="red", no_wrap=True, overflow="ellipsis") for line in failed]
+    return Group(*parts)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,18 @@ class Overview:
         running = [vars(one) for one in self.running]
         return {**vars(self), "running": running, "left": None if self.left is None else list(self.left)}
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Overview:
+        """From what `as_json` gave, of whoever wrote it. Raises ValueError, TypeError or KeyError."""
+        counts = {name: int(content[name]) for name in ("done", "failed", "total", "slots", "n_running")}
+        running = [
+            Running(str(one["key"]), str(one["place"]), float(one["seconds"]), str(one["step"]))
+            for one in content["running"]
+        ]
+        waiting = {str(what): int(n) for what, n in content["waiting"].items()}
+        left = None if content["left"] is None else TimeLeft(*map(float, content["left"]))
+        return cls(**counts, more=bool(content["more"]), waiting=waiting, running=running, left=left)
+
 
 def overview(
     states: Sequence[SlotState],

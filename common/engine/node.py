@@ -227,8 +227,9 @@ class _RanksPart:
         outcomes = study.outcomes()
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
         if report:
-            status.write("tables and figures are made", done=study.n_done, total=study.n_asked, failed=len(failed))
-            with working("tables and figures are made", rank=0):
+            doing = "tables and figures are made"
+            status.write(doing, coordinator.overview(None))
+            with working(doing, rank=0):
                 self.experiment.report(outcomes, study.conclusions(), data, journal.folder)
         seconds = time.monotonic() - self.started
         journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from common.engine.live import Overview, TimeLeft
 from common.errors import printable
@@ -19,6 +19,7 @@ LINE_SECONDS = 10.0
 FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
 STATUS_FILE = "status.json"
+RUNNING = "running"
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +48,32 @@ class StatusFile:
     def __init__(self, folder: Path):
         self._path = folder / STATUS_FILE
 
-    def write(self, doing: str, **content: Any) -> None:
-        """doing: "running", or what the study waits for."""
+    def write(self, doing: str, overview: Overview) -> None:
+        """doing: RUNNING, or what the study waits for."""
         with suppress(OSError):
-            replaced(self._path, json.dumps({"time": round(time.time(), 3), "doing": doing, **content}))
+            content = {"time": round(time.time(), 3), "doing": doing, **overview.as_json()}
+            replaced(self._path, json.dumps(content))
 
     def remove(self) -> None:
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
-def read_status_file(folder: Path) -> dict[str, Any]:
-    """What rank 0 said last; {} where it has said nothing, or somebody else has written it."""
+class Seen(NamedTuple):
+    """What rank 0 said last: when, in Unix time, what it did, and how the study stood."""
+
+    time: float
+    doing: str
+    overview: Overview
+
+
+def read_status_file(folder: Path) -> Seen | None:
+    """None where rank 0 has said nothing, or somebody else has written the file."""
     try:
         content = json.loads((folder / STATUS_FILE).read_bytes())
-        if isinstance(content, dict) and isinstance(content.get("doing"), str):
-            return content
-    except (OSError, ValueError, RecursionError):
-        pass
-    return {}
+        return Seen(float(content["time"]), str(content["doing"]), Overview.from_json(content))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 class Progress:
@@ -98,13 +106,13 @@ class Progress:
         seen = overview()
         if write:
             self._written = now
-            self._file.write("running", **seen.as_json())
+            self._file.write(RUNNING, seen)
         if draw:
             self._drawn = now
             self._draw(seen)
 
     def _draw(self, seen: Overview) -> None:
-        note = note_of(seen.as_json())
+        note = note_of(seen)
         if self._bar:
             from rich.markup import escape
 
@@ -117,18 +125,18 @@ class Progress:
             self._bar.stop()
 
 
-def note_of(seen: dict[str, Any]) -> str:
-    """What an overview says beside its counts of trials, in a line. seen: as `Overview.as_json` gives it."""
-    words = [f"{seen['failed']} failed"] if seen["failed"] else []
-    words += [f"{seen['n_running']} running"] if seen["n_running"] else []
-    words += [f"{n} {what}" for what, n in seen["waiting"].items()]
-    if seen["left"] is not None and seen["done"] < seen["total"]:
-        words.append(time_left(TimeLeft(*seen["left"])))
+def note_of(seen: Overview) -> str:
+    """What an overview says beside its counts of trials, in a line."""
+    words = [f"{seen.failed} failed"] if seen.failed else []
+    words += [f"{seen.n_running} running"] if seen.n_running else []
+    words += [f"{n} {what}" for what, n in seen.waiting.items()]
+    if seen.left is not None and seen.done < seen.total:
+        words.append(time_left(seen.left))
     note = ", ".join(words)
-    if seen["running"]:
-        longest = seen["running"][0]
-        far = f", {longest['step']}" if longest["step"] else ""
-        note += f"; longest: {longest['key']} at {longest['place']} for {duration(longest['seconds'])}{far}"
+    if seen.running:
+        longest = seen.running[0]
+        far = f", {longest.step}" if longest.step else ""
+        note += f"; longest: {longest.key} at {longest.place} for {duration(longest.seconds)}{far}"
     return printable(note)
 
 

@@ -5,7 +5,7 @@
                        Result, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt
                        Done()               that was the last of the batch
                        Logged(level, text)  a line of its log
-                       Headway(unit, ...)      how far it is, once a second at most, for people
+                       Headway(unit, ...)   how far it is, once a second at most, for people
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 

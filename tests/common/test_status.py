@@ -1,15 +1,26 @@
-"""What `python -m common.status` says of a study, from its journal alone."""
+"""What `python -m common.status` says of a study, from its journal and what rank 0 says while it runs."""
 
+import fcntl
+import itertools
+import json
+import os
+import pty
 import signal
-from contextlib import closing
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from common.engine.progress import STATUS_FILE, read_status_file
 from common.errors import Exit
-from common.status import main
+from common.status import look, main, now
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.helpers import TOYS, start, wait_for_lines
+from tests.helpers import ROOT, TOYS, start, wait_for_lines
 
 STATUS = ("-m", "common.status")
 
@@ -29,6 +40,72 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path) -> No
     program(*TOYS, "3", "--gpu", "none", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
     text = program(*STATUS, tmp_path / "f", status=Exit.FAILED_TRIALS).stdout
     assert "failed     t1 at" in text and "exit code 7" in text
+
+
+def screen(folder: Path, *options: str) -> tuple[str, int]:
+    """What status shows at a terminal, and its exit status."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    command = [sys.executable, *STATUS, str(folder), *options]
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # which is how a terminal ends
+            while part := os.read(ours, 1 << 16):
+                shown += part
+    os.close(ours)
+    return shown.decode(), process.returncode
+
+
+def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
+    """Three watchers of one study: at a terminal, for a script, into a file."""
+    job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, "--at", "t5=c_exit")
+    wait_for_lines(tmp_path / "r", 0)
+    watch = [sys.executable, *STATUS, str(tmp_path / "r"), "--watch"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    scripts = [
+        subprocess.Popen([*watch, *more], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        for more in (["--json"], [])
+    ]
+    shown, status = screen(tmp_path / "r", "--watch")
+    assert job.wait(60) == status == Exit.FAILED_TRIALS
+    assert "\x1b[" in shown and "of 6 trials" in shown and "lap" in shown and "how far" in shown, shown
+    assert "6 finished, 1 of them failed" in shown[shown.rindex("study ") :]
+    objects, lines = (script.communicate(timeout=60)[0].splitlines() for script in scripts)
+    assert [script.returncode for script in scripts] == [Exit.FAILED_TRIALS] * 2
+    looks = [json.loads(line) for line in objects]
+    assert [look["state"] for look in looks] == ["running"] * (len(looks) - 1) + ["complete"] and len(looks) > 3
+    assert any("lap" in one["step"] for look in looks[:-1] if look["seen"] for one in look["seen"]["running"])
+    assert looks[-1]["failures"][0]["key"] == "t5" and looks[-1]["deaths"] == 2 and looks[-1]["finished"] == 6
+    assert any("of 6 trials" in line and "running" in line for line in lines) and "study " in "\n".join(lines)
+
+
+def test_one_look_for_scripts(program: Any, tmp_path: Path) -> None:
+    program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    said = json.loads(program(*STATUS, tmp_path / "r", "--json").stdout)
+    (work,) = said["work"]
+    assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 3, [], None)
+    assert work["trials"] == 3 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
+    done = program(*STATUS, tmp_path / "r", "--watch", "--repair", status=Exit.USAGE)
+    assert done.stderr.count("\n") == 1 and "exclude each other" in done.stderr
+
+
+def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
+    """Its main thread waits for a file system that hangs, or the whole job is suspended."""
+    job = start(tmp_path / "r", 4, "--seconds", 60)
+    wait_for_lines(tmp_path / "r", 0)
+    while read_status_file(tmp_path / "r") is None:
+        time.sleep(0.05)
+    os.kill(job.pid, signal.SIGSTOP)
+    try:
+        content = json.loads((tmp_path / "r" / STATUS_FILE).read_text())
+        (tmp_path / "r" / STATUS_FILE).write_text(json.dumps({**content, "time": time.time() - 100}))
+        (status,) = itertools.islice(look(tmp_path / "r"), 1)
+        assert status.state == "running" and status.seen is not None and "min 40 s ago" in now(status.seen)
+    finally:
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait(30)
 
 
 def test_no_study_is_one_line(program: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from common.engine.coordinator import Coordinator
 from common.engine.live import Overview
 from common.engine.messages import STARTING, WORKING, Headway, Returned, Run, Stepped
-from common.engine.progress import note_of, read_status_file
+from common.engine.progress import RUNNING, note_of, read_status_file
 from common.engine.queue import Costs
 from common.engine.study import Study
 from common.experiment import WorkerContext
@@ -96,12 +96,12 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     seen = coordinator.overview(6)
     assert (seen.n_running, dict(seen.waiting), seen.total, seen.left) == (2, {STARTING: 1}, 6, None)
     assert [(one.key, one.step) for one in seen.running] == [("t1", "epoch 3 of 20"), ("t2", "")]
-    note = note_of(seen.as_json())
+    note = note_of(seen)
     assert note == "2 running, 1 starting; longest: t1 at host/0/1/cpu for 30.0 s, epoch 3 of 20"
     coordinator.handle(0, Stepped({1: Headway("epoch", 4.4, 20)}))
     left = coordinator.overview(6).left
     assert left is not None and left.low < 300 / 3 * 4 < left.high, left  # 2 epochs in 30 s
-    json.dumps(seen.as_json())
+    assert Overview.from_json(json.loads(json.dumps(seen.as_json()))) == seen
 
 
 def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
     job = start(tmp_path / "r", 8, "--seconds", 4, "--steps", 40, ranks=ranks)
     deadline = time.monotonic() + 60
-    seen: dict[str, Any] = {}
-    while not any("lap" in one["step"] for one in seen.get("running", [])):
+    seen = None
+    while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen["doing"] == "running" and seen["total"] == 8 and seen["slots"] == (2 if not ranks else 4)
-    assert re.fullmatch(r"lap \d+ of 40", next(one["step"] for one in seen["running"] if one["step"]))
-    assert abs(time.time() - seen["time"]) < 60
+    assert seen.doing == RUNNING and seen.overview.total == 8 and seen.overview.slots == (2 if not ranks else 4)
+    assert re.fullmatch(r"lap \d+ of 40", next(one.step for one in seen.overview.running if one.step))
+    assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
     assert job.wait(120) == 0
     assert not list((tmp_path / "r").glob("*status*")), "the file is gone, with what was left of its writing"
@@ -158,6 +158,6 @@ def test_without_an_agent_steps_go_nowhere() -> None:
 
 
 def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:
-    for content in (b"", b"[1]", b"{}", b'{"doing": 3}', b"\xff", b"[" * 100_000):
+    for content in (b"", b"[1]", b"{}", b'{"time": 3, "doing": "x"}', b"\xff", b"[" * 100_000):
         (tmp_path / "status.json").write_bytes(content)
-        assert read_status_file(tmp_path) == {}
+        assert read_status_file(tmp_path) is None

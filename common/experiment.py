@@ -27,7 +27,7 @@ import numpy as np
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.storage.provenance import digest
 from common.storage.table import write_trials
-from common.trial import Batch, Evaluation, NoRoom, Outcome, Search, Trial
+from common.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
 
 Data = Mapping[str, np.ndarray]
 BEGINNINGS = "beginnings"  # name of the array, JSON as uint8, with what `Experiment.beginnings` said at the first start
@@ -170,6 +170,14 @@ class Experiment(ABC):
     def cost(self, trial: Trial) -> float:
         """How long this trial may take compared with others: costly batches are handed out first."""
         return 1.0
+
+    def gang(self, trial: Trial) -> Gang | None:
+        """The slots that a trial needs at a time; None for one. A batch needs those of its first trial.
+
+        Its worker sees the devices that it has on its own node, and `common.cluster.devices.hosts_here` names its nodes
+        where it has several.
+        """
+        return None
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """The smallest parts of a batch, in its order, for when a slot would be idle otherwise.

@@ -40,6 +40,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Gang:
+    """The slots that a trial needs at a time: so many devices of one node, or so many whole nodes."""
+
+    devices: int = 1
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
 class Place:
     """The place where a trial ran: host name, MPI rank, slot of that rank, device of that slot."""
 

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
 ASK_S = 30.0  # for nvidia-smi and the driver to answer
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
+HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
 
 def usable_cores() -> int:
@@ -53,6 +54,16 @@ def usable_cores() -> int:
 def workers_here() -> int:
     """The number of workers of this node, asked in a worker."""
     return int(os.environ.get(WORKERS_HERE, "1"))
+
+
+def set_hosts(hosts: Sequence[str]) -> None:
+    """Say in a worker which nodes the batch that follows has to itself."""
+    os.environ[HOSTS] = ",".join(hosts)
+
+
+def hosts_here() -> tuple[str, ...]:
+    """The nodes that the trial of this worker has to itself, this one first; none where it has devices of one node."""
+    return tuple(filter(None, os.environ.get(HOSTS, "").split(",")))
 
 
 def free_memory() -> int:
@@ -181,16 +192,12 @@ def choose(
     return [_device(_entry(part.strip(), gpus)) for part in gpu.split(",")], ""
 
 
-def grouped(devices: list[Device], size: int) -> list[Device]:
-    """The devices joined `size` at a time, for workers that use several. Raises UsageError where some would be left."""
-    if size < 1 or len(devices) % size:
-        what = "GPUs" if devices[0].visible else "CPU workers"
-        raise UsageError(f"{size} devices for each trial, but {len(devices)} {what} are here: give a divisor of that")
-    groups = [devices[i : i + size] for i in range(0, len(devices), size)]
-    return [
-        Device("+".join(device.name for device in group), ",".join(filter(None, (device.visible for device in group))))
-        for group in groups
-    ]
+def joined(devices: Sequence[Device]) -> Device:
+    """Several devices of a node as one, for a worker that uses all of them."""
+    if len(devices) == 1:
+        return devices[0]
+    visible = ",".join(filter(None, (device.visible for device in devices)))
+    return Device("+".join(device.name for device in devices), visible)
 
 
 def _entry(part: str, gpus: list[str]) -> str:

@@ -19,11 +19,12 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from common.cluster.devices import Device, environment
+from common.cluster.devices import Device, environment, joined
 from common.cluster.gpu_watch import GpuWatch
 from common.cluster.process import without_main
 from common.engine import worker
@@ -36,6 +37,7 @@ from common.engine.messages import (
     Drain,
     Drained,
     Headway,
+    Lend,
     Returned,
     Run,
     Stepped,
@@ -63,6 +65,7 @@ class Process:
     pipe: Connection
     output: Connection
     started: float
+    device: Device  # of its slot, or several where a gang has more
     sent: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
     n_open: int = 0  # trials of the batch it works on that have not returned
@@ -84,7 +87,7 @@ class Slot:
     number: int
     device: Device
     place: Place
-    waiting: deque[Batch] = field(default_factory=deque)  # not yet sent
+    waiting: deque[Run] = field(default_factory=deque)  # not yet sent
     process: Process | None = None
     draining: bool = False
     life: int = 0  # deaths that the coordinator was told of
@@ -126,10 +129,15 @@ class Agent:
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(number, batch, life):
-                if life == self.slots[number].life:
-                    self.slots[number].waiting.append(batch)
-                    self._feed(self.slots[number])
+            case Run():
+                slot = self.slots[message.slot]
+                if message.life == slot.life:
+                    slot.waiting.append(message)
+                    self._feed(slot)
+            case Lend(number):
+                process = self.slots[number].process
+                if process is not None and not process.sent:
+                    self._end(process)
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()
@@ -189,38 +197,52 @@ class Agent:
     def _feed(self, slot: Slot) -> None:
         """Send what the worker's pipe can hold; start the worker if there is none."""
         if slot.waiting and slot.process is None:
-            slot.process = self._start(slot)
+            slot.process = self._start(slot, slot.waiting[0])
         process = slot.process
         while slot.waiting and process is not None and not process.ending:
-            if self._recycle and process.n_sent >= self._recycle:
-                process.ending = True
-                process.pipe.send(None)
+            run = slot.waiting[0]
+            worn_out = self._recycle and process.n_sent >= self._recycle
+            if worn_out or process.device != self._device_of(slot, run):
+                self._end(process)
                 return
-            packet = pickle.dumps(slot.waiting[0], protocol=pickle.HIGHEST_PROTOCOL)
+            packet = pickle.dumps((run.batch, run.hosts), protocol=pickle.HIGHEST_PROTOCOL)
             if process.sent and len(packet) + sum(size + 1024 for _, size in process.sent) > PIPE_BYTES:
                 return
-            batch = slot.waiting.popleft()
+            slot.waiting.popleft()
             if not process.sent:
-                process.n_open, process.clock = len(batch), self._time
-            process.sent.append((batch, len(packet)))
+                process.n_open, process.clock = len(run.batch), self._time
+            process.sent.append((run.batch, len(packet)))
             process.n_sent += 1
             try:
                 process.pipe.send_bytes(packet)
             except OSError:
                 return  # it has died; its end is in the waitables
 
-    def _start(self, slot: Slot) -> Process:
+    def _device_of(self, slot: Slot, run: Run) -> Device:
+        return joined([slot.device, *(self.slots[number].device for number in run.beside)])
+
+    def _end(self, process: Process) -> None:
+        """Let the worker end after what it has."""
+        if not process.ending:
+            process.ending = True
+            with suppress(OSError):  # it has died; its end is in the waitables
+                process.pipe.send(None)
+
+    def _start(self, slot: Slot, run: Run) -> Process:
+        """A worker for what the slot has next."""
+        device, n_slots = self._device_of(slot, run), 1 + len(run.beside)
+        threads = self._threads * (n_slots if device.kind == "cpu" else 1)
         pipe, worker_pipe = self._context.Pipe()
         output, worker_output = self._context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
         setup = replace(self._setup, device=slot.device.kind)
         handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
-        with environment(slot.device, self._threads, len(self.slots)), without_main():
+        with environment(device, threads, len(self.slots) // n_slots), without_main():
             handle.start()
         worker_pipe.close()
         worker_output.close()
         log.debug("%s: worker %s started", slot.place, handle.pid)
-        return Process(handle, pipe, output, started=self._time)
+        return Process(handle, pipe, output, self._time, device)
 
     # -- from the workers
 
@@ -345,7 +367,7 @@ class Agent:
         since = process.clock if process.built else process.started
         if not process.waits and now - since > self._limit(process):
             return f"no result within {self._limit(process):g} s"
-        return "" if self._gpus is None else self._gpus.fault(process.handle.pid, slot.device.visible, since, now)
+        return "" if self._gpus is None else self._gpus.fault(process.handle.pid, process.device.visible, since, now)
 
     def _limit(self, process: Process) -> float:
         if not process.built:

@@ -9,6 +9,7 @@ The cost of a message is that of a heap operation, however many slots there are.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import signal
@@ -17,15 +18,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from common.cluster.transport import Lost
+from common.engine.gangs import Gangs
 from common.engine.live import Learnt, Overview, overview
-from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run, Stepped, ToAgent, ToCoordinator
-from common.engine.queue import Costs, Queue, QueuedBatch
-from common.engine.slots import Given, SlotId, SlotState
+from common.engine.messages import (
+    Died,
+    Drain,
+    Drained,
+    Interrupted,
+    Lend,
+    Returned,
+    Run,
+    Stepped,
+    ToAgent,
+    ToCoordinator,
+)
+from common.engine.queue import Costs, Kind, Queue, QueuedBatch, SlotId
+from common.engine.slots import Given, SlotState
 from common.engine.study import Study
 from common.errors import UsageError
 from common.storage.journal import Journal
 from common.storage.table import last_line
-from common.trial import Batch, NoRoom, Place, Result, Trial
+from common.trial import Batch, Gang, NoRoom, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +57,7 @@ class Coordinator:
     slots: places of all slots by (rank, slot).
     costs: of trials and of what batches share.
     grace: seconds that running trials are left once the job is told to stop.
+    gang_of: slots that a trial needs at a time, see `Experiment.gang`.
     examine: raises UsageError for a result with which the study must end, see `Experiment.examine`.
     end: Unix time by which all work must be done; a batch that would not be, by the running estimate of
         seconds per cost, is not begun.
@@ -59,6 +73,7 @@ class Coordinator:
         tell: Callable[[int, ToAgent], None],
         slots: dict[SlotId, Place],
         costs: Costs,
+        gang_of: Callable[[Trial], Gang | None] = lambda trial: None,
         examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,
         grace: float = 30.0,
         end: float | None = None,
@@ -69,7 +84,9 @@ class Coordinator:
         self._clock = clock
         self._slots = {slot: SlotState(place) for slot, place in slots.items()}
         self._idle = dict.fromkeys(self._slots)  # ordered, so that those idle longest come first
-        self._queue = Queue(costs)
+        numbers = itertools.count()
+        self._queue = Queue(costs, numbers)
+        self._gangs = Gangs(gang_of, costs, numbers, self._slots, self._idle)
         self._fresh: list[tuple[Trial, Result]] = []
         # Failures before the first success wait here: should it turn out that nothing works (a missing
         # library, a broken driver), they are forgotten with the run, and no trial is blamed for good.
@@ -93,12 +110,17 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
-        at_rest = not self._slots or (not self._queue and self._all_idle)
+        at_rest = not self._slots or self._at_rest
         return not self._fresh and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
     @property
     def _all_idle(self) -> bool:
         return len(self._idle) == len(self._slots)
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self._queue and not self._gangs and self._all_idle
 
     @property
     def n_slots(self) -> int:
@@ -123,8 +145,7 @@ class Coordinator:
             case Died(slot, cause, building, lost):
                 self._died((sender, slot), cause, building, lost)
             case Drained(slot):
-                self._slots.pop((sender, slot), None)
-                self._idle.pop((sender, slot), None)
+                self._remove((sender, slot))
             case Stepped(steps):
                 for number, step in steps.items():
                     if (state := self._slots.get((sender, number))) is not None:
@@ -143,7 +164,8 @@ class Coordinator:
         if self._slots and self._all_idle:  # what still waits has no room on any slot that is left
             for waiting in self._queue.clear():
                 self.left_open.update((trial.key, NO_SLOT_LEFT) for trial in waiting.batch)
-        if self._held and (self._succeeded or (not self._queue and self._all_idle)):
+            self._assign()
+        if self._held and (self._succeeded or self._at_rest):
             self._fresh, self._held = self._held + self._fresh, []
         while self._fresh:
             fresh, self._fresh = self._fresh, []
@@ -181,6 +203,8 @@ class Coordinator:
                 self._succeeded, self._sound = True, result
                 self._fresh.append((trial, result))
         state.mark(self._clock(), None)
+        if batches_done and self._gangs.lent:
+            self._gangs.ended(slot)
         for _ in range(batches_done):
             done, state.marks = state.given.popleft(), []
             if state.given:
@@ -208,15 +232,22 @@ class Coordinator:
             self._failed(slot, trial, Result(key, place=state.place, attempt=running.attempt), cause)
         for given in state.given:
             if given.open:
-                self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
+                self._push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
         state.given.clear()
         state.step, state.marks = None, []
+        self._gangs.ended(slot)
         if lost or state.deaths >= DEATHS:
             log.error("%s: given up after %d deaths in a row: %s", state.place, state.deaths, last_line(cause))
-            del self._slots[slot]
-            self._idle.pop(slot, None)
-        else:
+            self._remove(slot)
+        elif not self._gangs.keeps(slot):
             self._idle[slot] = None
+
+    def _remove(self, slot: SlotId) -> SlotState | None:
+        """Forget a slot; what it had been given is returned."""
+        state = self._slots.pop(slot, None)
+        self._idle.pop(slot, None)
+        self._gangs.gone(slot)
+        return state
 
     def _lost(self, rank: int) -> None:
         """A node has gone, and its slots with it. No trial is to blame: what was open is run elsewhere."""
@@ -224,10 +255,10 @@ class Coordinator:
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self._slots if slot[0] == rank]:
             self._note_death(self._slots[slot], f"rank {rank} is lost")
-            for given in self._slots.pop(slot).given:
+            state = self._remove(slot)
+            for given in state.given if state is not None else ():
                 if given.open:
-                    self._queue.push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
-            self._idle.pop(slot, None)
+                    self._push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
 
     def _note_death(self, state: SlotState, cause: str) -> None:
         """Into the journal, for those who want to see what a run met; nothing reads it to go on."""
@@ -243,7 +274,7 @@ class Coordinator:
         """Try the trial once more, by itself and elsewhere if possible; then record it as failed."""
         if result.attempt < ATTEMPTS:
             log.warning("trial %s failed and is tried once more: %s", trial.key, last_line(cause))
-            self._queue.push((trial,), result.attempt + 1, avoid=slot)
+            self._push((trial,), result.attempt + 1, avoid=slot)
         else:
             log.error("trial %s failed: %s", trial.key, last_line(cause))
             self._held.append((trial, replace(result, values={}, arrays={}, error=cause)))
@@ -251,11 +282,11 @@ class Coordinator:
     def _no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> None:
         """Try the trial on another kind of slot; where none is left, leave it open for another layout."""
         refused = waited.no_room | {self._kind(slot)}
-        if all(self._kind(other) in refused for other in self._slots):
+        if self._gangs.of((trial,)) or all(self._kind(other) in refused for other in self._slots):
             self.left_open[trial.key] = reason
             log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
         else:
-            self._queue.push((trial,), waited.attempt, no_room=refused)
+            self._push((trial,), waited.attempt, no_room=refused)
 
     def _kind(self, slot: SlotId) -> tuple[int, str]:
         """Rank and device: what slots have in common that have room for the same trials."""
@@ -271,6 +302,7 @@ class Coordinator:
         self.stopped_by = number
         self._stop_at = time.monotonic() + self._grace
         self._queue.clear()
+        self._gangs.clear()
         for rank in sorted({rank for rank, _ in self._slots}):
             self._tell(rank, Drain())
 
@@ -278,7 +310,19 @@ class Coordinator:
 
     def _enqueue(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            self._queue.push(batch)
+            self._push(batch)
+
+    def _push(
+        self,
+        batch: Batch,
+        attempt: int = 1,
+        avoid: SlotId | None = None,
+        no_room: frozenset[Kind] = frozenset(),
+    ) -> None:
+        if self._gangs.of(batch) is None:
+            self._queue.push(batch, attempt, avoid, no_room)
+        else:
+            self._gangs.push(batch, attempt)
 
     def _too_long(self, cost: float) -> bool:
         if self._end is None:
@@ -290,7 +334,10 @@ class Coordinator:
         if self.stopped_by is not None:
             return
         refused: list[SlotId] = []
-        while self._queue and self._idle:
+        while self._idle:
+            self._begin_gangs()
+            if not self._queue or not self._idle:
+                break
             slot = next(iter(self._idle))
             del self._idle[slot]
             if not self._give(slot):
@@ -301,8 +348,11 @@ class Coordinator:
         """Keep enough batches at a slot that it never waits for a message."""
         if self.stopped_by is not None:
             return
+        self._begin_gangs()
         ahead = 0
-        if self._batch_seconds is not None and self._batch_seconds < SHORT:
+        if self._gangs and self._gangs.keeps(slot):
+            ahead = -1
+        elif self._batch_seconds is not None and self._batch_seconds < SHORT:
             ahead = min(MOST_AHEAD, math.ceil(LATENCY / max(self._batch_seconds, 1e-6)))
         while len(state.given) <= ahead and (len(self._queue) > len(self._slots) or not state.given):
             if not self._queue or not self._give(slot):
@@ -324,6 +374,32 @@ class Coordinator:
             state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
             self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
             return True
+
+    def _begin_gangs(self) -> None:
+        """Give gangs the slots that they need, once these are idle."""
+        if not self._gangs:
+            return
+        for waiting, slots, reason in self._gangs.ready(self._queue.first):
+            if not slots:
+                self.left_open.update((trial.key, reason) for trial in waiting.batch)
+                log.warning("trial %s is left open: %s", waiting.batch[0].key, reason)
+                continue
+            lead, *others = slots
+            state = self._slots[lead]
+            if self._too_long(waiting.cost):
+                self.n_too_long += 1
+                self._gangs.ended(lead)
+                self._idle[lead] = None
+                continue
+            for rank, slot in others:
+                self._tell(rank, Lend(slot))
+            places = {rank: self._slots[rank, slot].place for rank, slot in slots}
+            gang = self._gangs.of(waiting.batch)
+            hosts = tuple(place.host for place in places.values()) if gang is not None and gang.nodes else ()
+            now = self._clock()
+            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, since=now))
+            beside = tuple(slot for rank, slot in others if rank == lead[0])
+            self._tell(lead[0], Run(lead[1], waiting.batch, state.life, beside, hosts))
 
     def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
         """When this slot and each other one will have done what they were given, in units of cost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from common.cluster.devices import set_hosts
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from common.engine.usage import Meter
 from common.engine.worker import evaluated
@@ -25,7 +26,8 @@ class AgentHere:
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(slot, batch):
+            case Run(slot, batch, hosts=hosts):
+                set_hosts(hosts)
                 if self._objective is None:
                     self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
                 for result in evaluated(self._objective, batch, self._meter):

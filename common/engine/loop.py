@@ -13,7 +13,7 @@ from common.cluster.transport import GivenUp, Transport
 from common.engine.agent import Agent
 from common.engine.coordinator import Coordinator
 from common.engine.here import AgentHere
-from common.engine.messages import Drain, Interrupted, Run, Stop
+from common.engine.messages import Drain, Interrupted, Lend, Run, Stop
 from common.engine.progress import Progress
 from common.errors import Exit
 
@@ -53,7 +53,7 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
         while True:
             for sender, message in transport.receive():
                 match message:
-                    case Run() | Drain() | Stop():
+                    case Run() | Lend() | Drain() | Stop():
                         agent.handle(message)
                     case GivenUp():
                         log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")

@@ -1,7 +1,9 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent    Run(slot, batch, life)      evaluate this after what the slot has already; the agent
-                                                        starts a worker process where the slot has none
+    coordinator -> agent    Run(slot, batch, life, beside, hosts)   evaluate this after what the slot has already; the
+                                                        agent starts a worker process where the slot has none. A
+                                                        gang also has the devices of the slots beside it
+                            Lend(slot)                  end the idle worker of a slot that a gang uses
                             Drain()                     end each worker after the trial that it is running
                             Stop()                      end all workers now, then yourself
 
@@ -40,6 +42,15 @@ class Run:
     slot: int
     batch: Batch
     life: int = 0  # deaths of this slot that the coordinator has heard of
+    beside: tuple[int, ...] = ()  # slots of the same rank whose devices it has as well
+    hosts: tuple[str, ...] = ()  # nodes that it has to itself, its own first
+
+
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """End the idle worker of this slot: another slot uses its device."""
+
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +131,5 @@ class Stepped:
     steps: Mapping[int, Headway]
 
 
-ToAgent = Run | Drain | Stop
+ToAgent = Run | Lend | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost

@@ -21,7 +21,7 @@ import cloudpickle
 import numpy as np
 
 from common.cluster import probe
-from common.cluster.devices import CPU, Device, choose, grouped
+from common.cluster.devices import CPU, Device, choose
 from common.cluster.launch import launched
 from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
 from common.cluster.process import can_be_sent
@@ -124,8 +124,7 @@ class _RanksPart:
         devices, note, packed, problem = [CPU], "", b"", None
         try:
             if options.workers != 0:
-                chosen, note = choose(options.gpu, options.workers, options.threads)
-                devices = grouped(chosen, options.devices_per_worker)
+                devices, note = choose(options.gpu, options.workers, options.threads)
             self.experiment.check(devices[0].kind)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
         except UsageError as error:
@@ -202,7 +201,7 @@ class _RanksPart:
                 Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
                 devices,
                 places,
-                threads=options.threads * (options.devices_per_worker if devices[0].kind == "cpu" else 1),
+                threads=options.threads,
                 deadline=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
             )
@@ -260,6 +259,7 @@ class _RanksPart:
             costs=Costs(
                 experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers)
             ),
+            gang_of=experiment.gang,
             examine=experiment.examine,
             grace=options.grace,
             end=None if end is None else end - options.walltime_margin,

@@ -53,7 +53,6 @@ class RunOptions:
     )
     verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
-    devices_per_worker: int = 1  # no option of programs: what they compute uses one device
 
     def __post_init__(self) -> None:
         Shard.parse(self.shard)

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from common.trial import Batch, Trial
 
+SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
 
 
@@ -43,7 +44,7 @@ class QueuedBatch:
     batch: Batch = field(compare=False)
     costs: Costs = field(compare=False, repr=False)
     attempt: int = field(compare=False, default=1)
-    avoid: tuple[int, int] | None = field(compare=False, default=None)
+    avoid: SlotId | None = field(compare=False, default=None)
     no_room: frozenset[Kind] = field(compare=False, default=frozenset())
 
     @cached_property
@@ -85,30 +86,35 @@ class QueuedBatch:
 class Queue:
     """Batches that wait for a slot, the costliest first; what may fail again comes before all others."""
 
-    def __init__(self, costs: Costs):
+    def __init__(self, costs: Costs, numbers: itertools.count[int] | None = None):
         self._costs = costs
         self._heap: list[QueuedBatch] = []
-        self._numbers = itertools.count()
+        self._numbers = itertools.count() if numbers is None else numbers
         self._cost = 0.0  # of all that waits
 
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def first(self) -> QueuedBatch | None:
+        """What comes first, whatever slot it is for."""
+        return self._heap[0] if self._heap else None
+
     def push(
         self,
         batch: Batch,
         attempt: int = 1,
-        avoid: tuple[int, int] | None = None,
+        avoid: SlotId | None = None,
         no_room: frozenset[Kind] = frozenset(),
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
         waiting = QueuedBatch(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room)
         # What may fail again is done first, so that a broken study shows early.
         waiting.priority = -math.inf if attempt > 1 else -waiting.cost
-        self._put(waiting)
+        self.put_back(waiting)
 
     def pop(
-        self, slot: tuple[int, int], kind: Kind, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
+        self, slot: SlotId, kind: Kind, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
     ) -> QueuedBatch | None:
         """Take the first batch that this slot may have, or a piece of it; None where there is none.
 
@@ -122,7 +128,7 @@ class Queue:
         passed: list[QueuedBatch] = []
         found: QueuedBatch | None = None
         while self._heap and found is None:
-            waiting = self._take()
+            waiting = self.take()
             if (waiting.avoid == slot and n_slots > 1) or kind in waiting.no_room:
                 passed.append(waiting)
                 continue
@@ -133,7 +139,7 @@ class Queue:
             for piece in waiting.pieces(n):
                 self.push(piece, no_room=waiting.no_room)
         for waiting in passed:
-            self._put(waiting)
+            self.put_back(waiting)
         return found
 
     @property
@@ -151,11 +157,13 @@ class Queue:
         waiting, self._heap, self._cost = self._heap, [], 0.0
         return waiting
 
-    def _put(self, waiting: QueuedBatch) -> None:
+    def put_back(self, waiting: QueuedBatch) -> None:
+        """Add a batch that was taken."""
         heapq.heappush(self._heap, waiting)
         self._cost += waiting.cost
 
-    def _take(self) -> QueuedBatch:
+    def take(self) -> QueuedBatch:
+        """Take the first batch."""
         waiting = heapq.heappop(self._heap)
         self._cost = self._cost - waiting.cost if self._heap else 0.0
         return waiting

@@ -9,8 +9,6 @@ from common.engine.messages import Headway
 from common.engine.queue import QueuedBatch
 from common.trial import Place, Trial
 
-SlotId = tuple[int, int]  # rank, slot
-
 
 @dataclass
 class Given:

@@ -1,6 +1,6 @@
 """A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
 
-    agent -> worker    batch                or None: end
+    agent -> worker    (batch, hosts)       hosts: the nodes that it has to itself, see `Gang`; or None: end
     worker -> agent    Built()              the objective stands
                        Result, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt
                        Done()               that was the last of the batch
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.devices import workers_here
+from common.cluster.devices import set_hosts, workers_here
 from common.cluster.memory_lock import on_wait
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
@@ -132,7 +132,9 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         objective = experiment.objective(context)
         meter = Meter(setup.device)
         wire.send(Built())
-        while (batch := pipe.recv()) is not None:
+        while (work := pipe.recv()) is not None:
+            batch, hosts = work
+            set_hosts(hosts)
             for result in evaluated(objective, batch, meter):
                 wire.send(result)
             wire.send(Done())

@@ -25,7 +25,13 @@ from common.optimize.objectives import NoValue, ObjectiveTrial
 from common.spaces import Space
 
 OUTPUT = "output.txt"  # in the trial's folder
-GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold")  # placeholders beside the parameters
+LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what started this job
+    "srun": "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --nodelist={hosts} --overlap",
+    "mpiexec": "mpiexec -hosts {hosts} -n {nodes} -ppn 1",
+    "": "mpirun --host {hosts} -n {nodes} --bind-to none",
+}
+END_S = 5.0  # for a program that has taken too long to end by itself
+GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
 
 
 class Command:
@@ -39,6 +45,8 @@ class Command:
             its output that is a JSON object.
         timeout: Seconds after which it is killed and its trial has failed.
         environment: Variables to add, with the same placeholders.
+        launcher: What comes before the command in a trial of whole nodes (`search(..., nodes=2)`): {hosts} stands for
+            their names with commas between, {nodes} for their number. By default that of the job, one process a node.
     """
 
     def __init__(
@@ -48,11 +56,15 @@ class Command:
         result: str | None = None,
         timeout: float | None = None,
         environment: Mapping[str, str] | None = None,
+        launcher: str | Sequence[str] | None = None,
     ):
         self.words = shlex.split(command) if isinstance(command, str) else list(command)
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
         self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
+        self.launcher = (
+            shlex.split(launcher) if isinstance(launcher, str) else None if launcher is None else list(launcher)
+        )
 
     @property
     def staged(self) -> bool:
@@ -74,12 +86,26 @@ class Command:
         made.timeout = self.timeout or seconds
         return made
 
+    def launched_by(self, launcher: str) -> Command:
+        """The same; where it has no launcher of its own, that of a job which `launcher` has started."""
+        made = copy.copy(self)
+        if made.launcher is None:
+            made.launcher = shlex.split(LAUNCHERS.get(launcher, LAUNCHERS[""]))
+            if made.launcher[0] == "mpirun" and os.geteuid() == 0:  # as the mpirun was that started this job
+                made.launcher.append("--allow-run-as-root")
+        return made
+
     def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
-        given: dict[str, Any] = {name: getattr(trial, name) for name in GIVEN} | dict(trial.params)
-        words = [word for template in self.words if (word := _filled(template, given)) is not None]
+        nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
+        given: dict[str, Any] = {**{name: getattr(trial, name, None) for name in GIVEN}, **nodes, **trial.params}
+        templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
+        words = [word for template in templates if (word := _filled(template, given)) is not None]
         environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
         output = trial.folder / OUTPUT
-        status, late = _run(words, {**os.environ, **environment}, output, self.timeout)
+        around = dict(os.environ)
+        if trial.hosts and trial.device == "cuda":
+            del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
+        status, late = _run(words, {**around, **environment}, output, self.timeout)
         if late:
             raise RuntimeError(f"no end within {self.timeout:g} s: {shlex.join(words)} was killed, see {output}")
         if status != 0:
@@ -116,11 +142,13 @@ def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, tim
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=lambda: die_with(parent),
         )  # fmt: skip
-        late = threading.Event()
+        late, ended = threading.Event(), threading.Event()
 
         def end() -> None:
             late.set()
-            _kill(process.pid)
+            _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
+            if not ended.wait(END_S):
+                _kill(process.pid)
 
         timer = threading.Timer(timeout or 0.0, end)
         if timeout is not None:
@@ -128,14 +156,15 @@ def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, tim
         try:
             status = process.wait()
         finally:
+            ended.set()
             timer.cancel()
             _kill(process.pid)  # what it left behind
     return status, late.is_set()
 
 
-def _kill(group: int) -> None:
+def _kill(group: int, by: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(group, by)
 
 
 def _last_line(output: Path) -> str:

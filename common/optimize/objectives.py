@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.cluster.devices import hosts_here
 from common.experiment import WorkerContext
 from common.spaces import Space
 from common.strategies.base import Piece
@@ -65,6 +66,7 @@ class ObjectiveTrial:
         start: Steps that were done before; its folder has the checkpoint that it saved then.
         until: Steps after which it will be stopped, 0 where it runs to its end.
         fold: The fold to evaluate where folds are raced, else -1.
+        hosts: Names of the nodes that it has to itself with `nodes=`, this one first; else empty.
     """
 
     number: int
@@ -74,6 +76,7 @@ class ObjectiveTrial:
     start: int
     until: int
     fold: int
+    hosts: tuple[str, ...]
     _folder: Path
 
     @property
@@ -148,7 +151,7 @@ class TrialEvaluator:
         seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
         given = ObjectiveTrial(
             piece.number, self._space.given(piece.point), seed, self._worker.device, piece.start, piece.until,
-            piece.fold, folder_of(piece, self._folder),
+            piece.fold, hosts_here(), folder_of(piece, self._folder),
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):

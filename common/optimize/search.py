@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 import cloudpickle
 
-from common.cluster.devices import choose, grouped
+from common.cluster.devices import choose
+from common.cluster.launch import launched
 from common.cluster.process import can_be_sent
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
@@ -27,9 +28,11 @@ from common.storage.history import NAME, read_header, read_journal
 from common.strategies.base import Problem
 from common.strategies.names import strategy_of
 from common.studies import join, run_study
+from common.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
 TRIALS = "trials"  # the folder of the trials' folders
+Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
 def search(
@@ -44,7 +47,8 @@ def search(
     results: str | Path | None = None,
     workers: int | None = None,
     gpu: str | None = None,
-    devices: int = 1,
+    devices: Need = 1,
+    nodes: Need = 0,
     trial_timeout: float | None = None,
     callbacks: Iterable[Callback] = (),
     enqueue: Sequence[Mapping[str, Any]] = (),
@@ -70,7 +74,9 @@ def search(
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, 0 for none: everything in this process, for a debugger.
         gpu: GPUs of each node, as `RunOptions.gpu`; by default the first, else the CPU.
-        devices: GPUs, or CPU slots, that each trial has to itself, on one node.
+        devices: GPUs, or CPU slots, that each trial has to itself, on one node; or a function of its parameters.
+        nodes: Whole nodes that each trial has to itself, 0 for none; or a function of its parameters. A command is
+            then started by its launcher.
         trial_timeout: Seconds without a result after which a trial is killed, and tried once more.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
@@ -95,13 +101,12 @@ def search(
         workers=workers if workers is not None else options.workers,
         results=Path(results) if results is not None else options.results,
         trial_timeout=trial_timeout if trial_timeout is not None else options.trial_timeout,
-        devices_per_worker=devices,
     )
     transport = join(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    objective, options = _command(objective, options)
+    objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
-        problem, chosen, slots, told = None, None, 0, ""
+        problem, chosen, gang_of, slots, told = None, None, None, 0, ""
         try:
             if not callable(objective):
                 kind = type(objective).__name__
@@ -113,6 +118,7 @@ def search(
             chosen = strategy_of(strategy)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)
+            gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = _slots(options)
         except UsageError as error:
             told = str(error)
@@ -120,11 +126,14 @@ def search(
         if told:
             raise UsageError(told)
         assert problem is not None and chosen is not None
-        slots = transport.broadcast(sum(transport.gather(slots)))
+        of_ranks = transport.gather(slots)
+        at_once = transport.broadcast(_at_once(of_ranks, devices, nodes) if transport.rank == 0 else 0)
+        if isinstance(at_once, UsageError):
+            raise at_once
         kept = transport.broadcast(_kept(options) if transport.rank == 0 else None)
         if isinstance(kept, UsageError):
             raise kept
-        problem = replace(problem, batch=batch or kept or slots)
+        problem = replace(problem, batch=batch or kept or at_once)
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
@@ -135,7 +144,7 @@ def search(
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in enqueue),
             task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, callbacks, options.results),
+            plan=LeadersPart(chosen, callbacks, options.results, gang_of),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:
@@ -147,10 +156,12 @@ def search(
     return SearchStudy(records(outcomes, problem), problem.objectives, options.results)
 
 
-def _command(objective: Any, options: RunOptions) -> tuple[Any, RunOptions]:
+def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
     """The objective, which a text is the command of. A command is killed by its worker, before that would be."""
     if isinstance(objective, str):
         objective = Command(objective)
+    if isinstance(objective, Command) and nodes:
+        objective = objective.launched_by(launched().launcher)
     if not isinstance(objective, Command) or options.trial_timeout is None:
         return objective, options
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
@@ -194,10 +205,40 @@ def _parts(objective: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slots(options: RunOptions) -> int:
-    """How many pieces this rank evaluates at a time. Raises UsageError."""
-    if options.workers == 0:
-        return 1
-    return len(grouped(choose(options.gpu, options.workers, options.threads)[0], options.devices_per_worker))
+    """How many slots this rank has. Raises UsageError."""
+    return 1 if options.workers == 0 else len(choose(options.gpu, options.workers, options.threads)[0])
+
+
+def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping[str, Any]], Gang]:
+    """What a trial needs, of its parameters. Raises UsageError for numbers that are none, also later."""
+
+    def number(name: str, need: Need, params: Mapping[str, Any], low: int) -> int:
+        found = need(params) if callable(need) else need
+        require_whole(f"{name} of {dict(params)}" if callable(need) else name, found, low)
+        return int(found)
+
+    def gang_of(params: Mapping[str, Any]) -> Gang:
+        return Gang(
+            1 if options.workers == 0 else number("devices", devices, params, 1), number("nodes", nodes, params, 0)
+        )
+
+    if not callable(devices):
+        number("devices", devices, {}, 1)
+    if not callable(nodes):
+        number("nodes", nodes, {}, 0)
+    return gang_of
+
+
+def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int | UsageError:
+    """How many trials run at a time, where all need as much; else the number of slots. slots: of each rank."""
+    if not callable(nodes) and nodes > len(slots):
+        fix = f"start the script with mpirun or srun on {nodes} or more"
+        return UsageError(f"nodes={nodes} for each trial, but this job has {len(slots)}: {fix}")
+    if not callable(devices) and devices > max(slots) > 1:
+        return UsageError(f"devices={devices} for each trial, but the largest node has {max(slots)}: give no more")
+    if callable(devices) or callable(nodes):
+        return sum(slots)
+    return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
 def _kept(options: RunOptions) -> int | UsageError | None:

@@ -14,7 +14,7 @@ from common.optimize.study import SearchStudy, TrialRecord, records
 from common.spaces import Space
 from common.storage.history import read_journal
 from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.trial import Evaluation, Outcome, Result, Trial
+from common.trial import Evaluation, Gang, Outcome, Result, Trial
 from common.trial import Search as Rounds
 
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -42,6 +42,7 @@ class LeadersPart:
     strategy: Strategy
     callbacks: tuple[Callback, ...]
     results: Path | None
+    gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Tuning(Experiment):
             shared = self.plan.strategy.lanes(problem)
             return [tale.lane(shared, first if not n else []) for n in range(problem.batch)]
         return [tale.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
+
+    def gang(self, trial: Trial) -> Gang | None:
+        if self.plan is None or self.plan.gang_of is None:
+            return None
+        return self.plan.gang_of(self.task.problem.space.given(Piece.of(trial).point))
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """An objective that does not keep to its contract ends the search; one without a value in its first trial."""

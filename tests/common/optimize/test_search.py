@@ -194,7 +194,10 @@ def closes_over(lock: Any) -> Any:
         ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),
         ({"objective": "python train.py {x} {y}"}, "the command has {y}, but the parameters are x"),
         ({"objective": "true {x}"}, "its command printed no JSON object"),
-        ({"devices": 3, "workers": 4}, "3 devices for each trial, but 4 CPU workers are here"),
+        ({"devices": 5, "workers": 4}, "devices=5 for each trial, but the largest node has 4: give no more"),
+        ({"devices": 0}, "devices=0: give a whole number of at least 1"),
+        ({"nodes": 2}, "nodes=2 for each trial, but this job has 1: start the script with mpirun or srun"),
+        ({"nodes": lambda p: 0.5}, "nodes of {'x': 0."),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -243,17 +246,38 @@ def test_a_script_says_it_in_one_line(program: Any, ranks: int) -> None:
 
 
 def test_several_devices_for_each_trial() -> None:
-    """Slots of a node are joined: four CPU workers are two with two threads each."""
+    """Slots of a node are joined: of four CPU workers two are one with two threads."""
 
     def objective(trial: Any) -> float:
         import os
 
         return float(os.environ["OMP_NUM_THREADS"]) + 10 * float(os.environ["SEARCH_WORKERS_HERE"])
 
-    study = search(
-        objective, {"x": Int(0, 5)}, strategy="grid", minimize="loss", workers=4, devices=2, options=QUIET
-    )  # fmt: skip
+    how: dict[str, Any] = dict(space={"x": Int(0, 5)}, strategy="grid", minimize="loss", workers=4, options=QUIET)
+    study = search(objective, devices=2, **how)
     assert {t.values["loss"] for t in study.trials} == {22.0}
+    study = search(objective, devices=lambda params: 1 + params["x"] % 3, **how)
+    assert [t.values["loss"] for t in study.trials] == [41.0, 22.0, 13.0] * 2
+
+
+GANGS = ("-m", "tests.common.optimize.gangs")
+
+
+def test_trials_of_several_nodes(program: Any) -> None:
+    """Of three ranks with two workers each, a trial has none, one, two or all to itself."""
+    here, *others = program(*GANGS, "function", ranks=3).stdout.splitlines()
+    trials = json.loads(here)
+    assert others == [here] * 2 and len(trials) == 12
+    assert all(values["loss"] == params["nodes"] for params, values, _ in trials)
+    spans = [(values["begin"], values["end"], max(1, 2 * params["nodes"])) for params, values, _ in trials]
+    for begin, _, _ in spans:
+        assert sum(n for b, e, n in spans if b <= begin < e) <= 6, "more slots are in use than there are"
+
+
+@pytest.mark.slow
+def test_a_launcher_starts_the_command_on_its_nodes(program: Any) -> None:
+    trials = json.loads(program(*GANGS, "command", ranks=3).stdout.splitlines()[0])
+    assert [(v["processes"], error) for p, v, error in trials] == [(max(1, p["nodes"]), "") for p, v, error in trials]
 
 
 def test_ask_and_tell(tmp_path: Path) -> None:

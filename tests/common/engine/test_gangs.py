@@ -1,0 +1,154 @@
+"""Gangs: trials that need several slots. Which they get, that nobody waits for ever, and what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.cluster.transport import Lost
+from common.engine.messages import Drained, Interrupted, Lend, Run
+from common.trial import Gang, Search, Trial
+from tests.common.engine.test_coordinator import Played, places
+
+
+def gang_of(trial: Trial) -> Gang:
+    return Gang(int(trial.params.get("devices", 1)), int(trial.params.get("nodes", 0)))
+
+
+class Ganged(Played):
+    """Trials of equal cost, in the order given: ("a", devices=2), ..."""
+
+    def __init__(self, folder: Path, slots: list[int], *needs: dict[str, int], **options: Any):
+        self.lent: list[tuple[int, int]] = []
+
+        def search() -> Search:
+            yield [(Trial(f"t{n}", {"cost": 1, **need}),) for n, need in enumerate(needs)]
+
+        super().__init__(folder, search(), places(*slots), gang_of=gang_of, **options)
+
+    def _tell(self, rank: int, message: object) -> None:
+        if isinstance(message, Lend):
+            self.lent.append((rank, message.slot))
+        super()._tell(rank, message)
+
+    def running(self) -> dict[tuple[int, int], str]:
+        return {slot: runs[0].batch[0].key for slot, runs in self.given.items() if runs}
+
+
+ONE: dict[str, int] = {}
+
+
+def test_a_gang_waits_for_its_devices_while_the_other_slots_go_on(tmp_path: Path) -> None:
+    played = Ganged(tmp_path, [2, 2], ONE, ONE, ONE, {"devices": 2}, ONE, ONE, ONE)
+    assert played.running() == {(0, 0): "t0", (1, 0): "t1", (0, 1): "t2"}  # (1, 1) is kept until (1, 0) is idle
+    played.answer((0, 0))
+    assert played.running()[0, 0] == "t4"
+    played.answer((1, 0))
+    (run,) = played.given[1, 0]
+    assert run.batch[0].key == "t3" and run.beside == (1,) and not run.hosts and played.lent == [(1, 1)]
+    played.answer((0, 1))
+    assert played.running()[0, 1] == "t5" and (1, 1) not in played.running()
+    played.answer((1, 0))
+    assert sorted(played.running().values()) == ["t4", "t5", "t6"]
+    while not played.study.finished:
+        played.answer(next(iter(played.running())))
+    assert played.coordinator.finished
+
+
+def test_whole_nodes(tmp_path: Path) -> None:
+    played = Ganged(tmp_path, [2, 2, 1], {"nodes": 2}, {"nodes": 1}, ONE, {"nodes": 3}, ONE)
+    (first,), (second,) = played.given[0, 0], played.given[2, 0]
+    assert first.hosts == ("host0", "host1") and first.beside == (1,)
+    assert second.hosts == ("host2",) and second.batch[0].key == "t1"
+    assert played.running() == {(0, 0): "t0", (2, 0): "t1"} and sorted(played.lent) == [(0, 1), (1, 0), (1, 1)]
+    played.answer((2, 0))
+    assert played.running() == {(0, 0): "t0", (2, 0): "t2"}
+    played.answer((2, 0))  # t3 needs all nodes and comes before t4
+    assert played.running() == {(0, 0): "t0"}
+    played.answer((0, 0))
+    assert played.running() == {(0, 0): "t3"} and played.given[0, 0][0].hosts == ("host0", "host1", "host2")
+    played.answer((0, 0))
+    assert list(played.running().values()) == ["t4"]
+
+
+def test_what_no_layout_here_can_run_is_left_open(tmp_path: Path) -> None:
+    played = Ganged(tmp_path, [2, 1], {"devices": 3}, {"nodes": 3}, ONE)
+    assert list(played.running().values()) == ["t2"]
+    assert played.coordinator.left_open == {
+        "t0": "it needs 3 devices of a node, and the largest node has 2",
+        "t1": "it needs 3 nodes, and this job has 2",
+    }
+    played.answer(next(iter(played.running())))
+    assert played.coordinator.finished and not played.study.finished
+
+
+def test_a_gang_that_fails_is_tried_once_more_and_gives_its_slots_back(tmp_path: Path) -> None:
+    played = Ganged(tmp_path, [2], {"devices": 2}, ONE, ONE, ONE)
+    assert played.running() == {(0, 0): "t0"}
+    played.die((0, 0))
+    assert played.running() == {(0, 0): "t0"} and played.given[0, 0][0].beside == (1,)
+    played.answer((0, 0))
+    assert sorted(played.running().values()) == ["t1", "t2"]
+    played.answer((0, 0))
+    played.answer((0, 1))
+    played.answer(next(iter(played.running())))
+    assert played.coordinator.finished and played.study.outcomes()[0].result.attempt == 2
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_rank_that_is_lost_while_a_gang_waits_or_runs(tmp_path: Path, lost: int) -> None:
+    played = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)
+    assert played.running() == {(0, 0): "t0", (1, 0): "t1"}
+    assert [run.hosts for run in played.given[1, 0]] == [("host1", "host2")]
+    played.given.pop((lost, 0), None)
+    played.coordinator.handle(lost, Lost())
+    played.coordinator.step()
+    for _ in range(20):
+        running = played.running()
+        if not running:
+            break
+        played.answer(next(reversed(list(running))))
+    assert played.study.finished and not any(outcome.result.failed for outcome in played.study.outcomes())
+
+
+def test_a_job_that_is_told_to_stop_begins_no_gang(tmp_path: Path) -> None:
+    played = Ganged(tmp_path, [2], ONE, ONE, {"devices": 2})
+    played.coordinator.handle(0, Interrupted(15))
+    played.answer((0, 0))
+    played.answer((0, 1))
+    for slot in (0, 1):
+        played.coordinator.handle(0, Drained(slot))
+    played.coordinator.step()
+    assert played.coordinator.finished and not played.running() and played.study.n_open == 1
+
+
+def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> None:
+    """Many trials of all sizes, of which one of the three that have run longest ends next."""
+    rng = np.random.default_rng(0)
+    kinds = [ONE, ONE, ONE, {"devices": 2}, {"devices": 3}, {"nodes": 1}, {"nodes": 2}, {"nodes": 4}]
+    needs = [kinds[n] for n in rng.integers(len(kinds), size=300)]
+    slots = [3, 4, 3, 1]
+    played = Ganged(tmp_path, slots, *needs)
+    begun: list[int] = []
+    while not played.study.finished:
+        busy: list[tuple[int, int]] = []
+        running = {slot: runs[0] for slot, runs in played.given.items() if runs}
+        for (rank, slot), run in running.items():
+            assert isinstance(run, Run) and len(played.given[rank, slot]) == 1
+            ranks = [int(host.removeprefix("host")) for host in run.hosts]
+            mine = [(rank, n) for n in (slot, *run.beside)]
+            mine += [(other, n) for other in ranks if other != rank for n in range(slots[other])]
+            need = gang_of(run.batch[0])
+            assert len(ranks) == need.nodes and (need.nodes or len(mine) == need.devices)
+            busy += mine
+            if (number := int(run.batch[0].key[1:])) not in begun:
+                begun.append(number)
+        assert len(set(busy)) == len(busy), "two trials have the same slot"
+        oldest = sorted(running, key=lambda slot: begun.index(int(running[slot].batch[0].key[1:])))[:3]
+        played.answer(oldest[int(rng.integers(len(oldest)))])
+    overtaken = [sum(other > number for other in begun[: begun.index(number)]) for number in range(300)]
+    assert max(overtaken) <= 4 * sum(slots), "a trial was overtaken by many that came after it"
+    assert played.coordinator.finished

@@ -25,6 +25,23 @@ from jit.private import locked, private_folder
 LIBRARIES = ("numpy", "numba", "torch", "triton", "cupy")
 
 
+class Budget:
+    """Time to measure in, until a moment of `time.monotonic`, which all processes of a machine share."""
+
+    def __init__(self, deadline: float):
+        self._deadline = deadline
+        self._begin = time.monotonic(), time.process_time()
+
+    def suffices(self, seconds: float) -> bool:
+        """Whether work that takes so long on a core of its own would end in time, beside what else the machine does."""
+        now = time.monotonic()
+        slowness = (now - self._begin[0]) / max(time.process_time() - self._begin[1], 1e-3)
+        return now + seconds * min(max(slowness, 1.0), 10.0) < self._deadline
+
+
+NO_TIME = "no time was left"  # said in the place of what the budget did not suffice for
+
+
 def keep(device: str, kind: str, programs: Mapping[str, Any]) -> Path:
     """Keep what was measured on this model of device; other programs' rates stay. Raises OSError.
 

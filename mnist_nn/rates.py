@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from common.cluster.devices import free_memory
+from common.rates import NO_TIME, Budget
 from mnist_nn import net, training
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.shapes import Params, is_small, weights_of
@@ -102,15 +103,15 @@ def copy_bandwidth(device: torch.device) -> float:
     return 2 * COPY_BYTES[device.type] / min(ms_per_step(copies, 2, device) for _ in range(6)) * 1e3
 
 
-def measured(kind: str, seconds: str = "50", largest: str = "large") -> dict[str, Any]:
+def measured(kind: str, deadline: str = "inf", largest: str = "large") -> dict[str, Any]:
     """Measured rates of a device, for `common.rates`.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
-        seconds: after which no further size is begun.
+        deadline: of `common.rates.Budget`; what would take longer is left out, but for the smallest size.
         largest: of SIZES that is measured.
     """
-    begin, device = time.monotonic(), _device(kind)
+    budget, device = Budget(float(deadline)), _device(kind)
     training.prepare(device)
     images = torch.randint(256, (2_000, *SHAPE), dtype=torch.uint8).to(device)
     labels = torch.randint(CLASSES, (2_000,)).to(device)
@@ -118,13 +119,16 @@ def measured(kind: str, seconds: str = "50", largest: str = "large") -> dict[str
     copied = copy_bandwidth(device)
     rows, found = [("a copy", f"{copied / 1e9:.4g} GB/s", "")], dict[int, dict[str, float]]()
     for size in list(SIZES)[: list(SIZES).index(largest) + 1]:
-        if time.monotonic() - begin > float(seconds):
-            break
         params = params_of(size)
         n_weights = weights_of(params, SHAPE, CLASSES)
         times = found[n_weights] = {}
         for step, n_bytes in BYTES_MOVED[kind].items():
             if kind == "cuda" and step not in {"autograd", *trusted}:
+                continue
+            if len(found) > 1 and not budget.suffices(
+                _cost(step, n_weights, found)
+            ):  # the first size is always measured
+                rows.append((f"{size}, {step}", NO_TIME, ""))
                 continue
             if _bytes_of(params, step, device) > _free(device):
                 rows.append((f"{size}, {step}", "it does not fit the memory", ""))
@@ -143,6 +147,14 @@ def measured(kind: str, seconds: str = "50", largest: str = "large") -> dict[str
 def as_json(rates: Rates) -> dict[str, Any]:
     """The rates in the form that `choose.rates_for` reads."""
     return {"batch_size": rates.batch_size, "seconds": {str(n): dict(of) for n, of in rates.seconds.items()}}
+
+
+def _cost(step: str, n_weights: int, found: Mapping[int, Mapping[str, float]]) -> float:
+    """Seconds that it should take to measure a step, by what it took at the largest size so far."""
+    longest = 0.0
+    if known := [n for n, times in found.items() if step in times]:
+        longest = found[max(known)][step] * n_weights / max(known) * (FOLDS if step == "grouped" else 1)
+    return max(ROUNDS * ROUND_S, 7 * longest)  # two before the clock starts, one to set the rounds, two rounds; weights
 
 
 def _device(kind: str) -> torch.device:

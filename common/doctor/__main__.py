@@ -50,7 +50,7 @@ from common.trial import Place
 PROG = "python -m common.doctor"
 SELF_CHECK = ("host", "device", "program", "self-check", "found", "seconds")
 BENCHMARK = ("host", "device", "program", "what", "measured", "assumed")
-BENCHMARK_S = 100.0  # on a device, after which nothing more is begun
+BENCHMARK_S = 105.0  # for each model of device, from the beginning; a process that still measures is ended 10 s later
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Wishes:
 
     self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
     benchmark: bool = setting(
-        False, "measure what steps and solvers take on these devices, in two minutes, and keep it"
+        False, "measure what steps and solvers take on these devices, within two minutes a model, and keep it"
     )
     validate: bool = setting(False, "everything that a machine with a GPU can show, within 20 minutes, in one folder")
 
 
 def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examined:
     """Find this rank's devices, and start processes on them to see what its workers would."""
-    host = os.uname().nodename.split(".")[0]
+    begin, host = time.monotonic(), os.uname().nodename.split(".")[0]
     try:
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
@@ -110,8 +110,10 @@ def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examin
         models = {device: examined.gpus[device.name].name for device in devices if device.name in examined.gpus}
         if CPU in devices:
             models[CPU] = processor()
-        for device in {model: device for device, model in reversed(models.items())}.values():  # one of each model
-            examined.measured.extend(_measured(examined, host, device, models[device], every, options.threads))
+        one_of_each = {model: device for device, model in reversed(models.items())}
+        for n, (model, device) in enumerate(one_of_each.items(), start=1):
+            end = begin + n * BENCHMARK_S
+            examined.measured.extend(_measured(examined, host, device, model, every, options.threads, end))
     return examined
 
 
@@ -139,13 +141,21 @@ def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threa
 
 
 def _measured(
-    examined: Examined, host: str, device: Device, model: str, every: Mapping[str, DoctorChecks], threads: int
+    examined: Examined,
+    host: str,
+    device: Device,
+    model: str,
+    every: Mapping[str, DoctorChecks],
+    threads: int,
+    end: float,
 ) -> Iterator[Measured]:
-    """Measurements of each program on a device, one after the other; a failure is a problem."""
+    """Measurements of each program on a device, one after the other, until `end`; a failure is a problem."""
     functions = [(name, function) for name, checks in every.items() for function in checks.benchmarks]
-    for name, function in functions:
-        arguments = [device.kind, f"{BENCHMARK_S / len(functions):g}"]
-        answer: dict[str, Any] = probe.answer(probe.begin(device, function, threads, arguments), 2 * LIMIT_S)
+    for number, (name, function) in enumerate(functions):
+        now = time.monotonic()
+        deadline = now + (end - now) / (len(functions) - number)
+        process = probe.begin(device, function, threads, [device.kind, f"{deadline:.3f}"])
+        answer: dict[str, Any] = probe.answer(process, max(deadline - now, 0) + 10)
         if wrong := answer.get("error"):
             examined.problems.append(Finding(f"{host}: {name} could not be measured on {device.name} ({wrong})"))
         else:

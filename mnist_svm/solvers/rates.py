@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.cluster.devices import free_memory
+from common.rates import NO_TIME, Budget
 from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
 SIZES = (1_000, 4_000, 8_000)  # samples; each of ten binary problems, one-vs-rest, has all of them
@@ -16,25 +17,28 @@ CLASSES, FEATURES, GAMMA, PENALTIES, FOLDS = 10, 20, 0.02, (0.1, 1.0, 10.0), 2
 ASSUMED = "10 us"  # of an iteration on a GPU, see `kernel_svm.cuda.grid.MAX_ITER`
 
 
-def measured(kind: str, seconds: str = "50", largest: str = "8000") -> dict[str, Any]:
+def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> dict[str, Any]:
     """Measured rates of a device, for `common.rates`.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
-        seconds: after which no further size is begun.
+        deadline: of `common.rates.Budget`; what would take longer is left out, but for the smallest size.
         largest: samples at most.
     """
-    begin, rows, found = time.monotonic(), [], {}
+    budget, rows = Budget(float(deadline)), []
+    found: dict[str, float] = {}
+    before, spent = 0, 0.0  # samples, seconds
     solve, clock = (_on_gpu(), time.perf_counter) if kind == "cuda" else (_on_cpu(), time.process_time)
     for n in [size for size in SIZES if size <= int(largest)] or [int(largest)]:
-        if time.monotonic() - begin > float(seconds):
+        if found and not budget.suffices(spent * (n / before) ** 2):
+            rows.append((f"{n} samples", NO_TIME, ""))
             break
         if kind == "cpu" and 24 * n**2 > free_memory():
             break
         x, y, folds = _problem(n)
         start = clock()
         iterations = solve(x, y, folds)
-        spent = clock() - start
+        before, spent = n, clock() - start
         found[str(n)] = iterations / spent
         paths = CLASSES * FOLDS
         rows.append((f"{n} samples, {paths} paths", f"{iterations / spent / 1e3:.4g} thousand iterations a second", ""))

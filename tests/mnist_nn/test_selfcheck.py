@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from common.experiment import BEGINNINGS, WorkerContext  # noqa: E402
+from common.rates import NO_TIME, Budget  # noqa: E402
 from common.selfcheck import Verdict, run  # noqa: E402
 from common.trial import Outcome, Result, Trial  # noqa: E402
 from jit.compiler import missing_for_triton  # noqa: E402
@@ -208,10 +210,20 @@ def test_steps_are_measured(kind: str, verdict: Any, monkeypatch: pytest.MonkeyP
     verdict(autograd="", manual="", grouped="no graph", fused="")
     monkeypatch.setattr(rates, "COPY_BYTES", {"cpu": 1 << 20, "cuda": 1 << 20})
     monkeypatch.setattr(rates, "ROUND_S", 0.01)
-    monkeypatch.setattr(rates, "SIZES", {"small": (2, 8, 5)})
+    monkeypatch.setattr(rates, "SIZES", {"small": (2, 8, 5), "large": (8, 8, 64)})
     monkeypatch.setattr(rates, "_device", lambda kind: CPU)
     found = rates.measured(kind, largest="small")
     (times,) = found["rates"]["seconds"].values()
     assert set(times) == {"autograd", "manual"} and all(0 < seconds < 60 for seconds in times.values())
     assert [row[0] for row in found["rows"]] == ["a copy", "small, autograd", "small, manual", "small, the fastest"]
     assert json.loads(json.dumps(found))["rows"][-1][2] == "manual"
+    late = rates.measured(kind, "0.0")  # no time for more than the smallest
+    assert late["rates"]["seconds"].keys() == found["rates"]["seconds"].keys()
+    assert [row[:2] for row in late["rows"][4:]] == [(f"large, {step}", NO_TIME) for step in ("autograd", "manual")]
+
+
+def test_a_budget_counts_what_else_the_machine_does() -> None:
+    budget = Budget(time.monotonic() + 60)
+    assert budget.suffices(5) and not budget.suffices(61)
+    time.sleep(1)  # as if others had the processor
+    assert not budget.suffices(7)

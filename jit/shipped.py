@@ -1,6 +1,6 @@
 """Machine code that an image carries, so that a job does not compile on every node.
 
-    python -m jit.shipped FOLDER kernel_svm:warm_up
+    python -m jit.shipped FOLDER kernel_svm:warm_up mnist_nn.warm:warm_up
 
 compiles what these functions use, for each of LEVELS, into FOLDER. numba keeps machine code by the processor's name and
 features, so that code is for levels of the x86-64 ABI instead, and a program that finds it says it runs on such a one.

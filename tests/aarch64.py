@@ -22,23 +22,10 @@ def run_everything() -> None:
     import torch
 
     from kernel_svm import SVC
-    from mnist_nn import net
-    from mnist_nn.parallel.cpu import sgd
-    from mnist_nn.parallel.cpu.linear import linear
-    from mnist_nn.parallel.cpu.pooled import pooled_convolution
-    from mnist_nn.steps.choose import make_step
+    from mnist_nn.warm import warm_up
 
     torch.set_num_threads(1)
-    params = dict(n_conv_layer=2, kernel_size=3, n_hidden_layer=17)
-    weights = net.initial_weights(params, (8, 8), 10, seed=1, device=torch.device("cpu"))
-    step = make_step("manual", weights, (8, 8), batch_size=10, learning_rate=0.1, momentum=0.1)
-    step(torch.zeros(10, 8, 8), torch.zeros(10, dtype=torch.int64))
-    inputs = [torch.ones(shape, requires_grad=True) for shape in ((2, 1, 12, 12), (3, 1, 5, 5), (3,))]
-    pooled_convolution(*inputs).sum().backward()
-    linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
-    vector = np.ones(5, np.float32)
-    sgd._update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.0, 0.5)))
-    sgd._fence()
+    warm_up()
     images = np.random.default_rng(0).normal(size=(60, 5))
     SVC(C=1.0, gamma=0.1).fit(images, np.arange(60) % 3).predict(images)
 

@@ -216,3 +216,10 @@ def _full_fence(typing_context):
 def _fence():
     """Keep what is written before from being seen after what is written later."""
     _full_fence()
+
+
+def warm_up() -> None:
+    """Have both functions compiled, as `SharedSGD` calls them."""
+    vector = np.ones(5, np.float32)
+    _update(np.ones((2, 5), np.float32), vector, vector.copy(), 0, 5, *map(np.float32, (0.5, 0.1, 0.0, 0.5)))
+    _fence()

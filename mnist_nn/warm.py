@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from mnist_nn import net
-from mnist_nn.parallel.cpu import sgd
-from mnist_nn.parallel.networks import build
+from mnist_nn.parallel import warm
 from mnist_nn.steps.choose import make_step
 
 SHAPE, CLASSES, BATCH_SIZE = (28, 28), 10, 10  # of MNIST, and the default of the search
@@ -18,5 +17,4 @@ def warm_up() -> None:
     weights = net.initial_weights(params, SHAPE, CLASSES, seed=1, device=torch.device("cpu"))
     step = make_step("manual", weights, SHAPE, batch_size=BATCH_SIZE, learning_rate=0.1, momentum=0.1)
     step(torch.zeros(BATCH_SIZE, *SHAPE), torch.zeros(BATCH_SIZE, dtype=torch.int64))
-    build({"network": "kubeflow"}, SHAPE, CLASSES)(torch.ones(2, *SHAPE)).sum().backward()
-    sgd.warm_up()
+    warm.warm_up(SHAPE, CLASSES)

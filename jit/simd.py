@@ -8,6 +8,10 @@ of several equal elements is found first; on processors of one kind the same lan
 Arrays are passed whole with the offset of the first of the elements, counted in elements from the start of
 the array's memory; the caller guarantees that all of them exist. Vectors are numba values: they live in registers
 and cannot leave a compiled function.
+
+Numba counts the references to an array that a function is given or copies to a variable, by an atomic operation each
+time. In a function that takes less than a microsecond they cost as much as its work; `memory` gives the array's memory
+without them, to be used in the array's place while somebody else holds it.
 """
 
 from __future__ import annotations
@@ -39,6 +43,14 @@ class Vector(types.Type):
         super().__init__(name=f"Vector({element} x {LANES})")
 
 
+class Memory(types.Type):
+    """Numba type of the memory of an array, whose references are not counted."""
+
+    def __init__(self, dtype: types.Type) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Memory({dtype})")
+
+
 _ELEMENTS = {
     types.float32: ir.FloatType(),
     types.float64: ir.DoubleType(),
@@ -52,6 +64,12 @@ _ELEMENTS = {
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Vector) -> None:
         super().__init__(dmm, fe_type, ir.VectorType(_ELEMENTS[fe_type.element], LANES))
+
+
+@register_default(Memory)
+class _MemoryModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Memory) -> None:
+        super().__init__(dmm, fe_type, dmm.lookup(fe_type.dtype).get_data_type().as_pointer())
 
 
 F32, F64, I32, MASK = (Vector(t) for t in (types.float32, types.float64, types.int32, types.boolean))
@@ -104,8 +122,29 @@ def call_intrinsic(builder: Any, name: str, result: Any, *arguments: Any, **opti
 
 
 def address_of(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
-    """LLVM code for the address of a flat element of an array. array: its type in numba."""
-    return builder.gep(context.make_array(array)(context, builder, value).data, [offset])
+    """LLVM code for the address of a flat element of an array or its memory. array: its type in numba."""
+    first = value if isinstance(array, Memory) else context.make_array(array)(context, builder, value).data
+    return builder.gep(first, [offset])
+
+
+@intrinsic
+def memory(typingctx: Any, array: Any) -> Any:
+    """The array's memory, for `load`, `store`, `prefetch` and `item`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(array)(context, builder, args[0]).data
+
+    return Memory(array.dtype)(array), codegen
+
+
+@intrinsic
+def item(typingctx: Any, array: Any, offset: Any) -> Any:
+    """Flat element ``offset``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(address_of(context, builder, array, args[0], args[1]))
+
+    return array.dtype(array, types.intp), codegen
 
 
 @intrinsic
@@ -167,6 +206,7 @@ add = _lanewise(None, lambda builder, a, b: builder.fadd(a, b))
 sub = _lanewise(None, lambda builder, a, b: builder.fsub(a, b))
 mul = _lanewise(None, lambda builder, a, b: builder.fmul(a, b))
 less = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b))
+div = _lanewise(None, lambda builder, a, b: builder.fdiv(a, b))
 both = _lanewise(MASK, lambda builder, a, b: builder.and_(a, b))
 
 
@@ -221,6 +261,37 @@ def lane(typingctx: Any, a: Any, index: Any) -> Any:
     return a.element(a, types.intp), codegen
 
 
+def _folded(comparison: str) -> Any:
+    """An intrinsic that reduces a vector of floats to the element that compares so with all others."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        (vector,), count = args, LANES
+        nothing = ir.Constant(vector.type, ir.Undefined)
+        while count > 1:
+            count //= 2
+            order = [*range(count, 2 * count), *[None] * (LANES - count)]
+            upper = builder.shuffle_vector(vector, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
+            vector = builder.select(builder.fcmp_ordered(comparison, upper, vector), upper, vector)
+        return builder.extract_element(vector, ir.IntType(32)(0))
+
+    return intrinsic(lambda typingctx, a: (a.element(a), codegen))
+
+
+least_lane, most_lane = _folded("<"), _folded(">")
+
+
+@intrinsic
+def lane_of(typingctx: Any, a: Any, value: Any) -> Any:
+    """The first lane that equals ``value``; one of them must."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        equal = builder.fcmp_ordered("==", args[0], broadcast(builder, args[1], args[0].type))
+        number = builder.cttz(builder.bitcast(equal, ir.IntType(LANES)), ir.IntType(1)(1))
+        return builder.zext(number, ir.IntType(64))
+
+    return types.intp(a, a.element), codegen
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
     """Zeros whose first element lies on a 64-byte border, so that no vector crosses a cache line."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -229,7 +300,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarra
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-class _Memory:
+class _Writable:
     """What `writable` makes an array from."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -243,4 +314,4 @@ def writable(array: np.ndarray) -> np.ndarray:
 
     Numba compiles a function again for arrays that are protected, which takes as long as the first time.
     """
-    return array if array.flags.writeable else np.asarray(_Memory(array))
+    return array if array.flags.writeable else np.asarray(_Writable(array))

@@ -50,10 +50,16 @@ from jit.simd import (
     both,
     choose,
     compiled,
+    div,
     fma,
+    item,
     lane,
+    lane_of,
+    least_lane,
     less,
     load,
+    memory,
+    most_lane,
     mul,
     narrow,
     nonzero,
@@ -69,10 +75,10 @@ PREFETCH = 1536  # elements of a row that are asked for in advance: processors b
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
 
-@njit(inline="always")
-def _step_block(rows, row_i, row_j, column, f, up, low, t, step, back, b, least, where, most):
+@njit(forceinline=True)
+def _step_block(rows, row_i, row_j, ahead, column, f, up, low, t, step, back, b, least, where, most):
     """One block of `_step_and_first` on one set of accumulators."""
-    prefetch(rows, row_j + column + PREFETCH)
+    prefetch(rows, row_j + column + ahead)
     value = fma(step, widen(load(rows, row_i + column)), load(f, t))
     value = fma(back, widen(load(rows, row_j + column)), value)
     store(f, t, value)
@@ -85,42 +91,38 @@ def _step_block(rows, row_i, row_j, column, f, up, low, t, step, back, b, least,
 
 
 @compiled
-def _step_and_first(rows, row_i, row_j, blocks, f, up, low, delta):
+def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, low, delta):
     """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane, max f over ``low``)."""
     step, back = splat(delta), splat(-delta)
     least_0, where_0, most_0 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
     least_1, where_1, most_1 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
-    for b in range(0, blocks.size - 1, 2):  # two sets of accumulators hide the latency of the comparisons
+    for b in range(0, n_blocks - 1, 2):  # two sets of accumulators hide the latency of the comparisons
+        at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
         least_0, where_0, most_0 = _step_block(
-            rows, row_i, row_j, blocks[b] * LANES, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
+            rows, row_i, row_j, ahead, at_0, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
         )
         least_1, where_1, most_1 = _step_block(
-            rows, row_i, row_j, blocks[b + 1] * LANES, f, up, low, (b + 1) * LANES, step, back, b + 1,
-            least_1, where_1, most_1,
-        )  # fmt: skip
-    if blocks.size % 2:
-        b = blocks.size - 1
+            rows, row_i, row_j, ahead, at_1, f, up, low, (b + 1) * LANES, step, back, b + 1, least_1, where_1, most_1
+        )
+    if n_blocks % 2:
+        b = n_blocks - 1
+        at_0 = np.intp(item(blocks, b)) * LANES
         least_0, where_0, most_0 = _step_block(
-            rows, row_i, row_j, blocks[b] * LANES, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
+            rows, row_i, row_j, ahead, at_0, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
         )
     better = less(least_1, least_0)
     least_0 = choose(better, least_1, least_0)
     where_0 = choose(better, where_1, where_0)
-    most_0 = choose(less(most_0, most_1), most_1, most_0)
-    least, first, most = np.inf, 0, -np.inf
-    for p in range(LANES):
-        value = lane(least_0, p)
-        if value < least:
-            least, first = value, np.intp(lane(where_0, p)) * LANES + p
-        most = max(most, lane(most_0, p))
-    return least, first, most
+    least, most = least_lane(least_0), most_lane(choose(less(most_0, most_1), most_1, most_0))
+    p = lane_of(least_0, least)
+    return least, np.intp(lane(where_0, p)) * LANES + p, most
 
 
-@njit(inline="always")
-def _second_block(rows, row, f, low, t, base, b, gain, cost, where):
+@njit(forceinline=True)
+def _second_block(rows, row, ahead, f, low, t, base, b, gain, cost, where):
     """One block of `_second` on one set of accumulators."""
     zero, tau = splat(np.float32(0)), splat(np.float32(TAU))
-    prefetch(rows, row + PREFETCH)
+    prefetch(rows, row + ahead)
     gap = narrow(sub(load(f, t), base))
     curvature = sub(zero, load(rows, row))
     curvature = choose(less(curvature, tau), tau, curvature)
@@ -134,36 +136,36 @@ def _second_block(rows, row, f, low, t, base, b, gain, cost, where):
 
 
 @compiled
-def _second(rows, row_i, blocks, f, low, f_i):
+def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
     """The lane of ``low`` that lowers the objective most together with i: max (f_t - f_i)^2 / -(K - 1)_it.
 
-    Gains are kept as numerator and denominator and compared crosswise, which spares the division.
+    -1 if there is none. Gains are kept as numerator and denominator and compared crosswise, which spares divisions.
     """
     base = splat(f_i)
     gain_0, cost_0, where_0 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
     gain_1, cost_1, where_1 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
-    for b in range(0, blocks.size - 1, 2):
+    for b in range(0, n_blocks - 1, 2):
+        at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
         gain_0, cost_0, where_0 = _second_block(
-            rows, row_i + blocks[b] * LANES, f, low, b * LANES, base, b, gain_0, cost_0, where_0
+            rows, row_i + at_0, ahead, f, low, b * LANES, base, b, gain_0, cost_0, where_0
         )
         gain_1, cost_1, where_1 = _second_block(
-            rows, row_i + blocks[b + 1] * LANES, f, low, (b + 1) * LANES, base, b + 1, gain_1, cost_1, where_1
+            rows, row_i + at_1, ahead, f, low, (b + 1) * LANES, base, b + 1, gain_1, cost_1, where_1
         )
-    if blocks.size % 2:
-        b = blocks.size - 1
+    if n_blocks % 2:
+        b = n_blocks - 1
+        at_0 = np.intp(item(blocks, b)) * LANES
         gain_0, cost_0, where_0 = _second_block(
-            rows, row_i + blocks[b] * LANES, f, low, b * LANES, base, b, gain_0, cost_0, where_0
+            rows, row_i + at_0, ahead, f, low, b * LANES, base, b, gain_0, cost_0, where_0
         )
     better = less(mul(gain_0, cost_1), mul(gain_1, cost_0))
     gain_0 = choose(better, gain_1, gain_0)
     cost_0 = choose(better, cost_1, cost_0)
     where_0 = choose(better, where_1, where_0)
-    best, second = np.float32(0), -1
-    for p in range(LANES):
-        value = lane(gain_0, p) / lane(cost_0, p)
-        if value > best:
-            best, second = value, np.intp(lane(where_0, p)) * LANES + p
-    return second
+    gains = div(gain_0, cost_0)
+    best = most_lane(gains)
+    p = lane_of(gains, best)
+    return np.intp(lane(where_0, p)) * LANES + p if best > 0 else np.intp(-1)
 
 
 @compiled
@@ -182,11 +184,13 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
     the status, ``f`` and ``beta`` agree with each other, so that a later call goes on from there.
     """
     width = rows.shape[1]
+    rows_, blocks_, f_, up_, low_ = memory(rows), memory(blocks), memory(f), memory(up), memory(low)
+    ahead = PREFETCH if width > PREFETCH else 0  # short rows stay in the cache, if nothing else is fetched into it
     row_i = row_j = np.intp(0)  # a plain 0 would be a type of its own
     delta = 0.0
     done = 0
     while True:
-        least, i, most = _step_and_first(rows, row_i, row_j, blocks, f, up, low, delta)
+        least, i, most = _step_and_first(rows_, row_i, row_j, ahead, blocks_, blocks.size, f_, up_, low_, delta)
         extremes[0], extremes[1] = least, most
         if not most - least >= tolerance:
             return CONVERGED, done, -1
@@ -197,7 +201,7 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
         if slot[column_i] < 0:
             return MISSING, done, column_i
         row_i = np.intp(slot[column_i]) * width
-        j = _second(rows, row_i, blocks, f, low, least)
+        j = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
         if j < 0:
             return CONVERGED, done, -1
         column_j = np.intp(blocks[j // LANES]) * LANES + j % LANES

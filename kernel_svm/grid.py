@@ -13,7 +13,7 @@ from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengt
 from kernel_svm.multiclass import Solutions, binary_problems
 from kernel_svm.path import Kernel, Path, Whole, solve_path
 from kernel_svm.plan import MatrixPlan, choose_plan
-from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between
+from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between, product
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 MAX_ITER = 100_000_000  # iterations per binary problem and C
@@ -178,12 +178,12 @@ class Classifier:
         """Labels (n,) of samples (n, n_features)."""
         samples = self.solved.samples
 
-        def block(part: slice, support: np.ndarray) -> np.ndarray:
+        def product_of(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
             centred = (x[part] - samples.mean).astype(np.float32)
-            return kernel_between(centred, sq_lengths(centred), samples, support, self.gamma)
+            return product(kernel_between(centred, sq_lengths(centred), samples, support, self.gamma), weights)
 
         labels = np.empty(len(x), np.int64)
-        for part, values in decisions(self.solved, len(x), block):
+        for part, values in decisions(self.solved, len(x), product_of):
             labels[part] = self.solved.labels(values)[0]
         return samples.classes[labels]
 

@@ -4,6 +4,9 @@ A fold's binary problems are solved along C first; their solutions then give the
 validation samples, class of support vectors by class, as one matrix product per block of K - 1.
 """
 
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +14,59 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jit.simd import compiled
 from kernel_svm.kernel import Samples
 from kernel_svm.path import Path
+
+
+@compiled
+def _distinct(betas, iterations, rows, support):
+    """What is to keep of the solutions ``betas`` (n_penalties, lanes) of one problem.
+
+    Marks their support vectors in ``support`` (n_penalties, width), at ``rows`` of the lanes. Returns the lanes that
+    have one, each penalty's number of a distinct solution, and these solutions, float64 (lanes, distinct).
+    """
+    number, count = np.zeros(betas.shape[0], np.int64), 0
+    for c in range(1, betas.shape[0]):
+        new = iterations[c] > 0
+        for t in range(betas.shape[1]):
+            if new:
+                break
+            new = betas[c, t] != betas[c - 1, t]
+        count += new
+        number[c] = count
+    used, n_used = np.empty(betas.shape[1], np.int64), 0
+    for t in range(betas.shape[1]):
+        there = False
+        for c in range(betas.shape[0]):
+            if betas[c, t] != 0.0:
+                there = True
+                support[c, rows[t]] = True
+        if there:
+            used[n_used] = t
+            n_used += 1
+    weights = np.empty((n_used, count + 1))
+    for p in range(n_used):
+        for c in range(betas.shape[0]):
+            weights[p, number[c]] = betas[c, used[p]]
+    return used[:n_used].copy(), number, weights
+
+
+@compiled
+def _voted(decisions, problems, k):
+    """Class index of each row of decision values (n, n_machines) by one vote of each pair of classes."""
+    result, votes = np.empty(decisions.shape[0], np.int64), np.empty(k, np.int64)
+    for i in range(result.size):
+        for c in range(k):
+            votes[c] = 0
+        for m in range(problems.shape[0]):
+            votes[problems[m, 0 if decisions[i, m] > 0.0 else 1]] += 1
+        best = 0
+        for c in range(1, k):
+            if votes[c] > votes[best]:
+                best = c
+        result[i] = best
+    return result
 
 
 @dataclass
@@ -51,17 +105,16 @@ class Solutions:
 
         rows: of the samples that its lanes stand for. shift: what the matrix lacks, see `sources.py`; (len(rows),).
         """
-        used = path.betas.any(axis=0)
-        rows, betas, rhos = rows[used], path.betas[:, used], path.rhos
+        used, number, weights = _distinct(path.betas, path.iterations, rows, self._support)
+        first = np.searchsorted(number, np.arange(weights.shape[1]))  # the smallest C of each distinct solution
+        rhos = path.rhos[first]
         if shift is not None:
-            rhos = rhos + betas @ shift[used]
-        self._support[:, rows] |= betas != 0
-        new = np.concatenate([[True], (path.iterations[1:] > 0) | (path.betas[1:] != path.betas[:-1]).any(axis=1)])
+            rhos = rhos + shift[used] @ weights
         self.problems.append(problem)
-        self.solution_of.append(np.cumsum(new) - 1)
-        self.rows.append(rows)
-        self.weights.append(np.ascontiguousarray(betas[new].T))
-        self.rhos.append(rhos[new])
+        self.solution_of.append(number)
+        self.rows.append(rows[used])
+        self.weights.append(weights)
+        self.rhos.append(rhos)
         self.iterations += path.iterations
         self.converged &= path.converged
         self.steps.append(path.iterations)
@@ -70,24 +123,25 @@ class Solutions:
         """By class of the support vectors: (their rows, weights (n_rows, m), the m decision values they add to)."""
         start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.rhos])])
         first = self.samples.class_start
+        cuts = [np.searchsorted(rows, first) for rows in self.rows]
         for c in range(len(self.samples.classes)):
-            parts = []
+            parts = [
+                (m, self.rows[m][cut[c] : cut[c + 1]] - first[c], self.weights[m][cut[c] : cut[c + 1]])
+                for m, cut in enumerate(cuts)
+                if cut[c] < cut[c + 1]
+            ]
+            if not parts:
+                continue
             used = np.zeros(first[c + 1] - first[c], np.bool_)
-            for m, rows in enumerate(self.rows):
-                low, high = np.searchsorted(rows, (first[c], first[c + 1]))
-                if low < high:
-                    parts.append((m, rows[low:high] - first[c], self.weights[m][low:high]))
-                    used[parts[-1][1]] = True
+            for _, rows, _ in parts:
+                used[rows] = True
             position = np.cumsum(used) - 1
-            count = sum(part.shape[1] for _, _, part in parts)
-            weights, at = np.zeros((int(used.sum()), count)), 0
-            targets = np.empty(count, np.int64)
-            for m, rows, part in parts:
+            weights, at = np.zeros((int(position[-1]) + 1, sum(part.shape[1] for _, _, part in parts))), 0
+            for _, rows, part in parts:
                 weights[position[rows], at : at + part.shape[1]] = part
-                targets[at : at + part.shape[1]] = np.arange(start[m], start[m + 1])
                 at += part.shape[1]
-            if count:
-                yield np.flatnonzero(used) + first[c], weights, targets
+            targets = np.concatenate([np.arange(start[m], start[m + 1]) for m, _, _ in parts])
+            yield np.flatnonzero(used) + first[c], weights, targets
 
     def offsets(self) -> np.ndarray:
         """rho of every distinct solution of every problem, in the order of the decision values."""
@@ -112,12 +166,7 @@ def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: 
     of two classes there is one problem, whose positive class needs a value above zero.
     """
     if problems[0][1] >= 0:
-        votes = np.zeros((k, len(decisions)), np.int32)
-        for (positive, negative), values in zip(problems, decisions.T, strict=True):
-            won = values > 0
-            votes[positive] += won
-            votes[negative] += ~won
-        return votes.argmax(axis=0)
+        return _voted(np.ascontiguousarray(decisions), np.array(problems), k)
     if len(problems) == 1:
         return (decisions[:, 0] > 0).astype(np.int64)
     return k - 1 - decisions[:, ::-1].argmax(axis=1)

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import aligned_zeros, compiled, fma, load, prefetch, splat, store, widen, writable
+from jit.simd import compiled, fma, load, prefetch, splat, store, widen, writable
 from kernel_svm.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
@@ -40,6 +40,43 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, whether it has
 # begun, its iterations, those since the last gathering, those until the next look, rows that are missing.
 AT, STARTED, DONE, SPENT, LEFT, WANTED = range(6)
+
+
+@compiled
+def _aligned(count, width):
+    """float32 zeros (count, width) that begin on a 64-byte border."""
+    raw = np.zeros(count * width + 16, np.float32)
+    start = (-raw.ctypes.data // 4) % 16
+    return raw[start : start + count * width].reshape(count, width)
+
+
+@compiled
+def _aligned_doubles(count):
+    """float64 zeros (count,) that begin on a 64-byte border."""
+    raw = np.zeros(count + 8)
+    start = (-raw.ctypes.data // 8) % 8
+    return raw[start : start + count]
+
+
+@compiled
+def _begin(sign, weights):
+    """(blocks, columns, sign, weights, f, beta, up, low) of a problem, from sign and weights by column."""
+    blocks, count = np.empty(sign.size // LANES, np.int32), 0
+    for b in range(blocks.size):
+        there = False
+        for t in range(b * LANES, (b + 1) * LANES):
+            there = there or sign[t] != 0
+        if there:
+            blocks[count] = b
+            count += 1
+    width = count * LANES
+    columns, lane_sign, lane_weights = np.empty(width, np.int64), np.empty(width, np.int8), np.empty(width)
+    for t in range(width):
+        column = np.int64(blocks[t // LANES]) * LANES + t % LANES
+        columns[t], lane_sign[t], lane_weights[t] = column, sign[column], weights[column]
+    f, beta = _aligned_doubles(width), _aligned_doubles(width)
+    up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+    return blocks[:count].copy(), columns, lane_sign, lane_weights, f, beta, up, low
 
 
 @compiled
@@ -133,14 +170,6 @@ def _gather(rows, slot, columns, matrix):
 
 
 @compiled
-def _aligned(count, width):
-    """float32 zeros (count, width) that begin on a 64-byte border."""
-    raw = np.zeros(count * width + LANES, np.float32)
-    start = (-raw.ctypes.data // 4) % LANES
-    return raw[start : start + count * width].reshape(count, width)
-
-
-@compiled
 def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
     # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.
@@ -148,7 +177,7 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, 
     count = lanes.size
     width = -(-count // LANES) * LANES
     now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
-    g, b, sub_bounds, s = np.zeros(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+    g, b, sub_bounds, s = _aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
     sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
     for p in range(width):
@@ -387,19 +416,13 @@ def solve_path(
     above 0 for the samples of the problem; the bound of a multiplier is C times its sample's weight, 1 if not given.
     give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
     """
-    blocks = np.flatnonzero(sign.reshape(-1, LANES).any(axis=1)).astype(np.int32)
-    columns = (blocks[:, None].astype(np.int64) * LANES + np.arange(LANES)).ravel()
-    lanes = len(columns)
-    f, beta = aligned_zeros((lanes,), np.float64), aligned_zeros((lanes,), np.float64)
-    up, low = aligned_zeros((lanes,), np.uint8), aligned_zeros((lanes,), np.uint8)
-    count = len(penalties)
+    blocks, columns, *lanes = _begin(sign, np.ones(len(sign)) if weights is None else weights)
+    count, width = len(penalties), len(columns)
     path = Path(
-        columns, np.zeros((count, lanes)), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        columns, np.zeros((count, width)), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
     )
-    state, wanted = np.zeros(6, np.int64), np.empty(lanes, np.int64)
-    lane_weights = np.ones(lanes) if weights is None else weights[columns]
-    ascending = np.array(penalties, np.float64)
-    arguments = (blocks, columns, sign[columns], lane_weights, f, beta, up, low, ascending, tolerance, max_iter)
+    state, wanted = np.zeros(6, np.int64), np.empty(width, np.int64)
+    arguments = (blocks, columns, *lanes, np.array(penalties, np.float64), tolerance, max_iter)
     while _walk(
         writable(kernel.rows),
         kernel.slot,

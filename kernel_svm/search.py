@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_X_y
@@ -80,28 +81,48 @@ def fit_grid(
     for fold, own in zip(folds, parts or (), strict=parts is not None):
         fold.parts = own
     groups: dict[Any, list[tuple[int, SVC]]] = {}
+    model_of = _Models(estimator)
     for number, candidate in enumerate(candidates):
-        model = _model(estimator, candidate)
+        model = model_of(candidate)
         if isinstance(model, Exception):
             for split, fold in enumerate(folds):
                 yield fold.failed(number, split, model)
         else:
             groups.setdefault(_shared(model), []).append((number, model))
-    work = _Work(x, np.unique(y, return_inverse=True), memory)
+    left_out = np.zeros(len(y), np.int64)  # in which fold
+    for number, fold in enumerate(folds):
+        left_out[fold.validation] = number
+    work = _Work(x, np.unique(y, return_inverse=True), memory, left_out)
     for models in groups.values():
         yield from _group(work, models, folds)
 
 
-def _model(estimator: Any, candidate: Mapping[str, Any]) -> SVC | Exception:
-    """An unfitted model with the candidate's parameters, or what is wrong with them."""
-    try:
-        model = SVC(**clone(estimator).set_params(**clone_all(candidate)).get_params())
-        model._validate_params()
-        if callable(model.kernel):
-            raise ValueError("a kernel that is a Python function is not solved as a grid")
-        return model
-    except (TypeError, ValueError) as error:
-        return error
+class _Models:
+    """Unfitted models of candidates. Values that candidates share are checked once, as that takes a millisecond."""
+
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = clone(estimator)
+        self._given = self._estimator.get_params()
+        self._checked: dict[frozenset[str], Exception | None] = {}  # the rest of the values, by names of a candidate's
+
+    def __call__(self, candidate: Mapping[str, Any]) -> SVC | Exception:
+        """The model, or what is wrong with its parameters."""
+        own, names = clone_all(candidate), frozenset(candidate)
+        if names not in self._checked:
+            self._checked[names] = self._wrong({name: v for name, v in self._given.items() if name not in names})
+        wrong = self._checked[names] or self._wrong(own)
+        return wrong or SVC(**{**self._given, **own})
+
+    def _wrong(self, values: Mapping[str, Any]) -> Exception | None:
+        try:
+            if unknown := values.keys() - self._given.keys():
+                self._estimator.set_params(**{name: values[name] for name in sorted(unknown)})
+            validate_parameter_constraints(SVC._parameter_constraints, dict(values), caller_name="SVC")
+            if callable(values.get("kernel")):
+                raise ValueError("a kernel that is a Python function is not solved as a grid")
+        except (TypeError, ValueError) as error:
+            return error
+        return None
 
 
 def clone_all(candidate: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,14 +176,16 @@ class _Fold:
 class _Work:
     """The samples as the solver has them, sorted once for all kernels that can use it."""
 
-    def __init__(self, x: np.ndarray, coded: tuple[np.ndarray, np.ndarray], memory: int | None) -> None:
-        self.x, (self.classes, self.labels), self.memory = x, coded, memory
+    def __init__(
+        self, x: np.ndarray, coded: tuple[np.ndarray, np.ndarray], memory: int | None, left_out: np.ndarray
+    ) -> None:
+        self.x, (self.classes, self.labels), self.memory, self.left_out = x, coded, memory, left_out
         self._data: dict[bool, Data] = {}
 
     def data(self, kernel: str) -> Data:
         rbf = kernel == "rbf"
         if rbf not in self._data:
-            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory)
+            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, self.left_out)
         return self._data[rbf]
 
 

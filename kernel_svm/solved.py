@@ -77,11 +77,13 @@ class Solved:
                     values[order[chunk]] = found
             self._values[part] = values
         values, problems = self._values[part], self._columns()
-        start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.solutions.rhos])]).astype(int)
-        result = np.empty((len(values), len(self.pairs())))
-        for p, pair in enumerate(self.pairs()):
-            m = problems.get(pair)
-            result[:, p] = self._lacking(pair) if m is None else values[:, start[m] + self.solutions.solution_of[m][c]]
+        start = np.cumsum([0, *(len(rho) for rho in self.solutions.rhos)])
+        there = [problems.get(pair, -1) for pair in self.pairs()]
+        if -1 not in there:
+            return values[:, [start[m] + self.solutions.solution_of[m][c] for m in there]]
+        result = np.empty((len(values), len(there)))
+        for p, (pair, m) in enumerate(zip(self.pairs(), there, strict=True)):
+            result[:, p] = self._lacking(pair) if m < 0 else values[:, start[m] + self.solutions.solution_of[m][c]]
         return result
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
@@ -122,11 +124,16 @@ class Solved:
 class Data:
     """Samples and what all kernels have in common on them."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, kernel: str, memory: int | None = None) -> None:
-        """x: float64 (n, n_features), or (n, n) for "precomputed". y: int (n,). memory: bytes that may be used."""
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, kernel: str, memory: int | None = None, folds: np.ndarray | None = None
+    ) -> None:
+        """x: float64 (n, n_features), or (n, n) for "precomputed". y: int (n,). memory: bytes that may be used.
+
+        folds: as for `prepare`.
+        """
         self.x = x
         features = x if kernel == "rbf" else x[:, :0]
-        self.samples: Samples = prepare(features, y)
+        self.samples: Samples = prepare(features, y, folds)
         self.memory = free_memory() if memory is None else memory
         self._distances: np.ndarray | None = None
         self._fine = False

@@ -39,8 +39,9 @@ class KernelSource(Protocol):
 class RbfSource:
     """K - 1 of the RBF kernel in float32.
 
-    distances, kernel: squared distances and K - 1 of all samples, if they are kept. double: where samples are far from
-    each other, it computes decision values: between classes of equal size, values of K like 1e-20 decide.
+    distances, kernel: squared distances and K - 1 of all samples, if they are kept. double: given where samples are far
+    from each other. Decision values are then computed from K in double: between classes of equal size, values of K like
+    1e-20 decide.
     """
 
     def __init__(
@@ -59,31 +60,58 @@ class RbfSource:
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
 
-    def tiny(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """K, not K - 1, float64 (len(rows), len(columns)); needs `distances` or `double`.
+    def of_others(self, rows: np.ndarray, betas: np.ndarray) -> np.ndarray:
+        """What other samples add to the decision values of samples with multipliers ``betas`` (len(rows), m).
 
-        Values below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
+        Values of K below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
         """
-        if self.distances is None:
-            assert self.double is not None
-            return self.double.between(rows, columns).astype(np.float32).astype(np.float64)
-        values = self.distances[np.ix_(rows, columns)]
-        values *= np.float32(-self.gamma)
-        return np.exp(values, out=values).astype(np.float64)
+        result = np.empty(betas.shape)
+        step = max(LANES, CHUNK // (8 * len(rows)) // LANES * LANES)
+        for top in range(0, len(rows), step):
+            part, own = rows[top : top + step], np.arange(len(rows[top : top + step]))
+            if self.distances is None:
+                assert self.double is not None
+                values = self.double.between(part, rows).astype(np.float32).astype(np.float64)
+                values[own, own + top] = 0
+                result[top : top + step] = values @ betas
+            else:
+                panels = panels_of(writable(self.distances), rows, part)
+                panels *= np.float32(-self.gamma)
+                np.exp(panels, out=panels)
+                panels[own // LANES, own + top, own % LANES] = 0
+                result[top : top + step] = product(panels, betas)[: len(part)]
+        return result
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        def block(part: slice, support: np.ndarray) -> np.ndarray:
-            if self.kernel is not None:
-                return panels_of(writable(self.kernel), support, rows[part])
-            if self.distances is None:
-                numbers = rows[part]
-                x, norms = self.samples.x(numbers), self.samples.sq_norms[numbers]
-                return kernel_between(x, norms, self.samples, support, self.gamma)
-            panels = panels_of(writable(self.distances), support, rows[part])
-            expm1_scaled(panels.reshape(len(panels), -1), self.gamma, panels.reshape(len(panels), -1))
-            return panels
+        def near(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
+            return product(self._panels(rows[part], support), weights)
 
-        return self.double.decisions(solved, rows) if self.double else decisions(solved, len(rows), block)
+        if self.double is None:
+            return decisions(solved, len(rows), near)
+        if self.distances is None:
+            return self.double.decisions(solved, rows)
+        distances = writable(self.distances)
+
+        def distant(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
+            panels = panels_of(distances, support, rows[part])
+            nearest = panels.min(axis=1)  # K is relative to that of the nearest of the class, which float32 can hold
+            panels -= nearest[:, None]
+            panels *= np.float32(-self.gamma)
+            np.exp(panels, out=panels)
+            return product(panels, weights) * np.exp(-self.gamma * nearest.astype(np.float64)).reshape(-1, 1)
+
+        return decisions(solved, len(rows), distant)
+
+    def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
+        """K - 1 of some samples, packed, with others as features."""
+        if self.kernel is not None:
+            return panels_of(writable(self.kernel), support, rows)
+        if self.distances is None:
+            return kernel_between(self.samples.x(rows), self.samples.sq_norms[rows], self.samples, support, self.gamma)
+        panels = panels_of(writable(self.distances), support, rows)
+        flat = panels.reshape(len(panels), -1)
+        expm1_scaled(flat, self.gamma, flat)
+        return panels
 
 
 def far(samples: Samples, gamma: float) -> bool:
@@ -93,19 +121,17 @@ def far(samples: Samples, gamma: float) -> bool:
 
 def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
     """Squared distances of all samples x, float64 (n, n_features), computed in double: float32 (width, width)."""
-    x = x - samples.mean
-    sq_norms = np.einsum("ij,ij->i", x, x)
+    centred = np.zeros((samples.width, x.shape[1]))
+    centred[samples.row_of] = x - samples.mean
+    sq_norms, ones = np.einsum("ij,ij->i", centred, centred)[:, None], np.ones((samples.width, 1))
+    left, right = np.hstack([-2 * centred, sq_norms, ones]), np.hstack([centred, ones, sq_norms])
     out = aligned_zeros((samples.width, samples.width))
-    step = max(1, CHUNK // (8 * len(x)))
-    for top in range(0, len(x), step):
-        part = slice(top, min(top + step, len(x)))
-        values = x[part] @ x.T
-        values *= -2
-        values += sq_norms[part, None]
-        values += sq_norms
+    step = max(1, CHUNK // (8 * samples.width))
+    for top in range(0, samples.width, step):
+        values = left[top : top + step] @ right.T
         np.maximum(values, 0, out=values)
-        values[np.arange(len(values)), np.arange(part.start, part.stop)] = 0
-        out[np.ix_(samples.row_of[part], samples.row_of)] = values
+        out[top : top + step] = values
+    np.fill_diagonal(out, 0)
     return out
 
 
@@ -146,12 +172,7 @@ class DoubleSource:
         return self._shift[rows]
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        blocks, offsets = list(solved.blocks()), solved.offsets()
-        for part in parts(len(rows), blocks, offsets):
-            values = np.tile(-offsets, (part.stop - part.start, 1))
-            for support, weights, targets in blocks:
-                values[:, targets] += self.between(rows[part], support) @ weights
-            yield part, values
+        return decisions(solved, len(rows), lambda part, support, weights: self.between(rows[part], support) @ weights)
 
 
 Blocks = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # as `Solutions.blocks` gives them
@@ -166,14 +187,18 @@ def parts(count: int, blocks: Blocks, offsets: np.ndarray) -> Iterator[slice]:
 
 
 def decisions(
-    solved: Solutions, count: int, block: Callable[[slice, np.ndarray], np.ndarray]
+    solved: Solutions, count: int, product_of: Callable[[slice, np.ndarray, np.ndarray], np.ndarray]
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """As `KernelSource.decisions`; ``block(part, support)`` is K - 1 of a slice of the samples, packed."""
+    """As `KernelSource.decisions`.
+
+    ``product_of(part, support, weights)`` has K, or K - 1, of a slice of the samples with support vectors, times their
+    weights (len(support), m): float64 (rows of the part or more, m).
+    """
     blocks, offsets = list(solved.blocks()), solved.offsets()
     for part in parts(count, blocks, offsets):
         values = np.tile(-offsets, (part.stop - part.start, 1))
         for support, weights, targets in blocks:
-            values[:, targets] += product(block(part, support), weights)[: len(values)]
+            values[:, targets] += product_of(part, support, weights)[: len(values)]
         yield part, values
 
 

@@ -120,10 +120,10 @@ class SVC(sklearn.svm.SVC):
 
     def _pair_decisions(self, X: Any) -> np.ndarray:
         """Decision values (n, n_pairs), positive for the first class of a pair."""
-        check_is_fitted(self)
         for known, values in vars(self).get("_known", ()):
             if X is known:
                 return values()
+        check_is_fitted(self)
         if self.kernel != "precomputed":
             X = dense(X)
         X = self._validate_for_predict(X)
@@ -173,7 +173,8 @@ class SVC(sklearn.svm.SVC):
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n,) of samples; see `sklearn.svm.SVC.predict`."""
-        check_is_fitted(self)
+        if "_known" not in vars(self):  # the check takes longer than a prediction of a grid
+            check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         k = len(self.classes_)

@@ -4,6 +4,9 @@ Between two classes of equal size a threshold is then as small as the values of 
 of all samples that are far from any support vector.
 """
 
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,8 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from jit.simd import compiled
 from kernel_svm.path import Path
-from kernel_svm.sources import CHUNK, RbfSource
+from kernel_svm.sources import RbfSource
 
 
 def refined(
@@ -28,30 +32,42 @@ def refined(
     rows: of each column of the machine's matrix, in the samples. signs, weights: for each path, by column, as
     `solve_path` was given them.
     """
-    betas = np.zeros((len(rows), len(paths) * len(penalties)))
-    for number, path in enumerate(paths):
-        betas[path.columns, number * len(penalties) : (number + 1) * len(penalties)] = path.betas.T
     used = np.flatnonzero(np.any(signs, axis=0))
-    others = np.empty((len(used), betas.shape[1]))  # what other samples add to f
-    step = max(1, CHUNK // (8 * len(used)))
-    for top in range(0, len(used), step):
-        part = used[top : top + step]
-        values = source.tiny(rows[part], rows[used])
-        values[np.arange(len(part)), np.arange(top, top + len(part))] = 0
-        others[top : top + len(part)] = values @ betas[used]
-    result = []
-    for number, path in enumerate(paths):
-        own_columns = slice(number * len(penalties), (number + 1) * len(penalties))
-        sign = signs[number][used][:, None]
-        bound = penalties * weights[number][used][:, None]
-        beta, rest = betas[used, own_columns], others[:, own_columns]
-        up = (sign != 0) & (beta < np.where(sign > 0, bound, 0.0))
-        low = (sign != 0) & (beta > np.where(sign > 0, 0.0, -bound))
-        own, free = beta - sign, up & low
+    number = [np.cumsum([0, *(path.betas[1:] != path.betas[:-1]).any(axis=1)]) for path in paths]
+    first = [np.searchsorted(each, np.arange(each[-1] + 1)) for each in number]  # the smallest C of each solution
+    betas = np.zeros((len(rows), sum(map(len, first))))
+    ends = np.cumsum([len(each) for each in first])
+    parts = [slice(end - len(each), end) for end, each in zip(ends, first, strict=True)]
+    for path, part, each in zip(paths, parts, first, strict=True):
+        betas[path.columns, part] = path.betas[each].T
+    betas = betas[used]
+    others = source.of_others(rows[used], betas)
+    return [
+        replace(path, rhos=thresholds(sign[used], weight[used], penalties[c], betas, others, part.start)[which])
+        for path, part, sign, weight, c, which in zip(paths, parts, signs, weights, first, number, strict=True)
+    ]
+
+
+@compiled
+def thresholds(sign, weights, penalties, betas, others, start):
+    """LIBSVM's rho of each solution, a column of ``betas`` from ``start`` on, as `path._intercept` has it."""
+    result = np.empty(penalties.size)
+    for c in range(result.size):
         # Two sums: the first is 0 where all multipliers are free, and would hide the second.
-        total = np.sum(own, axis=0, where=free) + np.sum(rest, axis=0, where=free)
-        least = np.min(own + rest, axis=0, where=up, initial=np.inf)
-        most = np.max(own + rest, axis=0, where=low, initial=-np.inf)
-        count = free.sum(axis=0)
-        result.append(replace(path, rhos=np.where(count > 0, total / np.maximum(count, 1), (least + most) / 2)))
+        own, rest, free, least, most = 0.0, 0.0, 0, np.inf, -np.inf
+        for t in range(sign.size):
+            if sign[t] == 0:
+                continue
+            beta, bound = betas[t, start + c], penalties[c] * weights[t]
+            up = beta < (bound if sign[t] > 0 else 0.0)
+            low = beta > (0.0 if sign[t] > 0 else -bound)
+            if up and low:
+                own += beta - sign[t]
+                rest += others[t, start + c]
+                free += 1
+            elif up:
+                least = min(least, beta - sign[t] + others[t, start + c])
+            elif low:
+                most = max(most, beta - sign[t] + others[t, start + c])
+        result[c] = (own + rest) / free if free else (least + most) / 2
     return result

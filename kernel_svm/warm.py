@@ -16,6 +16,7 @@ from jit.private import open_lock, private_folder
 from kernel_svm.grid import solve_gamma
 from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
 from kernel_svm.plan import MatrixPlan
+from kernel_svm.thresholds import thresholds
 
 log = logging.getLogger(__name__)
 
@@ -72,3 +73,4 @@ def warm_up() -> None:
         for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
                                    ("whole", None, kernel), ("rows", None, None)):  # fmt: skip
             solve_gamma(samples, 0.1, [0.01, 10.0], folds, MatrixPlan(False, kind, samples.width, 0, ""), kept, matrix)
+        thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)

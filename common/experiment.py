@@ -25,6 +25,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
+from common.report.content import Section
+from common.storage.history import History
 from common.storage.provenance import digest
 from common.storage.table import write_trials
 from common.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
@@ -97,6 +99,8 @@ class Experiment(ABC):
     """
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
+    goal: ClassVar[str] = ""  # of its trials, such as "minimize loss": what report.html calls the best
+    no_parameters: ClassVar[tuple[str, ...]] = ()  # of trials: names that tell candidates apart, but are not searched
 
     def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
         """Raise UsageError where these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
@@ -220,6 +224,22 @@ class Experiment(ABC):
             folder: results folder.
         """
         write_trials(folder / "trials.csv", outcomes)
+
+    def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
+        """What report.html shows of this kind of study besides what it shows of any: see `common.report.content`.
+
+        Called at the end of a study, and by `python -m common.report` at any time, so that results may be missing.
+        Must not import heavy libraries.
+
+        Args:
+            history: the journal.
+            data: what `data()` returned; None where the images or samples are not at hand.
+        """
+        return ()
+
+    def data_here(self) -> Data | None:
+        """As `data`, but only if that needs no download: for the report of an older study; None where it does."""
+        return None
 
 
 def per_trial(function: Callable[[Trial], Mapping[str, float] | Evaluation | NoRoom]) -> Objective:

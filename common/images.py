@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import Exit, UsageError
-from common.experiment import Experiment
+from common.experiment import Data, Experiment
 from common.settings import program, setting
 from common.statistics import RULES
 from common.storage.waiting import waiting
@@ -114,6 +114,9 @@ class ImageSettings(DatasetSettings, Experiment):
         if self.outer_folds is not None and n_train - -(-n_train // self.outer_folds) < self.folds:
             raise UsageError(f"--outer-folds {self.outer_folds} leaves too few of the {n_train} training images")
         return arrays
+
+    def data_here(self) -> Data | None:
+        return self.data() if is_present(self.dataset, self.data_folder) else None
 
 
 def load(

@@ -8,7 +8,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
@@ -130,6 +130,21 @@ def result_settings(instance: Any) -> dict[str, Any]:
         for field in dataclasses.fields(instance)
         if field.metadata.get("changes_results", True)
     }
+
+
+def restored(cls: type, values: Mapping[str, Any]) -> Any:
+    """An instance from what `result_settings` said of it; other settings have their defaults.
+
+    Raises:
+        ValueError, TypeError, KeyError: The values are of another version of the class.
+    """
+    hints, given = typing.get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        if field.name in values and "help" in field.metadata:
+            kind, many = _kind(hints[field.name])
+            value = values[field.name]
+            given[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
+    return cls(**given)
 
 
 def _plain(value: Any) -> Any:

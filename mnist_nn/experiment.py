@@ -14,8 +14,10 @@ from common import statistics
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import N_CLASSES, DatasetSettings, ImageSettings
 from common.rates import kept
+from common.report.content import Section
 from common.settings import setting
 from common.storage.files import written_whole
+from common.storage.history import History
 from common.storage.table import last_line, write_table, write_trials
 from common.strategies.racing import Race
 from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
@@ -48,6 +50,8 @@ class Bagging(ImageSettings):
     network with the best ones on the whole sample.
     """
 
+    goal = "minimize loss"
+    no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},
@@ -313,6 +317,12 @@ class Bagging(ImageSettings):
             nested = nested_rows(results, data["train_labels"], self.n_bootstrap, outer, self.select)
             write_table(folder / "nested.csv", nested)
             print_nested(nested)
+
+    def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
+        from mnist_nn.sections import sections_of
+
+        noun = "class" if self.dataset == "fashion-mnist" else "digit"
+        return sections_of(history, data, self.max_pixel, self.plot, noun)
 
     def _row(self, sample: Sample, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
         """The choice of a bootstrap sample and its results; `error` says why it has no network.

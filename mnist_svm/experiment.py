@@ -19,8 +19,10 @@ from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import DatasetSettings, ImageSettings
+from common.report.content import Section
 from common.settings import setting
 from common.storage.files import written_whole
+from common.storage.history import History
 from common.storage.table import write_table
 from common.trial import Batch, Outcome, Search, Trial
 from kernel_svm.layout import buffer_sizes
@@ -39,6 +41,7 @@ class SvmGrid(ImageSettings):
     training images.
     """
 
+    goal = "minimize error"
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
@@ -230,3 +233,8 @@ class SvmGrid(ImageSettings):
             file.write("\n")
         draw_figures(folder, errors, self.gammas, self.penalties, grid.chosen(errors))
         print_summary(summary, errors.size)
+
+    def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
+        from mnist_svm.sections import sections_of
+
+        return sections_of(self._grids(), history.results, None if data is None else data["test_labels"])

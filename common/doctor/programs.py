@@ -1,25 +1,14 @@
-"""The programs that lie beside `common`: packages with a module `experiment`. What they want looked at, they say."""
+"""What the programs beside `common` want looked at: they say it themselves."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from pathlib import Path
-
-import common
-from common.experiment import DoctorChecks, Experiment
+from common.experiment import DoctorChecks
+from common.programs import experiments
 
 
 def programs() -> dict[str, DoctorChecks]:
     """The checks that `python -m common.doctor` makes for each program, by its name."""
-    found = {}
-    for path in sorted(Path(common.__file__).parents[1].glob("*/experiment.py")):
-        name = path.parent.name
-        module = importlib.import_module(f"{name}.experiment")
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if issubclass(cls, Experiment) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
-                found[name] = cls.doctor_checks
-    return found
+    return {name: experiment.doctor_checks for name, experiment in experiments().items()}
 
 
 def kinds_of(every: dict[str, DoctorChecks], device: str) -> dict[str, list[str]]:

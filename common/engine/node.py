@@ -234,10 +234,20 @@ class _RanksPart:
         journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
         if report:
             print(f"time taken: {duration(seconds)}")
+            self._write_page(journal.folder, data)
             print(f"results: {journal.folder}")
         for result in failed:
             log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+    def _write_page(self, folder: Path, data: Data) -> None:
+        """report.html; without it the study is no less done."""
+        from common.report.of import write_at_the_end
+
+        try:
+            write_at_the_end(folder, self.experiment, data)
+        except Exception:  # whatever an experiment's own sections raise
+            log.warning("report.html was not written (python -m common.report %s tries again)", folder, exc_info=True)
 
     def _study(self, journal: Journal) -> Study:
         known, retry = journal.history.results, self.options.retry_failed

@@ -57,7 +57,7 @@ class History:
     header: dict[str, Any]
     trials: dict[str, Trial] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
     open: bool = False  # the last run has no end so far
@@ -359,6 +359,8 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         if not history.open and history.ends:  # the run was told to stop, and now it has
             history.ends.pop()
         history.ends.append(dict(record["end"]))
+        if history.runs and "seconds" in record["end"]:
+            history.runs[-1]["seconds"] = float(record["end"]["seconds"])
         history.open = False
         history.complete = bool(record["end"]["complete"])
     elif "death" in record:

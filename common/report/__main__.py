@@ -1,0 +1,95 @@
+"""The report of a study, or of several side by side, from their journals: `python -m common.report RESULTS...`.
+
+Works at any time, also while the study runs. Exit status 0, or 2 where there is no study.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import Exit, UsageError
+from common.output import outlive_readers
+from common.programs import experiments
+from common.report.content import Note, Section
+from common.report.of import report_of
+from common.report.page import NAME, Report, write_report
+from common.report.study import Goal
+from common.settings import program, restored, setting
+from common.storage.history import read_study
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The command line."""
+
+    folders: tuple[Path, ...] = setting(help="results folders of studies")
+    to: Path | None = setting(
+        None, "file to write (default: report.html in the results folder; here for several)", metavar="FILE"
+    )
+    goal: str | None = setting(
+        None, "what was searched for, where the journal does not say it: 'minimize loss'", metavar="GOAL"
+    )
+    price: float | None = setting(
+        None, "dollars for a node and an hour, for what the study cost", low=0, metavar="DOLLARS"
+    )
+    data_folder: Path | None = setting(
+        None, "folder of the images of an older study, which its journal does not hold", flag="--data", metavar="DIR"
+    )
+
+    def __post_init__(self) -> None:
+        if self.goal is not None:
+            Goal.of(self.goal)
+
+
+def _of_journal(folder: Path, options: ReportOptions) -> Report:
+    history = read_study(folder)
+    settings = history.header["settings"]
+    kind = experiments().get(settings["experiment"])
+    experiment, data, notes = None, None, []
+    if kind is not None:
+        try:
+            experiment = restored(kind, settings)
+        except (ValueError, TypeError, KeyError):
+            notes.append("Another version wrote this journal: what only the program itself can say is left out.")
+    if experiment is not None:
+        if options.data_folder is not None and hasattr(experiment, "data_folder"):
+            experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
+        try:
+            data = experiment.data_here()
+        except UsageError as error:
+            notes.append(f"The study's data cannot be read: {error}")
+        if data is not None and experiment.digest(data) != settings.get("data_sha256"):
+            data = None
+            notes.append("The data that lie here are not those of the study, so they are not shown.")
+    report = report_of(folder, history, experiment, data, goal=options.goal, price=options.price)
+    if notes:
+        report = dataclasses.replace(
+            report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]
+        )
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    """The command line. Returns the exit status."""
+    description = "The report of a study, or of several side by side, from their journals."
+    return program(ReportOptions, _write, arguments, prog="python -m common.report", description=description)
+
+
+def _write(options: ReportOptions) -> Exit:
+    reports = [_of_journal(folder, options) for folder in options.folders]
+    path = options.to or (options.folders[0] / NAME if len(reports) == 1 else Path(NAME))
+    try:
+        write_report(path, reports)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}): give another file with --to") from error
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
+    return Exit.DONE
+
+
+if __name__ == "__main__":
+    outlive_readers()
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The words in which an experiment says what its report shows: a section holds panels, each of one kind below.
+
+A panel holds plain arrays and texts; how it is drawn is the page's matter. All text is escaped there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A result of the first screen. name: what it is. value: as people read it. note: its circumstances."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Mean error over a grid of two parameters; a click on a row, or its list, shows the folds of that row.
+
+    title, about: what is seen. x, y: name and values of the parameters, ascending.
+    folds: float (n_folds, n_y, n_x), NaN where there is no value. best: indices (y, x) of the best point.
+    seconds: float (n_y, n_x). places: where each point ran, by row and column. percent: the values are fractions.
+    """
+
+    title: str
+    about: str
+    x: tuple[str, Sequence[float]]
+    y: tuple[str, Sequence[float]]
+    folds: np.ndarray
+    best: tuple[int, int] | None
+    seconds: np.ndarray
+    places: Sequence[Sequence[str]]
+    percent: bool = True
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one axis. curves: name -> (x, y), both of one length. x, y: names of the axes."""
+
+    title: str
+    about: str
+    x: str
+    y: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    percent: bool = False
+    diagonal: bool = False  # where x and y would agree
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar for each name, with an interval where one is known: name -> (value, low, high)."""
+
+    title: str
+    about: str
+    bars: Mapping[str, tuple[float, float | None, float | None]]
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table. shade: whether cells are shaded by their numbers, as in a confusion matrix."""
+
+    title: str
+    about: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    shade: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image with what the networks say of it.
+
+    caption: one line. image: uint8 (height, width), 255 is ink. certainty: float (n_networks, n_classes).
+    label: the true class, None where there is none. answer: the ensemble's.
+    """
+
+    caption: str
+    image: np.ndarray
+    certainty: np.ndarray
+    label: int | None
+    answer: int
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images on one sheet."""
+
+    title: str
+    about: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence, such as what is not in the journal and why."""
+
+    text: str
+
+
+Panel = HeatMap | Lines | Bars | Table | Pictures | Note
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page. facts: for the first screen, those of all sections in their order."""
+
+    title: str
+    panels: Sequence[Panel] = ()
+    facts: Sequence[Fact] = field(default=())
+
+
+def confusion(answers: np.ndarray, labels: np.ndarray, n_classes: int) -> Table:
+    """How often each class is answered for each true class, errors alone.
+
+    Args:
+        answers: integers (n,).
+        labels: integers (n,), the true classes.
+        n_classes: of both.
+    """
+    counts = np.bincount(labels.astype(int) * n_classes + answers.astype(int), minlength=n_classes**2)
+    wrong = counts.reshape(n_classes, n_classes)
+    rows = [
+        [f"true {true}", *("" if true == answer else int(wrong[true, answer]) for answer in range(n_classes))]
+        for true in range(n_classes)
+    ]
+    return Table(
+        "Confusion matrix",
+        f"of the {len(labels):,} test images: errors only, {int(np.sum(labels != answers)):,} in all.",
+        ["", *(f"answer {n}" for n in range(n_classes))],
+        rows,
+        shade=True,
+    )

@@ -1,0 +1,136 @@
+"""What report.js draws from: columns of trials and candidates, grids, slots, as JSON that is gzipped and in base64."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from common.report.content import HeatMap, Section
+from common.report.study import StudyRead, why
+from common.report.timeline import Timeline
+from common.trial import Result
+
+MOST_ERRORS = 200  # characters of a failure's last line in the table
+
+
+def packed(text: str) -> str:
+    """A text, gzipped and in base64, which needs no escaping and a third of the room."""
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def study_json(read: StudyRead, sections: Sequence[Section], time: Timeline | None) -> str:
+    """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
+    trials = [(read.history.trials[key], result) for key, result in read.history.results.items()]
+    params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
+    values = list(dict.fromkeys(name for _, result in trials for name in result.values))
+    begins = {bar.key: bar.begin for slot in time.slots for bar in slot.bars if bar.kind != "lost"} if time else {}
+    of = {trial.key: n for n, one in enumerate(read.candidates) for trial, _ in one.parts}
+    columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
+    columns |= {name: _column([trial.params.get(name) for trial, _ in trials]) for name in params}
+    for name in values:
+        columns[name if name not in columns else f"{name} (value)"] = _column([r.values.get(name) for _, r in trials])
+    columns |= {
+        "seconds": _numbers(result.seconds for _, result in trials),
+        **_used([result for _, result in trials]),
+        "place": _texts(str(result.place) for _, result in trials),
+        "attempt": _numbers(float(result.attempt) for _, result in trials),
+        "failure": _texts(why(result)[:MOST_ERRORS] for _, result in trials),
+    }
+    whole: dict[str, Any] = {
+        "name": read.name,
+        "goal": {"name": read.goal.name, "maximize": read.goal.maximize, "percent": read.goal.percent}
+        if read.goal
+        else None,
+        "trials": columns,
+        "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,
+        "params": read.parameters,
+        "candidates": {name: _column([one.params.get(name) for one in read.candidates]) for name in read.parameters},
+        "values": _numbers(math.nan if one.value is None else one.value for one in read.candidates),
+        "candidate": _numbers(float(of.get(trial.key, -1)) for trial, _ in trials),
+        "grids": [_grid(panel) for section in sections for panel in section.panels if isinstance(panel, HeatMap)],
+    }
+    if time:
+        whole["time"] = {
+            "slots": [slot.place for slot in time.slots],
+            "runs": time.runs,
+            "lost": [
+                [n, round(bar.begin, 3), round(bar.end, 3), bar.key]
+                for n, slot in enumerate(time.slots) for bar in slot.bars if bar.kind == "lost"
+            ],
+            "deaths": [
+                [n, round(at, 3), cause[:300]] for n, slot in enumerate(time.slots) for at, cause in slot.deaths
+            ],
+        }  # fmt: skip
+    return _json(whole)
+
+
+def _used(results: Sequence[Result]) -> dict[str, Any]:
+    """What the trials took of their machines, as far as any of them says."""
+    columns = {
+        "CPU seconds": [result.used.cpu_seconds for result in results],
+        "peak MiB": [_mib(result.used.peak_bytes) for result in results],
+        "GPU busy": [result.used.gpu for result in results],
+        "GPU MiB": [_mib(result.used.gpu_bytes) for result in results],
+    }
+    return {name: _column(values) for name, values in columns.items() if any(value is not None for value in values)}
+
+
+def _mib(n_bytes: int | None) -> float | None:
+    return None if n_bytes is None else round(n_bytes / (1 << 20))
+
+
+def _grid(panel: HeatMap) -> dict[str, Any]:
+    return {
+        "title": panel.title,
+        "x": {"name": panel.x[0], "at": _numbers(map(float, panel.x[1]))},
+        "y": {"name": panel.y[0], "at": _numbers(map(float, panel.y[1]))},
+        "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
+        "seconds": [_numbers(map(float, row)) for row in panel.seconds],
+        "places": [_texts(row) for row in panel.places],
+        "best": panel.best,
+        "percent": panel.percent,
+    }
+
+
+class _Text(str):
+    """JSON as it stands."""
+
+
+def _numbers(values: Iterable[float]) -> _Text:
+    """Numbers of six digits; infinity is 1e999, which JavaScript reads as such, NaN is null."""
+    return _Text("[" + ",".join(map(_number, values)) + "]")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "null"
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return f"{value:.6g}" if not float(value).is_integer() or abs(value) >= 1e15 else str(int(value))
+
+
+def _texts(values: Iterable[str]) -> dict[str, Any]:
+    order: dict[str, int] = {}
+    at = [order.setdefault(value, len(order)) for value in values]
+    return {"of": list(order), "at": at}
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """Numbers, or where one of them is none, all as texts."""
+    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        return _numbers(math.nan if value is None else float(value) for value in values)
+    return _texts("" if value is None else str(value) for value in values)
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, _Text):
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(str(name))}:{_json(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple) and any(isinstance(one, _Text | Mapping | list | tuple) for one in value):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,49 @@
+"""From a journal and its experiment to what the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.experiment import Data, Experiment
+from common.report.content import Section
+from common.report.page import NAME, Report, write_report
+from common.report.study import Goal, StudyRead, read_candidates
+from common.storage.history import History, read_study
+from common.storage.journal import is_running
+
+
+def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
+    """Write report.html into the results folder of a study that has just ended, or was stopped."""
+    write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
+
+
+def report_of(
+    folder: Path,
+    history: History,
+    experiment: Experiment | None,
+    data: Data | None,
+    *,
+    goal: str | None = None,
+    price: float | None = None,
+) -> Report:
+    """What the page shows of one study.
+
+    Args:
+        folder: of its results.
+        history: its journal.
+        experiment: whose study it is; None where that is not known, which leaves out what only it can say.
+        data: what its `data()` returned, if that is at hand.
+        goal: such as "minimize loss", where neither the experiment nor the journal says it.
+        price: dollars for a node and an hour.
+    """
+    settings = history.header["settings"]
+    said = [goal, experiment.goal if experiment else "", history.header.get("goal"), *settings.get("objectives", ())]
+    words = next((one for one in said if one), None)
+    found = Goal.of(words) if words else None
+    candidates, others = read_candidates(history, found, experiment.no_parameters if experiment else ())
+    sections: Sequence[Section] = ()
+    if experiment is not None:
+        sections = experiment.report_sections(history, data)
+    read = StudyRead(folder, settings["experiment"], history, found, candidates, others, is_running(folder))
+    return Report(read, sections, price)

@@ -1,0 +1,358 @@
+"use strict";
+// Draws what moves: the library and the data come inflated from this file, one View for each study.
+(async () => {
+  if (!("DecompressionStream" in window)) return; // an old browser: the static drawings stay
+
+  const inflate = async (element) => {
+    const text = atob(element.textContent.trim());
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+    element.remove();
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const library = document.createElement("script");
+  library.textContent = await inflate(document.getElementById("library"));
+  document.head.append(library);
+  if (!window.echarts) return;
+
+  const MOST_LINES = 2000, MOST_POINTS = 6000, ROWS = 50; // drawn at a time; more would only be slower
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = (v) => (v === null || v === undefined ? "none" : v === Infinity ? "∞" : v === -Infinity ? "-∞" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? (+v.toPrecision(4)).toExponential().replace("e+", "e") : String(+v.toPrecision(4)));
+  const percent = (v, is) => (v === null ? "none" : is ? number(100 * v) + " %" : number(v));
+  const html = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+  const at = (column, i) => (Array.isArray(column) ? column[i] : column.of[column.at[i]]);
+  const length = (column) => (Array.isArray(column) ? column.length : column.at.length);
+  const finite = (values) => values.filter((v) => typeof v === "number" && Number.isFinite(v));
+  const least = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
+  const most = (values) => values.reduce((a, b) => (b > a ? b : a), -Infinity);
+  const mean = (values) => (values.some((v) => v === null) ? null : values.reduce((a, b) => a + b, 0) / values.length);
+  const spread = (values, log) => {
+    const good = finite(values);
+    const [low, high] = [least(good), most(good)];
+    return log === undefined ? { low, high, log: low > 0 && high > 30 * low } : { low, high, log };
+  };
+  const VIRIDIS = ["#fde725", "#5ec962", "#21918c", "#3b528b", "#440154"];
+  const charts = new Set();
+
+  /** A chart that is made when it comes into view, made again when colours change, and follows its width. */
+  class Chart {
+    constructor(element, label, option, wire) {
+      Object.assign(this, { element, option, wire, chart: null });
+      element.hidden = false;
+      element.setAttribute("role", "img");
+      element.setAttribute("aria-label", label);
+      charts.add(this);
+      new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.make(), { rootMargin: "300px" }).observe(element);
+      new ResizeObserver(() => this.chart && this.chart.resize()).observe(element);
+    }
+    make() {
+      if (this.chart) return;
+      this.chart = echarts.init(this.element, null, { renderer: "canvas" });
+      this.draw();
+      if (this.wire) this.wire(this.chart);
+      this.element.dataset.drawn = "1";
+    }
+    draw() {
+      if (this.chart) this.chart.setOption(this.base(this.option()), true);
+    }
+    base(option) {
+      const ink = style("--ink"), soft = style("--soft"), rule = style("--rule");
+      const axis = (one) => ({
+        nameTextStyle: { color: ink }, axisLine: { lineStyle: { color: soft } }, axisLabel: { color: soft, hideOverlap: true, ...(one.axisLabel || {}) },
+        splitLine: { lineStyle: { color: rule } }, ...Object.fromEntries(Object.entries(one).filter(([name]) => name !== "axisLabel")),
+      });
+      for (const name of ["xAxis", "yAxis"]) if (option[name]) option[name] = axis(option[name]);
+      return { animation: false, textStyle: { color: ink, fontFamily: "inherit" }, tooltip: { confine: true, backgroundColor: style("--card"), borderColor: rule, textStyle: { color: ink }, ...(option.tooltip || {}) }, ...Object.fromEntries(Object.entries(option).filter(([name]) => name !== "tooltip")) };
+    }
+  }
+
+  /** One study: its charts, its table, and the candidates that are chosen in any of them. */
+  class View {
+    constructor(article, data) {
+      Object.assign(this, { article, data, chosen: null, n: length(data.values) });
+      this.rows = length(data.trials.trial);
+      this.find = (selector) => article.querySelector(selector);
+      article.querySelectorAll(".map").forEach((element) => this.grid(element, data.grids[+element.dataset.grid]));
+      if (this.n > 1) this.explore();
+      if (data.time && data.time.slots.length) this.timeline();
+      this.table();
+    }
+
+    // -- the grid, and the folds of one of its rows
+
+    grid(element, grid) {
+      const [xs, ys] = [grid.x.at, grid.y.at];
+      const means = ys.map((_, g) => xs.map((_, c) => mean(grid.folds.map((fold) => fold[g][c]))));
+      const flat = finite(means.flat());
+      const log = least(flat) > 0;
+      const shown = (v) => (log ? Math.log10(v) : v);
+      const cells = [];
+      means.forEach((row, g) => row.forEach((v, c) => v !== null && Number.isFinite(v) && cells.push([c, g, shown(v)])));
+      let row = grid.best ? grid.best[0] : 0;
+      const tip = (g, c) => `${html(grid.x.name)} ${number(xs[c])}, ${html(grid.y.name)} ${number(ys[g])}<br><b>${percent(means[g][c], grid.percent)}</b><br>folds: ${grid.folds.map((fold) => percent(fold[g][c], grid.percent)).join(", ")}<br>${number(grid.seconds[g][c])} s at ${html(at(grid.places[g], c) || "no place")}`;
+      new Chart(element, `${grid.title}: heat map of ${grid.y.name} by ${grid.x.name}; its numbers are in the table of trials`, () => ({
+        grid: { left: 70, right: 14, top: 14, bottom: 92 },
+        tooltip: { formatter: (p) => tip(p.value[1], p.value[0]) },
+        xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 26, splitLine: { show: false } },
+        yAxis: { type: "category", data: ys.map(number), name: grid.y.name, splitLine: { show: false } },
+        visualMap: { min: shown(least(flat)), max: shown(most(flat)) || 1, calculable: true, orient: "horizontal", left: "center", bottom: 0, precision: 3, itemHeight: 180, inRange: { color: VIRIDIS }, textStyle: { color: style("--soft") }, formatter: (v) => percent(log ? 10 ** v : v, grid.percent) },
+        series: [{ type: "heatmap", data: cells, progressive: 20000, itemStyle: { borderColor: style("--paper"), borderWidth: xs.length > 40 ? 0 : 1 }, emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 2 } } },
+          { type: "scatter", data: grid.best ? [[grid.best[1], grid.best[0], shown(means[grid.best[0]][grid.best[1]])]] : [], symbol: "rect", symbolSize: 16, itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 } }],
+      }), (chart) => chart.on("click", (p) => { row = p.value[1]; select.value = row; boxes.draw(); }));
+      const choice = element.parentElement.querySelector(".choice");
+      const label = document.createElement("label");
+      const select = document.createElement("select");
+      ys.forEach((y, g) => select.add(new Option(number(y), g, false, g === row)));
+      label.append(`folds at ${grid.y.name} = `, select);
+      choice.before(label);
+      const boxes = new Chart(choice, `the folds of one ${grid.y.name} against ${grid.x.name}`, () => {
+        const folds = xs.map((_, c) => finite(grid.folds.map((fold) => fold[row][c])).sort((a, b) => a - b));
+        const quantile = (values, q) => { const p = q * (values.length - 1), i = Math.floor(p); return values[i] + (p - i) * ((values[i + 1] ?? values[i]) - values[i]); };
+        const dots = folds.flatMap((values, c) => values.map((v) => [c, v]));
+        const { low, high, log } = spread(dots.map((d) => d[1]));
+        return {
+          grid: { left: 70, right: 14, top: 24, bottom: 50 },
+          tooltip: { formatter: (p) => tip(row, p.seriesType === "boxplot" ? p.dataIndex : p.value[0]) },
+          xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 28 },
+          yAxis: { type: log ? "log" : "value", scale: true, min: log ? low / 1.2 : undefined, max: log ? high * 1.2 : undefined, name: "error of a fold", axisLabel: { formatter: (v) => percent(v, grid.percent) } },
+          series: [{ type: "boxplot", data: folds.map((v) => (v.length ? [0, 0.25, 0.5, 0.75, 1].map((q) => quantile(v, q)) : [])), itemStyle: { color: "transparent", borderColor: style("--blue") }, boxWidth: [3, 22] },
+            { type: "scatter", data: dots, symbolSize: 5, itemStyle: { color: style("--blue") } }],
+        };
+      });
+      select.addEventListener("change", () => { row = +select.value; boxes.draw(); });
+    }
+
+    // -- candidates: parallel coordinates and scatter, each of which chooses for all
+
+    explore() {
+      const { data } = this;
+      this.find(".explore").hidden = false;
+      const goal = data.goal ? data.goal.name : "value";
+      this.columns = { ...Object.fromEntries(data.params.map((name) => [name, data.candidates[name]])), [goal]: data.values };
+      const varied = Object.keys(this.columns).filter((name) => name === goal || new Set(Array.from({ length: Math.min(this.n, 5000) }, (_, i) => at(this.columns[name], i))).size > 1);
+      const scales = Object.fromEntries(varied.map((name) => [name, Array.isArray(this.columns[name]) ? spread(this.columns[name]) : null]));
+      const sign = data.goal && data.goal.maximize ? -1 : 1;
+      const order = Array.from({ length: this.n }, (_, i) => i).filter((i) => Number.isFinite(data.values[i] ?? NaN)).sort((a, b) => sign * (data.values[a] - data.values[b]));
+      const sample = (count) => { // the best tenth of them whole, and evenly from the rest
+        if (order.length <= count) return order.slice();
+        const first = Math.floor(count / 10), step = (order.length - first) / (count - first);
+        return order.slice(0, first).concat(Array.from({ length: count - first }, (_, k) => order[first + Math.floor(k * step)]));
+      };
+      const rank = new Float64Array(this.n);
+      order.forEach((i, r) => (rank[i] = order.length > 1 ? r / (order.length - 1) : 0));
+      const colour = (i) => { const k = Math.min(3, Math.floor(rank[i] * 4)); return this.dark ? VIRIDIS[k] : VIRIDIS[k + 1 > 4 ? 4 : k + 1]; };
+      const said = (count, what) => (order.length > count ? `${count.toLocaleString()} of ${order.length.toLocaleString()} candidates are drawn, the best ones among them; choosing chooses from all.` : "");
+      const lines = sample(MOST_LINES), points = sample(MOST_POINTS);
+      const [saidLines, saidPoints] = this.article.querySelectorAll(".explore .said");
+      saidLines.textContent = said(MOST_LINES);
+      saidPoints.textContent = said(MOST_POINTS);
+
+      const parallel = new Chart(this.find(".parallel"), `parallel coordinates of ${varied.join(", ")}`, () => ({
+        parallel: { left: 60, right: 60, top: 40, bottom: 24 },
+        parallelAxis: varied.map((name, dim) => {
+          const scale = scales[name], column = this.columns[name];
+          const look = { dim, name, nameTextStyle: { color: style("--ink"), width: 110, overflow: "truncate" }, axisLine: { lineStyle: { color: style("--soft"), width: 2 } }, areaSelectStyle: { width: 24, color: style("--blue"), borderColor: style("--blue"), opacity: 0.25 } };
+          return scale ? { ...look, type: scale.log ? "log" : "value", min: scale.low, max: scale.high, axisLabel: { color: style("--ink"), formatter: number } } : { ...look, type: "category", data: column.of, axisLabel: { color: style("--ink"), width: 90, overflow: "truncate" } };
+        }),
+        tooltip: { show: false },
+        series: [{ type: "parallel", smooth: false, lineStyle: { width: 1, opacity: lines.length > 300 ? 0.3 : 0.6 }, inactiveOpacity: 0.03, activeOpacity: 0.8, progressive: 500,
+          data: lines.slice().reverse().map((i) => ({ value: varied.map((name) => { const v = at(this.columns[name], i); return v === null || v === Infinity ? "-" : v; }), lineStyle: { color: colour(i) } })) }],
+      }), (chart) => chart.on("axisareaselected", () => {
+        const wanted = [];
+        varied.forEach((name, k) => {
+          const spans = chart.getModel().getComponent("parallelAxis", k).activeIntervals;
+          if (spans.length) wanted.push([this.columns[name], spans]);
+        });
+        this.choose(wanted.length ? (i) => wanted.every(([column, spans]) => { const v = Array.isArray(column) ? column[i] : column.at[i]; return v !== null && spans.some(([a, b]) => v >= a && v <= b); }) : null);
+      }));
+      this.parallel = parallel;
+
+      const [selectX, selectY] = [this.find(".explore .x"), this.find(".explore .y")];
+      for (const name of varied) { selectX.add(new Option(name)); selectY.add(new Option(name)); }
+      selectX.value = varied[0];
+      selectY.value = goal;
+      const scatter = new Chart(this.find(".scatter"), "scatter of two columns of the candidates", () => {
+        const [x, y] = [selectX.value, selectY.value];
+        const axis = (name) => (scales[name] ? { type: scales[name].log ? "log" : "value", scale: true, name, nameLocation: "middle", nameGap: 30, min: scales[name].log ? scales[name].low / 1.1 : undefined, max: scales[name].log ? scales[name].high * 1.1 : undefined, axisLabel: { formatter: number } } : { type: "category", data: this.columns[name].of, name });
+        const chosen = this.chosen;
+        return {
+          toolbox: { show: false }, grid: { left: 74, right: 20, top: 16, bottom: 50 }, xAxis: axis(x), yAxis: { ...axis(y), nameGap: 48 },
+          brush: { xAxisIndex: 0, yAxisIndex: 0, transformable: false, toolbox: [], brushStyle: { color: "rgba(86,180,233,.2)", borderColor: style("--blue") }, inBrush: {}, outOfBrush: {} },
+          tooltip: { formatter: (p) => varied.map((name) => `${html(name)}: ${html(typeof at(this.columns[name], p.value[2]) === "number" ? number(at(this.columns[name], p.value[2])) : at(this.columns[name], p.value[2]))}`).join("<br>") },
+          series: [{ type: "scatter", symbolSize: points.length > 2000 ? 4 : 7, progressive: 0,
+            data: points.slice().reverse().map((i) => ({ value: [at(this.columns[x], i), at(this.columns[y], i), i], itemStyle: { color: chosen && !chosen[i] ? style("--gone") : colour(i), opacity: chosen && !chosen[i] ? 0.25 : 0.9 } })) }],
+        };
+      }, (chart) => {
+        const cursor = () => chart.dispatchAction({ type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" } });
+        cursor();
+        chart.on("brushEnd", (event) => {
+          const area = event.areas[0];
+          if (!area) return this.choose(null);
+          const [[x0, x1], [y0, y1]] = area.coordRange;
+          const [x, y] = [this.columns[selectX.value], this.columns[selectY.value]];
+          const raw = (column, i) => (Array.isArray(column) ? column[i] : column.at[i]);
+          this.choose((i) => { const [a, b] = [raw(x, i), raw(y, i)]; return a !== null && b !== null && a >= Math.min(x0, x1) && a <= Math.max(x0, x1) && b >= Math.min(y0, y1) && b <= Math.max(y0, y1); });
+          chart.dispatchAction({ type: "brush", areas: [] });
+          cursor();
+        });
+      });
+      this.scatter = scatter;
+      for (const select of [selectX, selectY]) select.addEventListener("change", () => scatter.draw());
+    }
+
+    choose(keep) {
+      this.chosen = keep ? Uint8Array.from({ length: this.n }, (_, i) => keep(i)) : null;
+      if (this.scatter) this.scatter.draw();
+      if (this.scatter && this.scatter.chart) this.scatter.chart.dispatchAction({ type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" } });
+      this.filter();
+    }
+
+    // -- the timeline: bars that are closer than a pixel become one
+
+    timeline() {
+      const { data } = this, { slots, runs, lost, deaths } = data.time, trials = data.trials;
+      const total = runs[runs.length - 1][1] || 1;
+      const [unit, size] = total < 300 ? ["seconds", 1] : total < 3 * 3600 ? ["minutes", 60] : ["hours", 3600];
+      const slotOf = new Map(slots.map((name, n) => [name, n]));
+      const bars = slots.map(() => []);
+      for (let i = 0; i < this.rows; i++) {
+        const begin = data.begins[i], slot = slotOf.get(at(trials.place, i));
+        if (begin !== null && slot !== undefined) bars[slot].push([begin, begin + at(trials.seconds, i), at(trials.failure, i) ? 1 : 0, at(trials.trial, i)]);
+      }
+      for (const [slot, begin, end, key] of lost) bars[slot].push([begin, end, 2, key]);
+      for (const of of bars) of.sort((a, b) => a[0] - b[0]);
+      const names = ["trial", "failed", "lost with its worker"];
+      const window_ = { from: 0, to: total };
+      const merged = () => {
+        const near = (window_.to - window_.from) / 1500, found = [];
+        bars.forEach((of, slot) => {
+          let last = null;
+          for (const [begin, end, kind, key] of of) {
+            if (end < window_.from || begin > window_.to) continue;
+            if (last && last[3] === kind && begin - last[2] * size < near && (end - begin < near || last[2] * size - last[1] * size < 4 * near)) { last[2] = end / size; last[5]++; } else { last = [slot, begin / size, end / size, kind, key, 1]; found.push(last); }
+          }
+        });
+        return found;
+      };
+      const tall = slots.length > 40;
+      const element = this.find(".live.time");
+      element.style.height = `${Math.min(40, slots.length) * 20 + 100}px`;
+      const draw = (params, api) => {
+        const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]), height = Math.max(2, api.size([0, 1])[1] * 0.75);
+        const shape = echarts.graphic.clipRectByRect({ x: from[0], y: from[1] - height / 2, width: Math.max(1, to[0] - from[0]), height }, params.coordSys);
+        return shape && { type: "rect", shape, style: { fill: [style("--blue"), style("--red"), style("--orange")][api.value(3)] } };
+      };
+      const chart = new Chart(element, `timeline of ${slots.length} slots`, () => {
+        const kept = merged();
+        return {
+          grid: { left: 150, right: 20, top: 8, bottom: 76 },
+          tooltip: { formatter: (p) => (p.seriesIndex ? `${html(slots[p.value[1]])}<br>a worker died: ${html(p.value[2])}` : `${html(slots[p.value[0]])}<br>${p.value[5] > 1 ? `${p.value[5]} trials from ${html(p.value[4])} on` : html(p.value[4])}: ${names[p.value[3]]}<br>${number((p.value[2] - p.value[1]) * size)} s`) },
+          xAxis: { type: "value", min: 0, max: total / size, name: `${unit} of running`, nameLocation: "middle", nameGap: 24, axisLabel: { formatter: number } },
+          yAxis: { type: "category", data: slots, inverse: true, axisLabel: { width: 136, overflow: "truncate" } },
+          dataZoom: [{ type: "slider", xAxisIndex: 0, bottom: 8, height: 22, filterMode: "none", startValue: window_.from / size, endValue: window_.to / size, labelFormatter: number }, { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }, ...(tall ? [{ type: "slider", yAxisIndex: 0, right: 0, width: 14, filterMode: "none", startValue: 0, endValue: 39 }] : [])],
+          series: [{ type: "custom", renderItem: draw, data: kept, encode: { x: [1, 2], y: 0 }, progressive: 0, markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: style("--ink"), type: "dashed" }, data: runs.slice(1).map(([begin]) => ({ xAxis: begin / size })) } },
+            { type: "scatter", symbol: "path://M0,0L2,0L5,3L8,0L10,0L6,5L10,10L8,10L5,7L2,10L0,10L4,5Z", symbolSize: 11, itemStyle: { color: style("--red") }, data: deaths.map(([slot, when, cause]) => [when / size, slot, cause]) }],
+        };
+      }, (made) => {
+        let wait = 0;
+        made.on("datazoom", () => { clearTimeout(wait); wait = setTimeout(() => {
+          const zoom = made.getOption().dataZoom[0];
+          [window_.from, window_.to] = [(zoom.start / 100) * total, (zoom.end / 100) * total];
+          made.setOption({ series: [{ data: merged() }] });
+        }, 120); });
+      });
+      this.slots = chart;
+    }
+
+    // -- the table of all trials
+
+    table() {
+      const { trials } = this.data, box = this.find(".live.trials");
+      box.hidden = false;
+      this.names = Object.keys(trials).filter((name) => name === "failure" || name === "trial" || new Set(Array.from({ length: Math.min(this.rows, 2000) }, (_, i) => at(trials[name], i))).size > 0);
+      this.order = Int32Array.from({ length: this.rows }, (_, i) => i);
+      this.sorted = { name: "", down: false };
+      this.page = 0;
+      const head = document.createElement("tr");
+      for (const name of this.names) {
+        const th = document.createElement("th"), button = document.createElement("button");
+        th.scope = "col";
+        button.type = "button";
+        button.textContent = name;
+        button.addEventListener("click", () => this.sort(name));
+        th.append(button);
+        head.append(th);
+      }
+      box.querySelector("thead").append(head);
+      let wait = 0;
+      box.querySelector(".filter").addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(() => this.filter(), 150); });
+      box.querySelector(".all").addEventListener("click", () => { box.querySelector(".filter").value = ""; if (this.parallel && this.parallel.chart) this.parallel.draw(); this.choose(null); });
+      box.querySelector(".back").addEventListener("click", () => { this.page--; this.show(); });
+      box.querySelector(".on").addEventListener("click", () => { this.page++; this.show(); });
+      this.filter();
+    }
+
+    sort(name) {
+      this.sorted = { name, down: this.sorted.name === name && !this.sorted.down };
+      const column = this.data.trials[name], sign = this.sorted.down ? -1 : 1;
+      let value = (i) => column[i];
+      if (!Array.isArray(column)) { // texts are compared once, then as numbers
+        const rank = new Map([...column.of.keys()].sort((a, b) => column.of[a].localeCompare(column.of[b], undefined, { numeric: true })).map((k, r) => [k, r]));
+        const empty = column.of.indexOf("");
+        value = (i) => (column.at[i] === empty ? null : rank.get(column.at[i]));
+      }
+      this.order.sort((a, b) => { const [x, y] = [value(a), value(b)]; return x === null ? (y === null ? a - b : 1) : y === null ? -1 : x === y ? a - b : x < y ? -sign : sign; });
+      [...this.find(".trials thead tr").children].forEach((th, n) => th.setAttribute("aria-sort", this.names[n] === name ? (this.sorted.down ? "descending" : "ascending") : "none"));
+      this.filter();
+    }
+
+    filter() {
+      const { trials, candidate } = this.data, tests = [];
+      let rest = this.find(".filter").value.replace(/(\S+?)\s*(<=|>=|!=|=|<|>)\s*(\S+)/g, (whole, name, sign, wanted) => {
+        const column = trials[name];
+        if (!column) return whole;
+        const goal = Number(wanted), text = wanted.toLowerCase();
+        const compare = { "<": (v) => v < goal, "<=": (v) => v <= goal, ">": (v) => v > goal, ">=": (v) => v >= goal, "=": (v) => (typeof v === "number" ? v === +goal.toPrecision(6) : String(v).toLowerCase() === text), "!=": (v) => (typeof v === "number" ? v !== goal : String(v).toLowerCase() !== text) }[sign];
+        tests.push((i) => { const v = at(column, i); return v !== null && compare(v); });
+        return "";
+      });
+      for (const word of rest.toLowerCase().split(/\s+/).filter(Boolean)) {
+        const hits = this.names.filter((name) => !Array.isArray(trials[name])).map((name) => [trials[name].at, trials[name].of.map((text) => text.toLowerCase().includes(word))]);
+        tests.push((i) => hits.some(([index, hit]) => hit[index[i]]));
+      }
+      const chosen = this.chosen;
+      if (chosen) tests.push((i) => candidate[i] >= 0 && chosen[candidate[i]]);
+      this.shown = tests.length ? this.order.filter((i) => tests.every((test) => test(i))) : this.order;
+      this.page = 0;
+      this.show();
+    }
+
+    show() {
+      const { trials } = this.data, pages = Math.max(1, Math.ceil(this.shown.length / ROWS));
+      this.page = Math.min(Math.max(0, this.page), pages - 1);
+      const body = this.find(".trials tbody");
+      body.replaceChildren(...Array.from(this.shown.slice(this.page * ROWS, (this.page + 1) * ROWS), (i) => {
+        const tr = document.createElement("tr");
+        this.names.forEach((name, n) => {
+          const cell = document.createElement(n ? "td" : "th"), v = at(trials[name], i);
+          if (!n) cell.scope = "row";
+          cell.textContent = v === null ? "" : typeof v === "number" ? (v === Infinity ? "∞" : v) : v;
+          tr.append(cell);
+        });
+        return tr;
+      }));
+      this.find(".trials .count").textContent = `${this.shown.length.toLocaleString()} of ${this.rows.toLocaleString()} trials`;
+      this.find(".trials .page").textContent = `page ${this.page + 1} of ${pages}`;
+      this.find(".trials .back").disabled = this.page === 0;
+      this.find(".trials .on").disabled = this.page === pages - 1;
+    }
+  }
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  View.prototype.dark = dark.matches;
+  const articles = document.querySelectorAll("article");
+  for (const [n, element] of [...document.querySelectorAll("script.data")].entries()) new View(articles[n], JSON.parse(await inflate(element)));
+  document.documentElement.classList.add("moves");
+  dark.addEventListener("change", () => { View.prototype.dark = dark.matches; charts.forEach((chart) => chart.draw()); });
+  document.documentElement.dataset.ready = Math.round(performance.now());
+})();

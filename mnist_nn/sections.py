@@ -1,0 +1,152 @@
+"""What report.html shows of an ensemble: its errors, what it confuses, how well it knows what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from common import statistics
+from common.experiment import Data
+from common.images import N_CLASSES
+from common.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
+from common.report.study import NESTED
+from common.storage.history import History
+from mnist_nn.bootstrap import disagreement, error_of_surest, least_sure
+
+MOST_PICTURES = 20
+
+
+def sections_of(history: History, data: Data | None, max_pixel: int, n_shown: int, noun: str) -> list[Section]:
+    """The sections of a report; networks may be missing.
+
+    Args:
+        history: the journal.
+        data: as `Bagging.data` returns them; None where they are not at hand, which leaves out what needs labels.
+        max_pixel: the value of a fully inked pixel.
+        n_shown: the most images to show.
+        noun: what a class is, such as "digit".
+    """
+    refits: dict[int, Mapping[str, np.ndarray]] = {}
+    errors: dict[int, float] = {}
+    for key, trial in history.trials.items():
+        result = history.results[key]
+        if "fold" not in trial.params and NESTED not in trial.params and not result.failed:
+            number = int(trial.params["bootstrap"])
+            errors[number] = result.value("test_error")
+            if "probabilities" in result.arrays:
+                refits[number] = result.arrays
+    note = Note(
+        "The journal keeps the last loss of each training, not that after each epoch: there are no learning curves. "
+        "(`mnist_nn.ddp` keeps them in its log.)"
+    )
+    if not refits:
+        return [Section("Ensemble", [Note("No network of the ensemble is trained so far."), note])]
+    probabilities = np.stack([refits[number]["probabilities"] for number in sorted(refits)])
+    labels = None if data is None else data["test_labels"]
+    if labels is not None and len(labels) != probabilities.shape[1]:
+        labels = None
+    section = Section("Ensemble", [_errors(errors, probabilities, labels), note], _facts(errors, probabilities, labels))
+    if labels is None or data is None:
+        why = "Which images are least sure, the confusion matrix and the calibration need images and labels, which "
+        return [section, Section("Test images", [Note(why + "are not in the journal: give --data DIR.")])]
+    extra = np.stack([refits[number]["extra_probabilities"] for number in sorted(refits)])
+    return [
+        section,
+        Section("Test images", [
+            _least_sure(probabilities, data, max_pixel, n_shown), _others(extra, data, max_pixel, noun),
+        ]),
+        Section("What it is wrong and unsure about", _quality(probabilities.mean(axis=0), labels)),
+    ]  # fmt: skip
+
+
+def _facts(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.ndarray | None) -> list[Fact]:
+    finite = [error for error in errors.values() if np.isfinite(error)]
+    networks = f"{len(errors)} networks alone: {min(finite):.2%} to {max(finite):.2%}" if finite else ""
+    if labels is None:
+        return [Fact("test error of a network", f"{np.mean(finite):.2%}" if finite else "none", networks)]
+    n_wrong = int(np.sum(probabilities.mean(axis=0).argmax(axis=1) != labels))
+    low, high = statistics.proportion(n_wrong, len(labels))
+    note = f"95 % interval {low:.2%} to {high:.2%} ({len(labels):,} images, Wilson); {networks}"
+    if len(probabilities) > 1:
+        note += f"; two of them differ on {disagreement(probabilities):.2%} of the images"
+    return [Fact("test error of the ensemble", f"{n_wrong / len(labels):.2%}", note)]
+
+
+def _errors(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.ndarray | None) -> Panel:
+    n = probabilities.shape[1]
+    bars: dict[str, tuple[float, float | None, float | None]] = {}
+    if labels is not None:
+        error = float(np.mean(probabilities.mean(axis=0).argmax(axis=1) != labels))
+        bars["ensemble"] = (error, *statistics.proportion(round(error * n), n))
+    for number, error in sorted(errors.items())[:60]:
+        interval = statistics.proportion(round(error * n), n) if np.isfinite(error) else (None, None)
+        bars[f"network {number}"] = (error, *interval)
+    more = f" The first 60 of {len(errors)} networks." if len(errors) > 60 else ""
+    return Bars(
+        "Test errors",
+        f"of the ensemble's mean probability and of each network, with 95 % intervals.{more}",
+        bars,
+        percent=True,
+    )
+
+
+def _least_sure(probabilities: np.ndarray, data: Data, max_pixel: int, n: int) -> Panel:
+    shown = []
+    for test in least_sure(probabilities, min(n, MOST_PICTURES)).tolist():
+        mean, label = probabilities[:, test].mean(axis=0), int(data["test_labels"][test])
+        answer = int(mean.argmax())
+        caption = f"test image {test}: true {label}, ensemble {answer} ({mean.max():.0%})"
+        shown.append(
+            Picture(caption, _ink(data["test_images"][test], max_pixel), probabilities[:, test], label, answer)
+        )
+    about = (
+        "Each box shows how sure the networks are that the image is this class: green the right one, red a wrong "
+        "answer. A tall box means that the networks disagree."
+    )
+    return Pictures("The images that the ensemble is least sure of", about, shown)
+
+
+def _others(extra: np.ndarray, data: Data, max_pixel: int, noun: str) -> Panel:
+    shown = []
+    for number, image in enumerate(data["extra_images"][: extra.shape[1]]):
+        mean = extra[:, number].mean(axis=0)
+        what = f"an image that is no {noun}" if number == 0 else f"image {number} of your own"
+        caption = f"{what}: ensemble {int(mean.argmax())} ({mean.max():.0%})"
+        shown.append(Picture(caption, _ink(image, max_pixel), extra[:, number], None, int(mean.argmax())))
+    about = "A network that is sure of an image that is none of the classes is sure of too much."
+    return Pictures(f"No {noun}, and images of your own", about, shown)
+
+
+def _ink(image: np.ndarray, max_pixel: int) -> np.ndarray:
+    return (image.astype(np.float32) * (255 / max_pixel)).astype(np.uint8)
+
+
+def _quality(mean: np.ndarray, labels: np.ndarray) -> Sequence[Panel]:
+    """Confusion, reliability, and the error where the least sure images are left out."""
+    answers, quality = mean.argmax(axis=1), statistics.calibration(mean, labels)
+    there = quality.counts > 0
+    wrong = error_of_surest(mean, labels)
+    at = np.unique(np.linspace(len(labels) // 2, len(labels) - 1, 120).astype(int))
+    return [
+        confusion(answers, labels, N_CLASSES),
+        Lines(
+            "Calibration",
+            f"of the mean probability: of the images of which it is 90 % sure, 90 % should be right. Expected "
+            f"calibration error {quality.expected_error:.2%}, Brier score {quality.brier:.4f}, log loss "
+            f"{quality.log_loss:.4f}.",
+            "how sure",
+            "share that is right",
+            {"ensemble": (quality.confidence[there].tolist(), quality.accuracy[there].tolist())},
+            percent=True,
+            diagonal=True,
+        ),
+        Lines(
+            "Error against the share of images left out",
+            "where the images that the ensemble is least sure of are left to people.",
+            "per cent of images left out",
+            "error on the others",
+            {"ensemble": ((100 * (1 - (at[::-1] + 1) / len(labels))).tolist(), wrong[at[::-1]].tolist())},
+            percent=True,
+        ),
+    ]

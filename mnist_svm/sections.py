@@ -1,0 +1,94 @@
+"""What report.html shows of a grid search: the map, the folds, the test error and what is confused with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.images import N_CLASSES
+from common.report.content import Fact, HeatMap, Note, Panel, Section, confusion
+from common.statistics import RULES
+from common.trial import Result
+from mnist_svm.points import TuningGrid
+from mnist_svm.summary import nested_rows, percent, summarised
+
+
+def sections_of(
+    grids: Sequence[TuningGrid], results: Mapping[str, Result], test_labels: np.ndarray | None
+) -> list[Section]:
+    """The sections of a report; results may be missing.
+
+    Args:
+        grids: of all training images, then of each outer fold.
+        results: by key.
+        test_labels: integers (n_test,); None where they are not at hand.
+    """
+    grid, *outer = grids
+    errors = grid.errors(results)
+    nested = nested_rows(outer, results, [one.errors(results) for one in outer])
+    labels = np.arange(0) if test_labels is None else test_labels
+    known = {key: result for key, result in results.items() if test_labels is not None or "second" not in key}
+    summary = summarised(grid, known, errors, nested=nested, test_labels=labels)
+    point = grid.chosen(errors)
+    section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
+    found = [section]
+    refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
+    if refit is not None and not refit.failed and "predictions" in refit.arrays:
+        found.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
+    return found
+
+
+def _refit_keys(grid: TuningGrid) -> list[str]:
+    """Of the chosen point, by whichever rule it was chosen: a journal does not say that."""
+    return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
+
+
+def _map(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
+    places: list[list[str]] = []
+    seconds = np.zeros(errors.shape[1:])
+    for g in range(len(grid.gammas)):
+        places.append([])
+        for c in range(len(grid.penalties)):
+            keys = [grid.key(g, c, fold) for fold in range(grid.folds)]
+            there = [results[key] for key in keys if key in results]
+            seconds[g, c] = sum(result.seconds for result in there)
+            places[g].append(" ".join(dict.fromkeys(str(result.place) for result in there)))
+    return HeatMap(
+        "Mean validation error",
+        "of the folds, over the grid. Bright is better; the frame marks the chosen point. Below it, the errors of each "
+        "fold for one gamma.",
+        ("C", grid.penalties.tolist()),
+        ("gamma", grid.gammas.tolist()),
+        errors,
+        point,
+        seconds,
+        places,
+    )
+
+
+def _missing(errors: np.ndarray) -> list[Panel]:
+    n = int(np.isnan(errors).sum())
+    return [Note(f"{n} of {errors.size} fits have failed or are not there yet: their points have no colour.")] * (n > 0)
+
+
+def _facts(summary: Mapping[str, Any]) -> list[Fact]:
+    facts = []
+    if summary["test_error"] is not None:
+        note = f"{summary['n_support']:,} support vectors" + percent(summary["test_interval"])
+        facts.append(Fact("test error", f"{summary['test_error']:.2%}", note))
+    if nested := summary.get("nested_cross_validation"):
+        value = "not known" if nested["error"] is None else f"{nested['error']:.2%}"
+        note = f"{nested['outer_folds']} searches on images they had not seen{percent(nested['interval'])}"
+        facts.append(Fact("nested cross-validation", value, note))
+    if summary["points_within_one_standard_error"]:
+        n = summary["points_within_one_standard_error"]
+        facts.append(Fact("as good as the best", f"{n} points", "within one standard error of it, itself among them"))
+    return facts
+
+
+def _confusion(predictions: np.ndarray, labels: np.ndarray | None) -> list[Panel]:
+    if labels is None:
+        return [Note("Which digits are confused needs the labels, which are not in the journal: give --data DIR.")]
+    return [confusion(predictions, labels, N_CLASSES)]

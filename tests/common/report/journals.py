@@ -1,0 +1,92 @@
+"""Journals for tests of the report, written by the journal's own writer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.storage.history import History, read_study
+from common.storage.journal import Journal
+from common.trial import Place, Result, Trial
+
+BEGAN = 1_700_000_000.0
+SLOTS = [Place("node1", 0, 0, "gpu0"), Place("node1", 0, 1, "gpu1"), Place("node2", 1, 0, "gpu0")]
+
+
+def header(**settings: Any) -> dict[str, Any]:
+    return {
+        "settings": {"experiment": "toy", **settings},
+        "versions": {"python": "3.11.7"},
+        "commit": "0123456789abcdef",
+        "command": ["toy.py", "3"],
+    }
+
+
+def trial_line(
+    key: str, params: dict[str, Any], values: dict[str, float], *, begin: float, end: float, slot: int = 0, **more: Any
+) -> tuple[Trial, Result]:
+    """A trial that a slot had from `begin` to `end`, in seconds since BEGAN."""
+    more = {"seconds": end - begin, "ended": BEGAN + end, "place": SLOTS[slot], **more}
+    return Trial(key, params), Result(key, values, **more)
+
+
+def write(
+    folder: Path,
+    outcomes: Sequence[tuple[Trial, Result]],
+    *,
+    heading: dict[str, Any] | None = None,
+    deaths: Iterable[dict[str, Any]] = (),
+    seconds: float | None = 100.0,
+    complete: bool = True,
+    began: float = BEGAN,
+    note: dict[str, Any] | None = None,
+) -> History:
+    """One run of a study; seconds: None where it was killed."""
+    with closing(Journal(folder, heading or header())) as journal:
+        run = {
+            "command": ["toy.py", "3"],
+            "time": "2023-11-14T22:13:20+0000",
+            "began": began,
+            "n_trials": len(outcomes),
+        }
+        journal.note(run={**run, "slots": [str(place) for place in SLOTS], **(note or {})})
+        journal.append(outcomes)
+        for death in deaths:
+            journal.note(death=death)
+        if seconds is not None:
+            journal.note(end={"complete": complete, "seconds": seconds})
+    return read_study(folder)
+
+
+def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:
+    place = list(vars(SLOTS[slot]).values())
+    return {"time": BEGAN + at, "seconds": seconds, "place": place, "key": key, "cause": cause}
+
+
+def many(n: int, folder: Path) -> History:
+    """A search of n random points of three parameters and a name, on three slots."""
+    rng = np.random.default_rng(3)
+    outcomes, free = [], [0.0] * len(SLOTS)
+    rates, widths = 10 ** rng.uniform(-5, -1, n), rng.integers(8, 512, n)
+    for i in range(n):
+        slot = i % len(SLOTS)
+        seconds = float(rng.exponential(2.0))
+        loss = (math.log10(rates[i]) + 3) ** 2 / 4 + abs(widths[i] - 100) / 500 + 0.1 * rng.random()
+        params = {
+            "rate": float(rates[i]),
+            "width": int(widths[i]),
+            "drop": float(rng.random()),
+            "act": "relu gelu".split()[i % 2],
+        }
+        error = "Traceback\nRuntimeError: CUDA out of memory" if i % 997 == 996 else None
+        values = {} if error else {"loss": float(loss), "accuracy": float(1 / (1 + loss))}
+        outcomes.append(
+            trial_line(f"t{i:06}", params, values, begin=free[slot], end=free[slot] + seconds, slot=slot, error=error)
+        )
+        free[slot] += seconds + 0.05
+    return write(folder, outcomes, heading=header(objectives=["minimize loss"]), seconds=max(free) + 3)

@@ -1,0 +1,209 @@
+"""The page as a file: what it says without JavaScript, what it holds, and that nobody can put anything into it."""
+
+import base64
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
+from common.report.page import Report, page
+from common.report.study import Goal, StudyRead, read_candidates
+from common.storage.history import History
+from tests.common.report.journals import death, header, many, trial_line, write
+from tests.helpers import TOYS
+
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&{{7*7}}${7*7}"
+
+
+class Seen(HTMLParser):
+    """Elements, attributes and text of a page; `data` is what its data scripts hold."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.data: list[Any] = []
+        self._script: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._script = (dict(attrs).get("class") or "code") if tag in ("script", "style") else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is None:
+            self.text += data.replace("\N{NO-BREAK SPACE}", " ")
+        elif self._script == "data":
+            self.data.append(json.loads(gzip.decompress(base64.b64decode(data)).decode().replace("1e999", "Infinity")))
+
+
+def read(history: History, goal: str = "minimize loss") -> StudyRead:
+    candidates, others = read_candidates(history, Goal.of(goal))
+    return StudyRead(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
+
+
+def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> None:
+    lines = [
+        trial_line("a/0", {"x": 1.5, "fold": 0}, {"loss": 0.25}, begin=5, end=25),
+        trial_line("a/1", {"x": 1.5, "fold": 1}, {"loss": 0.35}, begin=25, end=60, attempt=2),
+        trial_line("b/0", {"x": 2.5, "fold": 0}, {}, begin=5, end=9, slot=1, error="Traceback\nValueError: too wide"),
+    ]
+    history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
+    seen = Seen(page([Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])], dollars=3.0)]))
+    for words in (
+        "x = 1.5", "0.3", "95 % interval", "test error", "4.2 %", "1 min 40 s", "0.17", "ValueError: too wide",
+        "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
+        "before its first trial",
+    ):  # fmt: skip
+        assert words in seen.text, words
+    assert {"svg", "table", "noscript", "details"} <= set(seen.tags)
+    assert all(label for name, label in seen.attributes if name == "aria-label")
+
+
+def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
+    """What a stranger's journal holds is shown as it is: names, values, errors, places, settings, commands."""
+    clean = [trial_line("a", {"x": 1, "y": "z"}, {"loss": 1.0}, begin=0, end=1)]
+    key = HOSTILE[:190]
+    bad = [
+        trial_line(key, {HOSTILE: HOSTILE, "y": HOSTILE}, {"loss": 1.0, HOSTILE: 2.0}, begin=0, end=1),
+        trial_line(key + "2", {HOSTILE: "b", "y": "c"}, {}, begin=0, end=1, error=HOSTILE),
+    ]
+    heading = header(**{HOSTILE: HOSTILE, "data_sha256": HOSTILE})
+    heading.update(command=[HOSTILE], commit=HOSTILE, versions={HOSTILE: HOSTILE})
+    bad_run = {
+        "slots": [HOSTILE],
+        "time": HOSTILE,
+        "command": [HOSTILE],
+        "commit": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
+    }
+    history = write(tmp_path / "bad", bad, heading=heading, deaths=[death(0, 1, 1, key, HOSTILE)], note=bad_run)
+    ones = np.ones((1, 2, 2))
+    sections = [
+        Section(
+            HOSTILE,
+            [
+                HeatMap(
+                    HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0), ones[0], [[HOSTILE] * 2] * 2
+                ),
+                Table(HOSTILE, HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]),
+                Pictures(HOSTILE, HOSTILE, [Picture(HOSTILE, np.ones((2, 2), np.uint8), ones[0], None, 0)]),
+                Note(HOSTILE),
+            ],
+            [Fact(HOSTILE, HOSTILE, HOSTILE)],
+        )
+    ]
+    hostile = page([Report(read(history), sections)])
+    seen, harmless = Seen(hostile), Seen(page([Report(read(write(tmp_path / "good", clean)))]))
+    assert seen.tags.count("script") == harmless.tags.count("script") == 3
+    assert "img" not in seen.tags and not [name for name, _ in seen.attributes if name.startswith("on")]
+    assert "window.hacked=1" in seen.text and "{{7*7}}" in seen.text
+    assert HOSTILE in json.dumps(seen.data, ensure_ascii=False).replace('\\"', '"')
+    assert "<script>window" not in hostile
+
+
+def test_nothing_is_asked_of_a_network_and_only_our_scripts_may_run(tmp_path: Path) -> None:
+    text = page([Report(read(many(30, tmp_path)))])
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None and policy[1].startswith("default-src 'none'; img-src data:;")
+    assert policy[1].count("'sha256-") == 2 and "'unsafe-inline'; script-src" in policy[1]
+    seen = Seen(text)
+    links = [value or "" for name, value in seen.attributes if name in ("src", "href", "action")]
+    assert links and all(link.startswith(("#", "data:image/png")) for link in links)
+
+
+def test_the_same_journal_makes_the_same_page(tmp_path: Path) -> None:
+    history = many(40, tmp_path)
+    assert page([Report(read(history))]) == page([Report(read(history))])
+
+
+def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
+    lines = [
+        trial_line("a", {"x": 0.1234564, "act": "relu"}, {"loss": float("inf")}, begin=0, end=1),
+        trial_line("b", {"x": 12345678, "act": "gelu"}, {}, begin=1, end=2, error="Traceback\nValueError: x"),
+    ]
+    (data,) = Seen(page([Report(read(write(tmp_path, lines)))])).data
+    trials = data["trials"]
+    assert trials["trial"] == {"of": ["a", "b"], "at": [0, 1]}
+    assert trials["x"] == [0.123456, 12345678] and trials["act"]["of"] == ["relu", "gelu"]
+    assert trials["loss"] == [float("inf"), None] and trials["failure"]["of"] == ["", "ValueError: x"]
+    assert data["begins"] == [0, 1] and data["goal"] == {"name": "loss", "maximize": False, "percent": False}
+
+
+def test_three_thousand_trials_are_below_five_megabytes(tmp_path: Path) -> None:
+    assert len(page([Report(read(many(3000, tmp_path)))])) < 5e6
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(tmp_path: Path) -> None:
+    text = page([Report(read(many(100_000, tmp_path)))])
+    assert len(text) < 15e6
+    assert "drawn as one bar" in text and "1,500 of" in text, "what is gathered says so"
+
+
+def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any, tmp_path: Path) -> None:
+    program(*TOYS, "4", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    first = (tmp_path / "r" / "report.html").read_text()
+    assert "4 candidates" in Seen(first).text
+    done = program("-m", "common.report", tmp_path / "r", "--goal", "minimize square", "--price", "2")
+    assert "report.html" in done.stdout
+    again = Seen((tmp_path / "r" / "report.html").read_text())
+    assert "x = 0" in again.text and "node hours at 2" in again.text
+    both = tmp_path / "both.html"
+    program("-m", "common.report", tmp_path / "r", tmp_path / "r", "--to", both)
+    assert Seen(both.read_text()).tags.count("article") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "holds no study"),
+        (["nowhere", "--goal", "least"], "is no goal"),
+        (["nowhere", "--price", "-1"], "too small"),
+        ([], "folders"),
+    ],
+)
+def test_a_wrong_command_is_one_line(program: Any, arguments: list[str], words: str) -> None:
+    done = program("-m", "common.report", *arguments, status=2)
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+SCRIPT = """
+from dataclasses import dataclass
+from common import Experiment, Trial, one_round, per_trial, run, setting
+
+@dataclass(frozen=True)
+class Broken(Experiment):
+    n: int = setting(help="trials", low=1)
+
+    def searches(self):
+        yield one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))
+
+    def objective(self, worker):
+        return per_trial(lambda trial: {"loss": 1.0})
+
+    def report_sections(self, history, data):
+        raise RuntimeError("a section that breaks")
+
+if __name__ == "__main__":
+    run(Broken)
+"""
+
+
+def test_a_report_that_breaks_leaves_the_study_done(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(SCRIPT)
+    done = program(tmp_path / "broken.py", "2", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    assert "report.html was not written" in done.stderr and "a section that breaks" in done.stderr
+    assert (tmp_path / "r" / "trials.csv").exists() and not (tmp_path / "r" / "report.html").exists()
+    program("-m", "common.status", tmp_path / "r")

@@ -1,0 +1,136 @@
+"""What a report reads out of a journal: candidates, the best one, times of slots, importance."""
+
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from common.report.importance import importance_of
+from common.report.study import Goal, StudyRead, read_candidates
+from common.report.timeline import timeline_of
+from common.storage.history import History, read_study
+from common.storage.journal import Journal
+from tests.common.report.journals import BEGAN, death, header, many, trial_line, write
+
+LOSS = Goal("loss", maximize=False)
+
+
+def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = ()) -> StudyRead:
+    candidates, others = read_candidates(history, goal, besides)
+    return StudyRead(Path("r"), "toy", history, goal, candidates, others)
+
+
+def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> None:
+    lines = [
+        trial_line(f"x{x}/f{fold}", {"x": x, "fold": fold}, {"loss": loss}, begin=n, end=n + 1)
+        for n, (x, fold, loss) in enumerate([(1, 0, 0.5), (1, 1, 0.7), (2, 0, 0.2), (2, 1, 0.4), (3, 0, 0.1)])
+    ]
+    lines.append(trial_line("refit", {"x": 2}, {"test_error": 0.3}, begin=6, end=7))
+    study = read(write(tmp_path, lines))
+    assert [one.value for one in study.candidates] == pytest.approx([0.6, 0.3, 0.1])
+    assert study.best is not None and study.best.params == {"x": 2}, "x = 3 has one fold of two"
+    assert list(study.others) == ["refit"]
+    assert study.best.interval is not None and study.best.interval[0] < 0.3 < study.best.interval[1]
+
+
+def test_a_candidate_with_a_failed_fold_has_no_value_and_infinity_never_wins(tmp_path: Path) -> None:
+    lines = [
+        trial_line("a", {"x": 1, "fold": 0}, {"loss": 0.1}, begin=0, end=1),
+        trial_line("b", {"x": 1, "fold": 1}, {}, begin=1, end=2, error="E\nValueError: no"),
+        trial_line("c", {"x": 2, "fold": 0}, {"loss": float("inf")}, begin=2, end=3),
+        trial_line("d", {"x": 2, "fold": 1}, {"loss": 0.2}, begin=3, end=4),
+        trial_line("e", {"x": 3, "fold": 0}, {"loss": 0.5}, begin=4, end=5),
+        trial_line("f", {"x": 3, "fold": 1}, {"loss": 0.5}, begin=5, end=6),
+    ]
+    study = read(write(tmp_path, lines))
+    assert [one.value for one in study.candidates] == [None, float("inf"), 0.5]
+    assert study.best is not None and study.best.params == {"x": 3}
+    assert [trial.key for trial, _ in study.failures] == ["b"]
+
+
+def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_path: Path) -> None:
+    heading = header(objectives=["maximize accuracy"])
+    lines = [
+        trial_line("t000000/0", {"x": 1, "@last": False, "@until": 1}, {"accuracy": 0.9}, begin=0, end=1),
+        trial_line("t000000/1", {"x": 1, "@start": 1, "@until": 2}, {"accuracy": 0.5}, begin=1, end=2),
+        trial_line("t000001/0", {"x": 2, "@last": False, "@until": 1}, {"accuracy": 0.7}, begin=2, end=3),
+    ]
+    study = read(write(tmp_path, lines, heading=heading), Goal.of("maximize accuracy"))
+    assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, 0.7)]
+    assert study.best is study.candidates[1]
+
+
+def test_the_best_so_far_only_improves(tmp_path: Path) -> None:
+    losses = [0.5, 0.7, 0.3, 0.3, 0.2]
+    lines = [trial_line(f"t{n}", {"x": n}, {"loss": v}, begin=n, end=n + 1) for n, v in enumerate(losses)]
+    points = read(write(tmp_path, lines)).best_so_far()
+    assert points == [(BEGAN + 1, 0.5), (BEGAN + 3, 0.3), (BEGAN + 5, 0.2)]
+
+
+@pytest.mark.parametrize("words", ["loss", "least loss", "minimize", ""])
+def test_a_goal_is_minimize_or_maximize_and_a_name(words: str) -> None:
+    with pytest.raises(ValueError, match="write it as"):
+        Goal.of(words)
+
+
+def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
+    lines = [
+        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=5, end=25),
+        trial_line("b", {"x": 2}, {"loss": 1.0}, begin=27, end=60),
+        trial_line("c", {"x": 3}, {"loss": 1.0}, begin=10, end=20, slot=1),
+        trial_line("d", {"x": 4}, {"loss": 1.0}, begin=45, end=50, slot=1),
+    ]
+    time = timeline_of(write(tmp_path, lines, deaths=[death(1, 40, 15, "d", "killed by SIGKILL")]))
+    assert time is not None and not time.killed and time.runs == [(0.0, 100.0)]
+    first, second, third = time.slots
+    assert first.idle == pytest.approx({"start": 5, "wait": 2, "restart": 0, "tail": 0, "report": 40})
+    assert second.idle == pytest.approx({"start": 10, "wait": 5, "restart": 5, "tail": 10, "report": 40})
+    assert third.idle == pytest.approx({"start": 0, "wait": 0, "restart": 0, "tail": 60, "report": 40})
+    assert [(bar.kind, bar.end - bar.begin) for bar in second.bars] == [("done", 10), ("lost", 15), ("done", 5)]
+    assert second.deaths == [(40.0, "killed by SIGKILL")]
+    assert time.utilisation == pytest.approx((53 + 30) / 300)
+    assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
+
+
+def test_runs_are_laid_end_to_end_and_a_killed_one_ends_with_its_last_result(tmp_path: Path) -> None:
+    write(tmp_path, [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=1, end=11)], seconds=None)
+    later = [trial_line("b", {"x": 2}, {"loss": 1.0}, begin=1002, end=1010)]
+    time = timeline_of(write(tmp_path, later, began=BEGAN + 1000, seconds=12.0))
+    assert time is not None and time.killed
+    assert time.runs == [(0.0, 11.0), (11.0, 23.0)]
+    assert [(bar.key, bar.begin, bar.end) for bar in time.slots[0].bars] == [("a", 1, 11), ("b", 13, 21)]
+
+
+def test_results_that_came_together_do_not_overlap(tmp_path: Path) -> None:
+    """Clocks of hosts differ, and a journal may be of several: bars of one slot never lie on each other."""
+    lines = [trial_line(f"t{n}", {"x": n}, {"loss": 1.0}, begin=9, end=10) for n in range(5)]
+    time = timeline_of(write(tmp_path, lines))
+    assert time is not None
+    bars = time.slots[0].bars
+    assert all(one.end <= other.begin for one, other in pairwise(bars))
+
+
+def test_an_older_journal_has_no_timeline(tmp_path: Path) -> None:
+    lines = [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1, ended=0.0)]
+    assert timeline_of(write(tmp_path, lines)) is None
+
+
+def test_what_matters_is_found_to_matter(tmp_path: Path) -> None:
+    """The loss of `many` depends on the rate most, then on the width, on nothing else."""
+    study = read(many(300, tmp_path))
+    found = importance_of(study.candidates, study.parameters)
+    assert found is not None and list(found.shares)[:2] == ["rate", "width"]
+    assert found.explained > 0.5 and found.shares["rate"][0] > 10 * abs(found.shares["drop"][0])
+
+
+def test_too_little_says_nothing_of_importance(tmp_path: Path) -> None:
+    study = read(many(19, tmp_path))
+    assert importance_of(study.candidates, study.parameters) is None
+
+
+def test_a_study_is_read_while_it_is_written(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, header())) as journal:
+        journal.append([trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1)])
+        study = read(read_study(tmp_path))
+        assert study.state == "unfinished" and study.best is not None

@@ -22,7 +22,6 @@ from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
-from mnist_nn.parallel.shards import read_shards, same_folder, write_shards
 from mnist_nn.parallel.train import DistributedTraining, TrainingData
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 
@@ -110,12 +109,14 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         assert job is not None
         data = _broadcast_arrays(recorder.inputs.arrays if recorder else None, job, device)
         training = DistributedTraining(job.options, job.params, rank_info, device, data)
-        sharded = settings.strategy == "fsdp"
-        if sharded and not same_folder(settings.results):
-            raise UsageError(
-                f"--strategy fsdp: every process writes its shard to {settings.results}: give --results on a file "
-                "system that all hosts have"
-            )
+        if sharded := settings.strategy == "fsdp":
+            from mnist_nn.parallel.shards import read_shards, same_folder, write_shards  # a second, for fsdp alone
+
+            if not same_folder(settings.results):
+                raise UsageError(
+                    f"--strategy fsdp: every process writes its shard to {settings.results}: give --results on a file "
+                    "system that all hosts have"
+                )
         if job.epochs:
             if sharded:
                 read_shards(settings.results / job.shards, training.tensors())

@@ -9,6 +9,7 @@ gradients is the gradient of the global batch's mean loss.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,8 +20,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from common.errors import UsageError
 from common.images import N_CLASSES
@@ -272,18 +271,27 @@ class DistributedTraining:
         self._n_steps = self.n_done + (self.options.epochs - len(self.epochs)) * per_epoch
 
 
-def _full_tensor(tensor: Tensor) -> Tensor:
+def _is_sharded(tensor: Tensor) -> bool:
+    """Whether this is a DTensor. Only fsdp imports what makes them, which takes as long as half of PyTorch."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _full_tensor(tensor: Any) -> Tensor:
     """A tensor, or all shares of one, on the CPU."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().contiguous()
+    whole: Tensor = tensor.full_tensor() if _is_sharded(tensor) else tensor
+    return whole.cpu().contiguous()
 
 
-def _distribute_like(weight: Tensor, content: Tensor | None) -> Tensor:
+def _distribute_like(weight: Any, content: Tensor | None) -> Tensor:
     """Rank 0's `content`, on the device and in the shares of `weight`."""
     whole = torch.empty(weight.shape, device=weight.device)
     if content is not None:
         whole.copy_(content)
     dist.broadcast(whole, src=0)
-    if isinstance(weight, DTensor):
+    if _is_sharded(weight):
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(whole, weight.device_mesh, weight.placements)
     return whole
 
@@ -294,6 +302,7 @@ def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.d
     CPUs are faster with the channels last in memory; FSDP refuses that.
     """
     if options.strategy == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         # Without a mesh it would take the GPUs that are there, also where the training is on CPUs.

@@ -83,10 +83,10 @@ class BaggingObjective:
         if self.device.type == "cuda":  # before this process has a context on it, which a GPU may refuse to two
             warn_untrusted(options.step, options.batch_size)
             self.rates = rates_for(gpu_key().get("gpu", ""), data.get(BEGINNINGS))
-        on_device = {name: self._on_device(array) for name, array in data.items() if name != BEGINNINGS}
-        self.labels = {name: tensor for name, tensor in on_device.items() if tensor.ndim == 1}
+        there = {name: on_device(array, self.device) for name, array in data.items() if name != BEGINNINGS}
+        self.labels = {name: tensor for name, tensor in there.items() if tensor.ndim == 1}
         self.images = {
-            name: Images(tensor, float(options.max_pixel)) for name, tensor in on_device.items() if tensor.ndim == 3
+            name: Images(tensor, float(options.max_pixel)) for name, tensor in there.items() if tensor.ndim == 3
         }
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = reservations(self.device)
@@ -134,7 +134,7 @@ class BaggingObjective:
             if not trained.diverged:
                 loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out])
             values = {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]}
-            yield Evaluation(trial.key, {**values, **self._way(trained)})
+            yield Evaluation(trial.key, {**values, **self.way_of(trained)})
 
     def _refit(
         self, trial: Trial, plan: TrainingPlan, images: Images, labels: torch.Tensor, unseen: torch.Tensor
@@ -149,7 +149,7 @@ class BaggingObjective:
         if not nested:
             asked["test"] = self.images["test_images"], self.labels["test_labels"]
         values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
-        values.update(self._way(trained))
+        values.update(self.way_of(trained))
         if trained.diverged:
             return Evaluation(trial.key, values)
         answers = {name: training.probabilities(trained.weights, each) for name, (each, _) in asked.items()}
@@ -164,7 +164,7 @@ class BaggingObjective:
                 arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Evaluation(trial.key, values, arrays)
 
-    def _way(self, trained: training.Trained) -> dict[str, float]:
+    def way_of(self, trained: training.Trained) -> dict[str, float]:
         """On a GPU, where nodes may trust different ways, the one that was taken."""
         return {WAY: float(WAYS.index(trained.step))} if self.device.type == "cuda" else {}
 
@@ -213,12 +213,13 @@ class BaggingObjective:
         indices, others = (torch.from_numpy(each).to(self.device) for each in (seen[drawn.indices], unseen))
         return self.images["train_images"][indices], labels[indices], drawn.folds, others
 
-    def _on_device(self, array: np.ndarray) -> torch.Tensor:
-        """Images stay uint8; labels, the arrays of one axis, become int64."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # The node's copy is read-only, and nothing here writes to it.
-            tensor = torch.from_numpy(array)
-        return tensor.to(self.device, torch.int64 if array.ndim == 1 else torch.uint8)
+
+def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array of the data set there. Images stay uint8; labels, the arrays of one axis, become int64."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The node's copy is read-only, and nothing here writes to it.
+        tensor = torch.from_numpy(array)
+    return tensor.to(device, torch.int64 if array.ndim == 1 else torch.uint8)
 
 
 def _refused(group: list[Trial], needed: int, available: int) -> Iterator[NoRoom]:

@@ -111,7 +111,7 @@ def measured(kind: str, deadline: str = "inf", largest: str = "large") -> dict[s
         deadline: of `common.rates.Budget`; what would take longer is left out, but for the smallest size.
         largest: of SIZES that is measured.
     """
-    budget, device = Budget(float(deadline)), _device(kind)
+    budget, device = Budget(float(deadline)), device_of(kind)
     training.prepare(device)
     images = torch.randint(256, (2_000, *SHAPE), dtype=torch.uint8).to(device)
     labels = torch.randint(CLASSES, (2_000,)).to(device)
@@ -157,7 +157,8 @@ def _cost(step: str, n_weights: int, found: Mapping[int, Mapping[str, float]]) -
     return max(ROUNDS * ROUND_S, 7 * longest)  # two before the clock starts, one to set the rounds, two rounds; weights
 
 
-def _device(kind: str) -> torch.device:
+def device_of(kind: str) -> torch.device:
+    """PyTorch's device of a kind, "cpu" or "cuda"."""
     return torch.device(kind)
 
 

@@ -185,7 +185,7 @@ def open_store(address: Address, is_master: bool = False, anywhere: bool = False
         raise UsageError(f"rank 0 at {address.host}:{address.port} {what} ({why}): set MASTER_PORT") from error
 
 
-def _refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], counts: Sequence[int]) -> None:
+def refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], counts: Sequence[int]) -> None:
     """Raise UsageError for two processes on one GPU, by each one's host, visible GPUs and number of processes."""
     for host in dict.fromkeys(hosts):
         taken: list[str] = []
@@ -244,7 +244,7 @@ def ranks_here(
             raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
         counts.append(processes if processes is not None else max(1, len(names)) if alone else 1)
     if exclusive:
-        _refuse_two_on_a_gpu(hosts, [names for _, names, *_ in roll], counts)
+        refuse_two_on_a_gpu(hosts, [names for _, names, *_ in roll], counts)
     first = sum(counts[: me.rank])
     local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
     local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])

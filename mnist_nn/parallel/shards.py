@@ -47,7 +47,9 @@ class _Index(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is no part of an index of tensors")
 
 
-class _Reader(FileSystemReader):
+class SafeReader(FileSystemReader):
+    """Reads a checkpoint whose index names nothing but the classes that describe tensors."""
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
         with open(Path(self.path) / ".metadata", "rb") as file:
             metadata = _Index(file).load()
@@ -95,7 +97,7 @@ def read_shards(folder: Path, tensors: Tensors) -> None:
     """Fill the tensors, whatever number of processes has written them. All processes must call this."""
     try:
         with _quiet():
-            dcp.load(_flat(tensors), storage_reader=_Reader(folder))
+            dcp.load(_flat(tensors), storage_reader=SafeReader(folder))
     except (CheckpointException, Exception) as error:
         raise UsageError(f"{folder} is no checkpoint of this program: train anew, without --resume") from error
 

@@ -30,11 +30,11 @@ from mnist_nn.parallel.process import check_machine
 from mnist_nn.parallel.rendezvous import (
     Address,
     LaunchInfo,
-    _refuse_two_on_a_gpu,
     derived_port,
     first_node,
     known_address,
     launch_info,
+    refuse_two_on_a_gpu,
 )  # fmt: skip
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import load_model
@@ -370,10 +370,10 @@ def test_threads_wait_asleep(tmp_path: Path) -> None:
 def test_no_two_processes_have_one_gpu(hosts: list[str], gpus: list[str], counts: list[int], problem: str) -> None:
     """A letter is a GPU."""
     if not problem:
-        _refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
+        refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
     else:
         with pytest.raises(UsageError, match=problem):
-            _refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
+            refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
 
 
 def test_gpus_that_torch_cannot_use_are_not_passed_over_in_silence(

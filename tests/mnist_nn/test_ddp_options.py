@@ -25,7 +25,7 @@ from mnist_nn.ddp import main
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
-from mnist_nn.parallel.shards import _Reader, read_shards
+from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
@@ -181,7 +181,7 @@ def whole(image_shape: tuple[int, int] = (28, 28)) -> dict[str, torch.Tensor]:
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
     tensors = whole()
-    dcp.load(tensors, storage_reader=_Reader(folder), no_dist=True)
+    dcp.load(tensors, storage_reader=SafeReader(folder), no_dist=True)
     return tensors
 
 
@@ -213,7 +213,7 @@ def test_an_index_of_a_stranger_runs_nothing(tmp_path: Path) -> None:
             return open, (str(marker), "w")
 
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch()))
-    for reader in (_Reader(tmp_path).read_metadata, lambda: read_shards(tmp_path, {"weights": whole()})):
+    for reader in (SafeReader(tmp_path).read_metadata, lambda: read_shards(tmp_path, {"weights": whole()})):
         with pytest.raises((pickle.UnpicklingError, UsageError), match="open is no part of|is no checkpoint of"):
             reader()
     assert not marker.exists()

@@ -1,28 +1,35 @@
-"""Mutants: do the fast tests of a file notice when one thing in it is changed?
+"""Mutants: do the tests of a file notice when one thing in it is changed?
 
     python -m tests.mutants common/engine/study.py tests/common/engine/test_study.py [pytest's arguments]
 
-Each mutant is run in a forked process that has the libraries loaded already, and changes nothing on disk. What is
-printed at the end are the survivors: changes that no test minds. Tests that start programs see the file as it is.
+Each mutant lies in a copy of the repository, so that programs which a test starts run it too. The tests themselves run
+in a forked process that has the libraries loaded already, the quickest first. What is printed at the end are the
+survivors: changes that no test minds.
 """
 
 import ast
 import copy
-import importlib.util
+import json
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import ROOT
 from tests.rooms import PACKAGES
 
 OPTIONS = ("-x", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist")
-CPU_S, WAIT_S = 10, 120  # seconds of computing, and in all: a mutant that never ends is noticed, too
+# Seconds of computing of a process, of a test, and in all: a mutant that never ends is noticed, too.
+CPU_S, TEST_S, WAIT_S = 10, 60, 240
 SWAPPED: dict[type, type] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -67,46 +74,69 @@ def mutants(tree: ast.Module) -> Iterator[tuple[int, str, str, ast.Module]]:
             yield line, ast.unparse(node)[:90], ast.unparse(new)[:90], ast.fix_missing_locations(changed)
 
 
-def survives(path: Path, tree: ast.Module, tests: list[str]) -> bool:
-    """Whether the tests pass with that module in the place of the file."""
+class QuickestFirst:
+    """A plugin of pytest: writes how long each test took to a file, and sorts by what the file says."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.seconds = file, dict[str, float]()
+        self.known = json.loads(file.read_text()) if file.exists() else {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.known.get(item.nodeid, 0.0))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        if not self.known:
+            self.file.write_text(json.dumps(self.seconds))
+
+
+def survives(path: Path, text: str, number: int, tests: list[str]) -> bool:
+    """Whether the tests pass with that text in the file. Runs in the copy."""
+    path.write_text(text)
+    os.utime(path, (number, number))  # or Python would take what it has compiled of another text for this one
     if (child := os.fork()) == 0:
+        os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         signal.alarm(WAIT_S)
         used = int(time.process_time())
         resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_S, used + CPU_S))
-        name = ".".join(path.with_suffix("").parts)
-
-        class Loader:
-            def find_spec(self, wanted: str, *_: object) -> object:
-                found = importlib.util.spec_from_file_location(wanted, path.resolve(), loader=self)  # type: ignore[arg-type]
-                return found if wanted == name else None
-
-            def create_module(self, spec: object) -> None:
-                return None
-
-            def exec_module(self, module: object) -> None:
-                exec(compile(tree, str(path), "exec"), module.__dict__)
-
-        sys.meta_path.insert(0, Loader())  # type: ignore[arg-type]
-        os._exit(pytest.main([*OPTIONS, *tests]))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        plugin = QuickestFirst(Path("durations.json"))
+        os._exit(pytest.main([*OPTIONS, f"--timeout={TEST_S}", *tests], plugins=[plugin]))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # programs that a mutant has left behind
+    return status == 0
 
 
 def main(file: str, *tests: str) -> None:
     path, survivors, n, start = Path(file), 0, 0, time.monotonic()
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
     pytest.main([*OPTIONS, "--collect-only", "-qq", *tests])  # loads the libraries
     for name in [name for name in sys.modules if name.split(".")[0] in (*PACKAGES, "tests")]:
         del sys.modules[name]
-    assert survives(path, tree, list(tests)), "the tests fail without a mutant"
-    for line, old, new, changed in mutants(tree):
-        n += 1
-        if survives(path, changed, list(tests)):
+    assert survives(path, text, 1, list(tests)), "the tests fail without a mutant"
+    for n, (line, old, new, changed) in enumerate(mutants(ast.parse(text)), start=1):
+        if survives(path, ast.unparse(changed), n + 1, list(tests)):
             survivors += 1
             print(f"{file}:{line}: {old!r} -> {new!r}", flush=True)
     print(f"{file}: {n} mutants, {survivors} survived, {time.monotonic() - start:.0f} s")
 
 
+def copy_of_the_repository(into: Path) -> None:
+    """All files that git knows, and the new ones that it does not ignore."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in names:
+        if name and (ROOT / name).is_file():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, into / name)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy_of_the_repository(Path(folder))
+        os.chdir(folder)
+        main(*sys.argv[1:])

@@ -1,6 +1,8 @@
 """Studies from Python code: several in one script, under python and mpirun, for a debugger, and what goes wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,12 +17,12 @@ from common import Experiment, RunOptions, Trial, evaluate, one_round, per_trial
 from common.errors import UsageError
 from common.experiment import WorkerContext
 from common.studies import StudyError
-from common.trial import Outcome
-from tests.helpers import ROOT
+from common.trial import NoRoom, Outcome
+from tests.helpers import ROOT, journal_lines
 from tests.toys import Toy
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 from dataclasses import dataclass
 import numpy as np
 from common import Experiment, RunOptions, Trial, one_round, per_trial, run_study
@@ -52,8 +54,7 @@ for n in (5, 7):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize(("ranks", "workers"), [(0, 0), (0, 2), (2, 0), (3, 1)])
 def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
     """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -79,9 +80,14 @@ def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int) -> Non
     assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
 
 
-def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path) -> None:
-    broken = 'import os\nif os.environ["OMPI_COMM_WORLD_RANK"] == "1" and n == 7: raise KeyError("mine")\n    found'
-    (tmp_path / "script.py").write_text(SCRIPT.replace("found = ", broken.replace("\n", "\n    ", 1) + " = "))
+@pytest.mark.parametrize(
+    ("line", "n", "rank"), [("    found = ", "n", 1), ("        yield one", "self.n", 0)], ids=["script", "study"]
+)
+def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path, line: str, n: str, rank: int) -> None:
+    """The other one would wait for it in the second study."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    broken = f'{indent}if {n} == 7 and os.environ["OMPI_COMM_WORLD_RANK"] == "{rank}": raise KeyError("mine")\n'
+    (tmp_path / "script.py").write_text(SCRIPT.replace(line, broken + line))
     done = program(tmp_path / "script.py", 1, ranks=2, status=None, cwd=tmp_path)
     assert done.returncode != 0 and "KeyError: 'mine'" in done.stderr
 
@@ -108,12 +114,38 @@ def plain(outcomes: list[Outcome]) -> list[tuple[str, dict[str, float]]]:
     return [(trial.key, dict(result.values)) for trial, result in outcomes]
 
 
-def test_the_same_study_in_this_process_and_in_workers(tmp_path: Path) -> None:
+def test_the_same_study_in_this_process_and_in_workers(capsys: Any) -> None:
+    """And what each says of itself: nothing, little, or much."""
     toy = Toy(4, rounds=2, courses=2, array_size=3)
     here = evaluate(toy)
-    for options in (RunOptions(workers=0, quiet=True), RunOptions(gpu="none", workers=2, quiet=True)):
+    says = {
+        RunOptions(workers=0, quiet=True): [],
+        RunOptions(workers=0): ["trials known"],
+        RunOptions(gpu="none", workers=2, verbose=True): ["trials known", "started"],
+    }
+    for options, words in says.items():
         assert plain(run_study(toy, options)) == plain(here)
+        said = capsys.readouterr().err
+        assert [word for word in ("trials known", "started") if word in said] == words and bool(said) == bool(words)
     assert len(here) == 16 and here[0].result.place.host == ""
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_study_that_is_told_to_stop_raises_and_the_same_call_continues(
+    tmp_path: Path, number: signal.Signals, raised: type[BaseException]
+) -> None:
+    def value(trial: Trial) -> dict[str, float]:
+        if not (tmp_path / "told").exists():
+            (tmp_path / "told").touch()
+            os.kill(os.getpid(), number)
+        return {"x": float(trial.params["x"])}
+
+    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
+    with pytest.raises(raised) as stopped:
+        run_study(Listed(value), options)
+    assert raised is KeyboardInterrupt or stopped.value.args == (75,)
+    assert 0 < len(journal_lines(tmp_path / "r")) < 3
+    assert len(run_study(Listed(value), options)) == 3
 
 
 def test_a_folder_keeps_the_study(tmp_path: Path) -> None:
@@ -136,6 +168,11 @@ def test_evaluate_raises_and_takes_what_is_known() -> None:
     assert plain(evaluate(Listed(fails), known=known)) == plain(known)
     with pytest.raises(ZeroDivisionError, match="t0"):
         run_study(Listed(fails), RunOptions(workers=0, quiet=True))
+
+
+def test_a_trial_without_room_is_said() -> None:
+    with pytest.raises(UsageError, match="trial t0 has no room here: it is large"):
+        evaluate(Listed(lambda trial: NoRoom(trial.key, "it is large")))
 
 
 def test_nan_is_a_failure_infinity_is_not() -> None:

@@ -86,6 +86,14 @@ def alive(pids: set[int]) -> set[int]:
     return pids & running
 
 
+def wait_for_the_end_of(pids: set[int]) -> None:
+    """Wait until none of the processes runs. Fails if one stays, named with its command line."""
+    deadline = time.monotonic() + 60
+    while left := alive(pids):
+        assert time.monotonic() < deadline, f"left behind: {about(left, 'cmdline')}"
+        time.sleep(0.05)
+
+
 def about(pids: set[int], name: str) -> dict[int, str]:
     """/proc/PID/name of those of the processes that still run, such as "maps" or "cmdline"."""
     found = {}

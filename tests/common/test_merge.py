@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from common import status
 from common.engine.study import Shard, Study
 from common.errors import Exit, UsageError
-from common.merge import merge
+from common.merge import main, merge
 from common.storage.history import read_journal
 from common.trial import Search, Trial
 from tests.helpers import TOYS, journal_lines, table_without_run
@@ -44,19 +45,19 @@ def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: P
         done = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", f"{k}/3")
         assert f"shard {k}/3 is done" in done.stdout and not (share / "trials.csv").exists()
         assert len(journal_lines(share)) == 6  # a third of the first rounds; no round was complete
-        program("-m", "common.status", share, status=Exit.STOPPED)
-        again = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", f"{k}/3")
-        assert f"shard {k}/3 is done" in again.stdout and len(journal_lines(share)) == 6
+        assert status.main([str(share)]) == Exit.STOPPED
         shares.append(share)
+    again = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", "3/3")
+    assert "shard 3/3 is done" in again.stdout and len(journal_lines(share)) == 6
     program("-m", "common.merge", *shares, "--into", joined)
     assert len(journal_lines(joined)) == 18
-    program("-m", "common.status", joined, status=Exit.STOPPED)
+    assert status.main([str(joined)]) == Exit.STOPPED
     # What is left, the second rounds, may be shared again.
     other = tmp_path / "other"
     shutil.copytree(joined, other)
     program(*TOYS, *STUDY, *ONE, "--results", joined, "--shard", "1/2")
     assert 18 < len(journal_lines(joined)) < 36
-    program("-m", "common.merge", other, joined, "--into", joined)
+    merge([other, joined], joined)
     program(*TOYS, *STUDY, *ONE, "--results", joined)
     assert len(journal_lines(joined)) == 36
     assert table_without_run(joined / "trials.csv") == table_without_run(whole / "trials.csv")
@@ -81,7 +82,7 @@ def test_a_failure_gives_way_to_a_success_and_never_the_reverse(program: Any, tm
     assert (into / "journal.jsonl").read_bytes() == before
 
 
-def test_studies_of_other_settings_are_not_joined(program: Any, tmp_path: Path) -> None:
+def test_studies_of_other_settings_are_not_joined(program: Any, tmp_path: Path, capsys: Any) -> None:
     for n in ("3", "4"):
         program(*TOYS, n, *ONE, "--results", tmp_path / n)
     with pytest.raises(UsageError, match="n = 4"):
@@ -90,5 +91,6 @@ def test_studies_of_other_settings_are_not_joined(program: Any, tmp_path: Path) 
     with pytest.raises(UsageError, match="n = 4"):
         merge([tmp_path / "3"], tmp_path / "4")
     for arguments in ((tmp_path / "3",), (tmp_path / "no", "--into", tmp_path / "into"), ()):
-        done = program("-m", "common.merge", *arguments, status=Exit.USAGE)
-        assert done.stderr.count("\n") == 1 and done.stdout == ""
+        assert main(list(map(str, arguments))) == Exit.USAGE
+        said = capsys.readouterr()
+        assert said.err.count("\n") == 1 and said.out == ""

@@ -14,7 +14,7 @@ import pytest
 
 from common import selfcheck
 from common.selfcheck import check
-from tests.helpers import ROOT, alive
+from tests.helpers import ROOT, wait_for_the_end_of
 from tests.stand_ins import A, Machine
 
 CHECKS = "tests.common.checks"
@@ -198,8 +198,4 @@ def test_a_check_ends_with_the_study(program: Any, tmp_path: Path) -> None:
     environ = Machine(tmp_path / "machine").environ()
     environ["PYTHONPATH"] += f":{tmp_path}"
     program(tmp_path / "study.py", 1, "--gpu", 0, "--results", tmp_path / "r", env=environ)
-    pids = {int(pid) for pid in (tmp_path / "starts").read_text().split()}
-    end = time.monotonic() + 60
-    while alive(pids) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not alive(pids)
+    wait_for_the_end_of({int(pid) for pid in (tmp_path / "starts").read_text().split()})

@@ -108,6 +108,7 @@ def test_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_gcloud_has_the_options_that_are_used() -> None:
     """Asked of the real one, which needs no account for that."""
     if shutil.which("gcloud") is None:
@@ -163,6 +164,7 @@ def test_each_call_has_a_limit(cloud: Cloud) -> None:
     assert sum("logs --follow" in call for call in cloud.calls) < 50 and time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "variables", "says"),
     [
@@ -194,6 +196,7 @@ def test_what_would_fail_later_is_refused_before_anything_is_made(
     assert not [call for call in cloud.calls if " create " in call or " delete " in call]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
@@ -210,6 +213,7 @@ def test_a_bad_image_or_command_is_seen_before_there_is_a_gpu_node(
     assert not [call for call in cloud.calls if "node-pools" in call] and cloud.left == set()
 
 
+@pytest.mark.slow
 def test_settings_reach_the_manifests(cloud: Cloud) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl")
@@ -230,6 +234,7 @@ def test_settings_reach_the_manifests(cloud: Cloud) -> None:
     assert any("--num-nodes 2 --machine-type e2-standard-4" in call for call in cloud.calls)
 
 
+@pytest.mark.slow
 def test_a_worker_fits_the_smallest_machine(cloud: Cloud) -> None:
     """n1-standard-4 with one thread per core has two cores; GKE keeps a part of them."""
     cloud.state(quotas={"NVIDIA_T4_GPUS": [8, 0]})
@@ -238,6 +243,7 @@ def test_a_worker_fits_the_smallest_machine(cloud: Cloud) -> None:
     assert "cpu: 1440m" in cloud.applied("kind: MPIJob")
 
 
+@pytest.mark.slow
 def test_an_unknown_machine_is_a_warning(cloud: Cloud) -> None:
     done = cloud.run("cost", MACHINE="x9-abacus")
     assert done.returncode == 0 and "warning: x9-abacus is not in k8s/prices.csv" in done.stderr
@@ -255,6 +261,7 @@ def test_a_dry_run_prints_all_and_does_nothing(search: str, cloud: Cloud) -> Non
         assert any(words in line for line in printed), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["networks create", "clusters create", "node-pools create", "rollout", "load-data"])
 def test_a_failure_deletes_what_was_made(cloud: Cloud, failing: str) -> None:
     done = cloud.run("up", FAIL=failing)
@@ -270,6 +277,7 @@ def test_a_creation_that_hangs_is_given_up_and_deleted_even_if_that_takes_patien
     assert "clusters search-test was not deleted" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["clusters delete", "disks delete", "networks delete", "clusters list"])
 def test_what_cannot_be_deleted_is_said_aloud(cloud: Cloud, failing: str) -> None:
     labels = ["goog-k8s-cluster-name=search-test"]
@@ -279,6 +287,7 @@ def test_what_cannot_be_deleted_is_said_aloud(cloud: Cloud, failing: str) -> Non
     assert "MAY STILL EXIST AND COST MONEY" in done.stderr and "k8s/gke.sh down" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_disk_that_the_cluster_left_is_deleted(labelled: bool, cloud: Cloud) -> None:
     """By its label; and by the name that its volume had, since without cost allocation there is no label."""
@@ -305,6 +314,7 @@ def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
     assert process.returncode == 130 and cloud.left == set()
 
 
+@pytest.mark.slow
 def test_a_search_that_failed_without_progress_is_fetched_and_not_repeated(cloud: Cloud) -> None:
     done = cloud.run("run", ENDS="Failed/BackoffLimitExceeded")
     assert done.returncode == 1 and "the search has failed: Failed BackoffLimitExceeded" in done.stderr
@@ -324,6 +334,7 @@ def test_a_search_that_failed_with_progress_is_submitted_again(cloud: Cloud) -> 
     assert len(deleted) == 2  # to apply a job that has ended changes nothing
 
 
+@pytest.mark.slow
 def test_results_of_an_earlier_cluster_come_back(cloud: Cloud) -> None:
     (cloud.folder / "here" / "svm").mkdir(parents=True)
     (cloud.folder / "here" / "svm" / "journal.jsonl").write_text('{"end":{"complete":true,"seconds":3600.0}}\n')
@@ -333,6 +344,7 @@ def test_results_of_an_earlier_cluster_come_back(cloud: Cloud) -> None:
     assert cloud.position("cp", "files:/results") < cloud.position("get job/svm-launcher")
 
 
+@pytest.mark.slow
 def test_copies_go_to_a_bucket_and_come_back_from_it(cloud: Cloud) -> None:
     """Also where the machine that started the first cluster has gone."""
     bucket, results = cloud.folder / "bucket", cloud.folder / "results"
@@ -351,12 +363,14 @@ def test_copies_go_to_a_bucket_and_come_back_from_it(cloud: Cloud) -> None:
     assert done.returncode == 0 and "for 3600 s" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_fetched_are_not_deleted(cloud: Cloud) -> None:
     done = cloud.run("run", FAIL="cp files:")
     assert done.returncode == 1 and "cluster" in cloud.left
     assert "the results are still there" in done.stderr and "MAY STILL EXIST AND COST MONEY" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_of_that_name_is_left_alone(cloud: Cloud) -> None:
     cloud.state(cluster={"cost": True})
     done = cloud.run("up")

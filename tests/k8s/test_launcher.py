@@ -104,6 +104,7 @@ def test_a_study_is_completed(pod: Pod) -> None:
     assert not [call for call in pod.api.calls if not call.startswith("GET ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["tests.toys -5", "tests.no_such_program"])
 def test_a_mistake_in_the_command_ends_the_job_for_good(search: str, pod: Pod) -> None:
     """Three attempts, then the Job is allowed no further launcher; the operator then removes the workers."""
@@ -127,6 +128,7 @@ def test_a_launcher_that_brings_the_study_on_is_never_given_up(pod: Pod) -> None
     assert len(keys) == len(set(keys)) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", [*NODE_SHUTDOWN, "Evicted"])
 def test_a_worker_that_is_failed_is_made_anew(reason: str, pod: Pod) -> None:
     before = pod.api.pods["svm-worker-1"]["metadata"]["uid"]
@@ -185,6 +187,7 @@ def test_a_launcher_that_was_killed_is_followed_by_one_that_goes_on(pod: Pod) ->
     assert len(keys) == len(set(keys)) == 20 and known <= set(keys) and pod.api.job["backoffLimit"] == 6
 
 
+@pytest.mark.slow
 def test_what_is_there_computes_when_a_worker_does_not_come_back(pod: Pod) -> None:
     """No spot node is to be had: the others would cost money and do nothing."""
     pod.api.can_make = False
@@ -194,6 +197,7 @@ def test_what_is_there_computes_when_a_worker_does_not_come_back(pod: Pod) -> No
     assert (pod.folder / "hostfile-1").read_text() == "svm-worker-0.svm.default.svc slots=1\n"
 
 
+@pytest.mark.slow
 def test_without_the_right_to_ask_it_says_so_and_starts(pod: Pod) -> None:
     pod.api.rules = []
     status, output = pod.run()
@@ -201,6 +205,7 @@ def test_without_the_right_to_ask_it_says_so_and_starts(pod: Pod) -> None:
     assert output.count("refuses") == 1
 
 
+@pytest.mark.slow
 def test_told_to_go_while_it_waits_it_goes(pod: Pod) -> None:
     pod.api.can_make = False
     for worker in pod.workers:

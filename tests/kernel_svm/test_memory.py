@@ -24,7 +24,7 @@ from common.images import fold_slices
 from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
-from tests.helpers import ROOT, alive, maps_of_sharers, table_without_run
+from tests.helpers import ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
 
 GB = 10**9
@@ -285,10 +285,7 @@ def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -
     os.kill(job.pid, signal.SIGKILL)
     _, stderr = job.communicate(timeout=100)
     assert "resource_tracker" not in stderr
-    deadline = time.monotonic() + 20
-    while left := alive(members):
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        time.sleep(0.05)
+    wait_for_the_end_of(members)
 
 
 MAPPED = re.compile(r"(\d+) +/memfd:search \(deleted\)$", re.MULTILINE)  # inodes

@@ -191,10 +191,15 @@ def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
     assert int(done.stdout) > 0
 
 
-FREED = """
+PREPARED = """
+import warnings
+warnings.simplefilter("error")
 import resource, torch
-from mnist_nn.training import prepare
-prepare(torch.device("cpu"))
+from mnist_nn import training
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+training.prepare(torch.device("cpu"))
+assert not (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+assert torch.get_float32_matmul_precision() == "highest"
 for step in range(20):
     if step == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -204,22 +209,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_what_a_step_frees_the_next_one_has_again():
-    """Five tensors of 16 MiB, 20,480 pages, which glibc by itself mostly gives back to the kernel."""
-    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True, cwd=ROOT)
+def test_a_prepared_process_has_no_tf32_and_keeps_what_steps_free():
+    """TF32 is off whatever was set before, without a warning, by one of PyTorch's two ways to say it, as torch.compile
+    refuses a mixture of both. Five tensors of 16 MiB are 20,480 pages, which glibc by itself mostly gives back.
+    """
+    done = subprocess.run([sys.executable, "-c", PREPARED], capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(done.stdout) < 1000
-
-
-def test_tf32_is_off_whatever_was_set_before_and_nothing_warns():
-    """By one of PyTorch's two ways to say it: torch.compile refuses a mixture of both."""
-    program = """
-import warnings
-warnings.simplefilter("error")
-import torch
-from mnist_nn import training
-torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-training.prepare(torch.device("cpu"))
-assert not (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-assert torch.get_float32_matmul_precision() == "highest"
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

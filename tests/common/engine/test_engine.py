@@ -12,12 +12,12 @@ from common.errors import Exit
 from tests.helpers import (
     TOYS,
     about,
-    alive,
     family,
     journal_lines,
     start,
     table_without_run,
     wait_for_lines,
+    wait_for_the_end_of,
 )
 
 LAYOUTS = {"1 process": (0, 1), "1 node x 3 slots": (0, 3), "3 nodes x 2 slots": (3, 2)}
@@ -82,21 +82,22 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
     again = program(*DISASTERS, "--results", tmp_path / "r", status=Exit.FAILED_TRIALS)
     assert all(f"failed: trial {key}" in again.stderr for key in failing)
     assert len(journal_lines(tmp_path / "r")) == len(lines)
-    # Disasters that strike once leave no trace but the attempt.
+    # Disasters that strike once leave no trace but the attempt: one kills, one is raised, one is returned.
+    quiet, once = DISASTERS[: DISASTERS.index("--at")], ("t3=sigkill", "t19=exception", "t35=nan")
     (tmp_path / "marks").mkdir()
-    program(*DISASTERS, "--marks", tmp_path / "marks", "--results", tmp_path / "once")
+    program(*quiet, "--at", *once, "--marks", tmp_path / "marks", "--results", tmp_path / "once")
     attempts = {line["key"]: line["attempt"] for line in journal_lines(tmp_path / "once")}
-    assert all(attempts[key] == 2 for key in failing)
+    assert [key for key, attempt in attempts.items() if attempt == 2] == [word.split("=")[0] for word in once]
     # Failed trials are evaluated again when that is asked for.
-    program(*DISASTERS[: DISASTERS.index("--at")], "--results", tmp_path / "r", "--retry-failed")
+    program(*quiet, "--results", tmp_path / "r", "--retry-failed")
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "once" / "trials.csv")
 
 
 def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
-    for ranks in (0, 2):
-        arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build")
-        done = program(*arguments, "--results", tmp_path / str(ranks), ranks=ranks, status=Exit.ERROR)
-        assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
+    """On two ranks; one is in tests/common/test_studies.py."""
+    arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build", "--results", tmp_path)
+    done = program(*arguments, ranks=2, status=Exit.ERROR)
+    assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
 
 
 def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path
     assert "/cpu" in line
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path, ranks: int) -> None:
     arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
     done = program(*arguments, "--workers", "2", ranks=ranks, status=Exit.STOPPED)
@@ -128,12 +129,12 @@ def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path
     assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path, ranks: int) -> None:
+def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
+    """On two ranks their mpirun, on one a worker and then the group, and the rank itself; two ranks finish."""
     arguments = ("40", "--rounds", "2", "--array-size", "9", "--seconds", "0.02")
-    program(*TOYS, *arguments, "--gpu", "none", "--results", tmp_path / "clean")
+    program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", tmp_path / "clean")
     folder = tmp_path / "killed"
-    for wanted in (5, 30, 55):
+    for wanted, ranks in ((5, 2), (30, 0), (55, 0)):
         job = start(folder, *arguments, ranks=ranks)
         wait_for_lines(folder, wanted)
         members = family(job.pid)
@@ -142,11 +143,8 @@ def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Pat
             time.sleep(0.2)
             os.killpg(job.pid, signal.SIGKILL)
         job.communicate(timeout=60)
-        deadline = time.monotonic() + 5
-        while left := alive(members):
-            assert time.monotonic() < deadline, f"left behind: {left}"
-            time.sleep(0.05)
-    program(*TOYS, *arguments, "--gpu", "none", "--workers", "3", "--results", folder, ranks=2 - ranks)
+        wait_for_the_end_of(members)
+    program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", folder, ranks=2)
     keys = [line["key"] for line in journal_lines(folder)]
     assert len(keys) == len(set(keys)) == 80
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
@@ -157,13 +155,13 @@ def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path
     job = start(tmp_path, "200", "--seconds", "0.05")
     wait_for_lines(tmp_path, 4)
     os.kill(job.pid, number)
-    _, stderr = job.communicate(timeout=20)
+    _, stderr = job.communicate(timeout=60)
     assert job.returncode == Exit.STOPPED, stderr
     assert "run the same command to continue" in stderr
-    done = len(journal_lines(tmp_path))
-    assert 4 <= done < 200
-    program(*TOYS, "200", "--gpu", "none", "--workers", "2", "--results", tmp_path)
-    assert len(journal_lines(tmp_path)) == 200
+    assert 4 <= len(journal_lines(tmp_path)) < 200
+    if number == signal.SIGUSR1:  # as Slurm sends it
+        program(*TOYS, "200", "--gpu", "none", "--workers", "1", "--results", tmp_path)
+        assert len(journal_lines(tmp_path)) == 200
 
 
 def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: Path) -> None:
@@ -173,17 +171,16 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
     job.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert job.poll() is None, "running trials may finish"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while '"end":{"complete":false' not in (tmp_path / "journal.jsonl").read_text().splitlines()[-1]:
         assert time.monotonic() < deadline, "the journal is ended at once, as the launcher may not wait"
         time.sleep(0.02)
     before = len(journal_lines(tmp_path))
     job.send_signal(signal.SIGTERM)
-    _, stderr = job.communicate(timeout=20)
+    _, stderr = job.communicate(timeout=60)
     assert job.returncode == Exit.STOPPED, stderr
     assert len(journal_lines(tmp_path)) == before, "the running trials had seconds to go and were not waited for"
-    time.sleep(1)
-    assert not alive(members)
+    wait_for_the_end_of(members)
     program(*TOYS, "30", "--gpu", "none", "--workers", "2", "--results", tmp_path)
     keys = [line["key"] for line in journal_lines(tmp_path)]
     assert len(keys) == len(set(keys)) == 30

@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import Exit
 from common.storage.history import read_journal
-from tests.helpers import about, alive, family, maps_of_sharers, start, wait_for_lines
+from tests.helpers import about, family, maps_of_sharers, start, wait_for_lines, wait_for_the_end_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 
@@ -44,7 +44,7 @@ def named_memory(maps: str) -> set[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     job = start(tmp_path, "4000", "--seconds", "0.05", "--data-size", "100000", ranks=ranks)
     wait_for_lines(tmp_path, 4)
@@ -55,10 +55,7 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     _, stderr = job.communicate(timeout=60)
     assert job.returncode != 0
     assert "resource_tracker" not in stderr and "Traceback" not in stderr
-    deadline = time.monotonic() + 20
-    while left := alive(members):
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        time.sleep(0.05)
+    wait_for_the_end_of(members)
 
 
 def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.rooms import PACKAGES
 
 OPTIONS = ("-x", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist")
 # Seconds of computing of a process, of a test, and in all: a mutant that never ends is noticed, too.
-CPU_S, TEST_S, WAIT_S = 10, 60, 240
+CPU_S, TEST_S, WAIT_S = 10, 120, 400
 SWAPPED: dict[type, type] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,

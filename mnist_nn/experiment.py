@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from mnist_nn.summary import (
     print_networks,
 )
 from mnist_nn.trust import STEPS, mixed_ways
-from mnist_nn.tuning import STRATEGIES, sets
+from mnist_nn.tuning import ADAPTIVE, EVEN, STRATEGIES, chosen_strategy, proposed, sets
 
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 
@@ -82,7 +83,8 @@ class Bagging(ImageSettings):
     )
     strategy: str = setting(
         "random",
-        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; the others are spread more evenly",
+        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
+        "from the sets before, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
     )
     racing: bool = setting(
@@ -99,6 +101,15 @@ class Bagging(ImageSettings):
     def __post_init__(self) -> None:
         if self.racing and self.halving is not None:
             raise ValueError("--racing and --halving exclude each other: give one of them")
+        if self.strategy in ADAPTIVE and (self.racing or self.halving is not None):
+            other = "--racing" if self.racing else "--halving"
+            fix = "give one of them, or --strategy random or sobol"
+            raise ValueError(f"{other} needs all parameter sets beforehand, --strategy {self.strategy} does not: {fix}")
+
+    def check(self, device: str) -> None:
+        """Raises UsageError where the strategy needs a library that is not installed."""
+        if self.strategy in ADAPTIVE:
+            chosen_strategy(self.strategy, self.epochs)
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -156,6 +167,8 @@ class Bagging(ImageSettings):
         """
         if self.racing:
             return (yield from self._race(sample))
+        if self.strategy in ADAPTIVE:
+            return (yield from self._proposed(sample))
         losses = np.zeros((self.n_tuning, self.folds))
         ended = np.zeros(losses.shape, bool)
         ladder = [(self.n_tuning, self.epochs)]
@@ -197,12 +210,32 @@ class Bagging(ImageSettings):
                 race.tell(tuning, None if result.failed else result.value("loss"))
         return losses
 
+    def _proposed(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+        """As the cross-validation, of sets that are proposed by the losses of those before."""
+
+        def batches(tuning: int, drawn: Params, limit: int, folds: np.ndarray) -> list[Batch]:
+            self._known_sets[sample.name, tuning] = drawn
+            return self._batches(sample, tuning, limit, folds)
+
+        strategy, shape = chosen_strategy(self.strategy, self.epochs), (self.n_tuning, self.folds)
+        return (yield from proposed(strategy, self.seed, sample.name, shape, self._most, self.epochs, batches))
+
+    @cached_property
+    def _known_sets(self) -> dict[tuple[str, int], Params]:
+        """What `_proposed` has drawn, by sample and number."""
+        return {}
+
+    @property
+    def _most(self) -> tuple[int, int, int]:
+        return self.max_conv_layer, min(self.max_kernel_size, *self.image_shape), self.max_hidden_layer
+
     def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
         random = np.random.default_rng(seed_of(self.seed, f"{sample.name}/t{tuning}"))
         max_kernel_size = min(self.max_kernel_size, *self.image_shape)
-        if self.strategy != "random":
-            most = self.max_conv_layer, max_kernel_size, self.max_hidden_layer
-            drawn = sets(self.strategy, self.seed, sample.name, self.n_tuning, most)[tuning]
+        if self.strategy in ADAPTIVE:
+            return {**sample.params, "tuning": tuning, **self._known_sets[sample.name, tuning]}
+        if self.strategy in EVEN:
+            drawn = sets(self.strategy, self.seed, sample.name, self.n_tuning, self._most)[tuning]
             return {**sample.params, "tuning": tuning, **drawn}
         return {
             **sample.params,
@@ -266,7 +299,7 @@ class Bagging(ImageSettings):
     def n_trials(self) -> int | None:
         return (
             None
-            if self.halving or self.racing
+            if self.halving or self.racing or self.strategy == "hyperband"
             else len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
         )
 

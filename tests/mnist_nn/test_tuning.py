@@ -1,5 +1,6 @@
 """--strategy and --racing: even draws, folds that are spared, and the default as it was."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from common import evaluate, per_trial
 from common.trial import Evaluation, Search
 from mnist_nn.experiment import Bagging, best_set
-from mnist_nn.keys import Sample
+from mnist_nn.keys import EPOCH_LIMIT, Sample
+from tests.helpers import table_without_run
 from tests.mnist_nn.test_halving import FULL
 
 
@@ -53,6 +55,53 @@ def test_racing_drops_losers_and_keeps_the_winner() -> None:
     assert best_set(np.array([[1.0, np.nan], [2.0, 2.0]])) == 1
 
 
+def of_rate(experiment: Bagging, ends: bool = False) -> list[Any]:
+    """All trials of a study whose loss is best at a learning rate of 0.001, and falls with the epochs."""
+
+    def invented(trial: Any) -> Evaluation:
+        if "fold" not in trial.params:
+            return Evaluation(trial.key, {"loss": 0.0})
+        epochs = 1.0 if ends else float(trial.params.get(EPOCH_LIMIT, experiment.epochs))
+        off = abs(np.log10(float(trial.params["learning_rate"])) + 3)
+        if trial.params["tuning"] == 3:
+            return Evaluation(trial.key, error="it was killed")
+        return Evaluation(trial.key, {"loss": off + 1 / epochs + 0.01 * int(trial.params["fold"]), "epochs": epochs})
+
+    return evaluate(experiment, objective=per_trial(invented))
+
+
+def test_tpe_proposes_what_is_better() -> None:
+    experiment = replace(FULL, n_tuning=32, strategy="tpe")
+    outcomes = of_rate(experiment)
+    again, other = ([o.trial for o in of_rate(replace(experiment, seed=seed))] for seed in (0, 1))
+    assert [o.trial for o in outcomes] == again != other
+    for bootstrap in range(2):
+        mine = [o for o in outcomes if o.trial.params["bootstrap"] == bootstrap]
+        folds = [o for o in mine if "fold" in o.trial.params]
+        assert len(folds) == 32 * 2 and len(mine) == len(folds) + 1
+        losses = {int(o.trial.params["tuning"]): o.result.value("loss") for o in folds}
+        assert np.nanmean([losses[n] for n in range(16, 32)]) < np.nanmean([losses[n] for n in range(8)])
+        best = min(losses, key=lambda n: (np.isnan(losses[n]), losses[n]))
+        assert mine[-1].trial.params["tuning"] == best and mine[-1].trial.key == f"b{bootstrap}/refit"
+
+
+def test_hyperband_trains_most_sets_for_a_few_epochs(tmp_path: Any) -> None:
+    experiment = replace(FULL, n_bootstrap=1, n_tuning=17, epochs=9, strategy="hyperband")
+    outcomes = of_rate(experiment)
+    lengths = Counter(int(o.trial.params.get(EPOCH_LIMIT, 9)) for o in outcomes if "fold" in o.trial.params)
+    assert lengths == {1: 9 * 2, 3: (3 + 5) * 2, 9: (1 + 1 + 3) * 2}
+    whole = {o.trial.params["tuning"]: o.result.value("loss") for o in outcomes if o.trial.key.count("/") == 2}
+    assert outcomes[-1].trial.params["tuning"] == min(whole, key=lambda n: whole[n])
+    ended = of_rate(experiment, ends=True)  # by themselves, after their first epoch
+    assert Counter(o.trial.key.split("/")[1] for o in ended if "fold" in o.trial.params).most_common(1)[0][1] <= 2 * 2
+
+
+def test_an_adaptive_search_has_its_sets_beforehand_no_more() -> None:
+    for other in ({"racing": True}, {"halving": 3}):
+        with pytest.raises(ValueError, match="needs all parameter sets beforehand, --strategy tpe does not: give one"):
+            replace(FULL, strategy="tpe", **other)  # type: ignore[arg-type]
+
+
 def test_what_excludes_each_other(program: Any, tmp_path: Any) -> None:
     done = program("-m", "mnist_nn", "--racing", "--halving", 3, "--results", tmp_path / "r", 1, 4, status=2)
     assert "--racing and --halving exclude each other: give one of them" in done.stderr
@@ -71,3 +120,20 @@ def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
     program(*arguments, "--workers", 1, "--results", tmp_path / "b", 1, 6, ranks=2)
     tables = [(tmp_path / name / "predictions.npz").read_bytes() for name in "ab"]
     assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["tpe", "hyperband"])
+def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str, tmp_path: Any) -> None:
+    arguments = [
+        "-m", "mnist_nn", "--dataset", "digits", "--train-size", 100, "--test-size", 40, "--folds", 2,
+        "--max-conv-layer", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
+        strategy,
+    ]  # fmt: skip
+    program(*arguments, "--workers", 2, "--results", tmp_path / "a", 2, 10)
+    program(*arguments, "--workers", 1, "--results", tmp_path / "b", 2, 10, ranks=2)
+    for name in ("results.csv", "trials.csv"):
+        one, many = (table_without_run(tmp_path / layout / name) for layout in "ab")
+        assert one == many and len(one.splitlines()) > 2
+    again = program(*arguments, "--workers", 1, "--results", tmp_path / "a", 2, 10)
+    assert "ensemble of 2" in again.stdout

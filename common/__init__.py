@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from common.cli import run
     from common.engine.options import RunOptions
     from common.experiment import Experiment, one_round, per_trial
+    from common.export.trials import load
     from common.optimize.search import search
     from common.settings import setting
     from common.spaces import Choice, Float, Int, Ordinal, Space, When
@@ -43,6 +44,7 @@ __all__ = [
     "Trial",
     "When",
     "evaluate",
+    "load",
     "one_round",
     "per_trial",
     "run",
@@ -55,6 +57,7 @@ _HOME = {
     "common.cli": ("run",),
     "common.engine.options": ("RunOptions",),
     "common.experiment": ("Experiment", "one_round", "per_trial"),
+    "common.export.trials": ("load",),
     "common.optimize.search": ("search",),
     "common.settings": ("setting",),
     "common.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),

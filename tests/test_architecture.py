@@ -14,7 +14,8 @@ ROOMS = {
     "kernel_svm": {"jit"},
     "kernel_svm.cuda": {"jit", "kernel_svm"},
     "common": {
-        "jit", "common.cluster", "common.engine", "common.optimize", "common.report", "common.spaces", "common.storage",
+        "jit", "common.cluster", "common.engine", "common.export", "common.optimize", "common.report", "common.spaces",
+        "common.storage",
     },
     "common.cluster": {"jit", "common.errors", "common.trial"},
     "common.storage": {"common.errors", "common.trial"},
@@ -35,6 +36,7 @@ ROOMS = {
     "mnist_svm": {
         "common", "common.cluster", "common.report", "common.storage", "kernel_svm", "mnist_svm.solvers",
     },
+    "common.export": {"common", "common.optimize", "common.storage", "common.strategies"},
     "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
     "mnist_nn": {
         "jit", "common", "common.cluster", "common.report", "common.spaces", "common.storage", "common.strategies",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import UsageError
-from common.spaces import Space
+from common.spaces import Point
 from common.storage.table import last_line, write_table
 from common.strategies.base import Piece, Problem
 from common.trial import Outcome
@@ -134,14 +134,21 @@ class SearchStudy:
 
 def records(outcomes: Iterable[Outcome], problem: Problem) -> list[TrialRecord]:
     """The trials that the engine's outcomes are pieces of."""
+    return records_given(outcomes, problem.space.given)
+
+
+def records_given(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
+    """As `records`. given: what the objective got for a point."""
     pieces: dict[int, list[tuple[Piece, Outcome]]] = {}
     for outcome in outcomes:
         piece = Piece.of(outcome.trial)
         pieces.setdefault(piece.number, []).append((piece, outcome))
-    return [_record(number, found, problem.space) for number, found in pieces.items()]
+    return [_record(number, found, given) for number, found in pieces.items()]
 
 
-def _record(number: int, pieces: list[tuple[Piece, Outcome]], space: Space) -> TrialRecord:
+def _record(
+    number: int, pieces: list[tuple[Piece, Outcome]], given: Callable[[Point], Mapping[str, Any]]
+) -> TrialRecord:
     pieces.sort(key=lambda pair: pair[0].stage or 0)
     last, (_, result) = pieces[-1]
     state = FAILED if result.failed else COMPLETE if last.last else PRUNED
@@ -158,7 +165,7 @@ def _record(number: int, pieces: list[tuple[Piece, Outcome]], space: Space) -> T
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
     seconds = sum(of_piece.seconds for _, (_, of_piece) in pieces)
-    return TrialRecord(number, space.given(last.point), values, state, steps, seconds, last_line(result.error))
+    return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error))
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -1,0 +1,198 @@
+"""The trials of a study as other tools want them, read from its journal alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from common.errors import UsageError
+from common.export.tools import needs
+from common.optimize.study import COMPLETE, FAILED, TrialRecord, records_given
+from common.storage.history import History, read_study
+from common.storage.table import last_line
+from common.strategies.base import Piece
+from common.trial import Outcome, Result
+
+if TYPE_CHECKING:
+    import pandas
+
+SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `common.search` made
+
+
+@dataclass(frozen=True)
+class ExportedTrial:
+    """A trial with what became of it; of a search all pieces of it together.
+
+    Attributes:
+        key: In the journal.
+        state: "complete", "failed", or "pruned" where a strategy stopped it.
+        params, values: By name.
+        steps: Values by step, where the objective says them.
+        seconds: Its workers took for it.
+        last: The result of its last piece, which has the place, the time, what was used, and arrays.
+        error: Why it failed, one line; "" if it did not.
+    """
+
+    key: str
+    state: str
+    params: Mapping[str, Any]
+    values: Mapping[str, float]
+    steps: Mapping[int, Mapping[str, float]]
+    seconds: float
+    last: Result
+    error: str
+
+    @property
+    def begun(self) -> float | None:
+        """Unix time, as far as it is known: of a trial of several pieces, had they run one after the other."""
+        return self.last.ended - self.seconds if self.last.ended else None
+
+    @property
+    def ended(self) -> float | None:
+        """Unix time, None where it is not known."""
+        return self.last.ended or None
+
+    def row(self) -> dict[str, Any]:
+        """All of it but steps and arrays, flat; names of parameters begin with param_, of values with value_."""
+        used, place = self.last.used, self.last.place
+        return {
+            "key": self.key,
+            "state": self.state,
+            **{f"param_{name}": value for name, value in self.params.items()},
+            **{f"value_{name}": value for name, value in self.values.items()},
+            "seconds": self.seconds,
+            "ended": self.ended,
+            **used._asdict(),
+            "host": place.host,
+            "rank": place.rank,
+            "slot": place.slot,
+            "device": place.device,
+            "attempt": self.last.attempt,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class ExportedStudy:
+    """A study for other tools.
+
+    Attributes:
+        folder: Its results folder.
+        header: What its journal begins with: settings, versions, commit, command.
+        trials: In the order in which they are in the journal.
+        objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
+    """
+
+    folder: Path
+    header: Mapping[str, Any]
+    trials: Sequence[ExportedTrial]
+    objectives: Mapping[str, bool]
+
+    @property
+    def name(self) -> str:
+        return f"{self.header['settings']['experiment']} {self.folder.resolve().name}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each trial, all with the same columns, parameters before values; None for what is not there."""
+        rows = [trial.row() for trial in self.trials]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        order = [n for start in ("param_", "value_") for n in names if n.startswith(start)]
+        rest = [name for name in names if name not in order]
+        columns = [*rest[:2], *order, *rest[2:]]
+        return [{name: row.get(name) for name in columns} for row in rows]
+
+
+class LoadedStudy(NamedTuple):
+    """What `load` gives.
+
+    trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
+        peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error. NaN for what is not there.
+    arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
+    """
+
+    trials: pandas.DataFrame
+    arrays: Mapping[str, Mapping[str, np.ndarray]]
+
+
+def load(results: str | Path) -> LoadedStudy:
+    """The trials of a study with their arrays, of an unfinished one too.
+
+    Args:
+        results: The results folder.
+
+    Returns:
+        `trials, arrays = load("results/mnist_svm")`, see `LoadedStudy`.
+
+    Raises:
+        UsageError: There is no study, its journal is damaged, or pandas is not installed.
+    """
+    study = read(Path(results))
+    arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}
+    return LoadedStudy(frame(study).set_index("key"), arrays)
+
+
+def frame(study: ExportedStudy) -> pandas.DataFrame:
+    """The rows of a study, with `ended` as a time. Raises UsageError without pandas."""
+    with needs("pandas"):
+        import pandas
+    table = pandas.DataFrame(study.rows(), columns=None if study.trials else ["key"])
+    if "ended" in table:
+        table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
+    return table
+
+
+def read(folder: Path) -> ExportedStudy:
+    """The study in a results folder. Raises UsageError where there is none."""
+    history = read_study(folder)
+    settings = history.header["settings"]
+    searched = settings.keys() >= SEARCH and all(isinstance(one, str) for one in settings["objectives"])
+    objectives = dict(map(_objective, settings["objectives"])) if searched else {}
+    trials = _merged(history) if searched else [_plain(key, history) for key in history.results]
+    return ExportedStudy(folder, history.header, trials, objectives)
+
+
+def _objective(said: str) -> tuple[str, bool]:
+    way, _, name = said.partition(" ")
+    return name, way == "maximize"
+
+
+def _plain(key: str, history: History) -> ExportedTrial:
+    trial, result = history.trials[key], history.results[key]
+    state = FAILED if result.failed else COMPLETE
+    params = dict(trial.params)
+    return ExportedTrial(key, state, params, result.values, {}, result.seconds, result, last_line(result.error))
+
+
+def _merged(history: History) -> list[ExportedTrial]:
+    """The pieces of each trial of a search together."""
+    outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
+    try:
+        numbers = {outcome.trial.key: Piece.of(outcome.trial).number for outcome in outcomes}
+        found = records_given(outcomes, dict)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"the journal has trials that are none of a search ({error}): use the version that wrote it"
+        ) from error
+    last: dict[int, Result] = {}
+    for outcome in outcomes:
+        number = numbers[outcome.trial.key]
+        if number not in last or (outcome.result.ended, outcome.result.key) >= (last[number].ended, last[number].key):
+            last[number] = outcome.result
+    return [_of_search(record, last[record.number]) for record in found]
+
+
+def _of_search(record: TrialRecord, last: Result) -> ExportedTrial:
+    return ExportedTrial(
+        f"t{record.number:06}",
+        record.state,
+        record.params,
+        record.values,
+        record.steps,
+        record.seconds,
+        last,
+        record.error,
+    )

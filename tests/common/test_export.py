@@ -1,0 +1,229 @@
+"""Exports, each opened by the tool that it is for, and `common.load`."""
+
+import csv
+import json
+import math
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import common
+from common.errors import Exit, UsageError
+from common.export.__main__ import main
+from common.storage.journal import Journal
+from common.strategies.halving import Hyperband
+from common.trial import Place, Result, Trial, Used
+from tests.helpers import HEADER
+
+HOSTILE = "../../<script>, \"quoted\"\n'or' $x$"
+
+
+def stepped(trial: Any) -> Any:
+    for step in range(trial.start, 4):
+        yield {"step": step + 1, "loss": abs(trial.params["lr"] - 0.01) / (step + 1), "other": 2.0}
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a search whose trials have stages, and the study that it gave."""
+    folder = tmp_path_factory.mktemp("searched") / "r"
+    space = {"lr": common.Float(1e-5, 1e-1, log=True), "units": common.Int(1, 9), "act": common.Choice("relu", "gelu")}
+    strategy = Hyperband(max_steps=4)
+    study = common.search(stepped, space, strategy=strategy, n_trials=6, minimize="loss", results=folder, workers=0)
+    return folder, study
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study with all that a journal may hold, and keys of a stranger."""
+    folder = tmp_path_factory.mktemp("written")
+    place, used = Place("node<b>", 1, 2, "cuda:GPU-1"), Used(0.5, 1 << 30, 0.75, 1 << 33)
+    done = Result("a/0", {"loss": 0.25}, {"p": np.arange(3.0)}, seconds=2.0, ended=1.7e9, used=used, place=place)
+    results = [
+        (Trial("a/0", {"C": 0.001, "kernel": "rbf"}), done),
+        (Trial("a/1", {"C": 1000.0, "kernel": 3}), replace(done, key="a/1", values={"loss": math.inf}, arrays={})),
+        (Trial(HOSTILE, {"C": 1}), Result(HOSTILE, error=f"Error: {HOSTILE}")),
+    ]
+    with closing(Journal(folder, HEADER)) as journal:
+        journal.append(results)
+    return folder
+
+
+def exported(folder: Path, to: str, into: Path, *options: str) -> Path:
+    assert main([str(folder), "--to", to, "--into", str(into), *options]) == Exit.DONE
+    return into
+
+
+def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]) -> None:
+    trials, arrays = common.load(written)
+    assert list(trials.index) == ["a/0", "a/1", HOSTILE]
+    first = trials.loc["a/0"]
+    assert (first["param_C"], first["value_loss"], first["state"], first["gpu"]) == (0.001, 0.25, "complete", 0.75)
+    assert first["ended"].timestamp() == 1.7e9 and first["host"] == "node<b>"
+    assert trials.loc[HOSTILE, "state"] == "failed" and math.isnan(trials.loc[HOSTILE, "value_loss"])
+    assert list(arrays) == ["a/0"]
+    np.testing.assert_array_equal(arrays["a/0"]["p"], [0, 1, 2])
+    folder, study = searched
+    trials, arrays = common.load(str(folder))
+    assert list(trials["value_loss"]) == [trial.values["loss"] for trial in study.trials] and not arrays
+    assert list(trials["state"]) == [trial.state for trial in study.trials] and "pruned" in set(trials["state"])
+
+
+def test_load_of_a_study_without_trials(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)):
+        pass
+    assert len(common.load(tmp_path).trials) == 0
+    with pytest.raises(UsageError, match="holds no study"):
+        common.load(tmp_path / "nowhere")
+
+
+def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with open(exported(written, "csv", tmp_path / "a.csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["key"] for row in rows] == ["a/0", "a/1", HOSTILE] and rows[1]["value_loss"] == "inf"
+    assert rows[2]["value_loss"] == "" and rows[0]["peak_bytes"] == str(1 << 30)
+    content = json.loads(exported(written, "json", tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
+    assert content["trials"][1]["values"] == {"loss": "inf"} and content["header"]["settings"]["experiment"] == "toy"
+    content = json.loads(exported(searched[0], "json", tmp_path / "s.json").read_text())
+    assert content["objectives"] == {"loss": False} and content["trials"][0]["steps"]["1"]["other"] == 2.0
+    pytest.importorskip("pyarrow")
+    table = pandas.read_parquet(exported(written, "parquet", tmp_path / "a.parquet"))
+    assert list(table["param_kernel"])[:2] == ["rbf", "3"] and list(table["value_loss"])[:2] == [0.25, math.inf]
+    assert str(table["ended"].dtype).startswith("datetime64")
+
+
+def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp_path: Path, capsys: Any) -> None:
+    optuna = pytest.importorskip("optuna")
+
+    def opened(path: Path) -> Any:
+        backend = optuna.storages.journal.JournalFileBackend(str(path))
+        return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+
+    folder, ours = searched
+    study = opened(exported(folder, "optuna", tmp_path / "s.log"))
+    assert [t.value for t in study.trials if t.state.name == "COMPLETE"] == [
+        t.values["loss"] for t in ours.trials if t.state == "complete"
+    ]
+    assert study.best_trial.params == dict(ours.best.params) and study.direction.name == "MINIMIZE"
+    assert {t.state.name for t in study.trials} == {"COMPLETE", "PRUNED"} and study.metric_names == ["loss"]
+    assert study.trials[0].intermediate_values[1] == ours.trials[0].steps[1]["loss"]
+    capsys.readouterr()
+    study = opened(exported(written, "optuna", tmp_path / "a.log"))
+    assert "loss is minimized" in capsys.readouterr().out
+    assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
+    assert study.trials[2].user_attrs["key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
+    study = opened(exported(written, "optuna", tmp_path / "b.log", "--maximize", "loss"))
+    assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["gpu"] == 0.75
+
+
+@pytest.mark.slow
+def test_mlflow_reads_its_database(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
+    client_of = pytest.importorskip("mlflow").MlflowClient
+    client = client_of(tracking_uri=f"sqlite:///{exported(searched[0], 'mlflow', tmp_path / 'm.db')}")
+    (experiment,) = [e for e in client.search_experiments() if e.name.startswith("Tuning")]
+    runs = client.search_runs([experiment.experiment_id], order_by=["metrics.loss"])
+    assert len(runs) == 6 and {run.info.run_name for run in runs} == {f"t{n:06}" for n in range(6)}
+    ours = {f"t{trial.number:06}": trial for trial in searched[1].trials}
+    for run in runs:
+        trial = ours[run.info.run_name]
+        assert run.data.metrics["loss"] == trial.values["loss"] and run.data.params["act"] == trial.params["act"]
+        history = client.get_metric_history(run.info.run_id, "step/loss")
+        assert {one.step: one.value for one in history} == {n: values["loss"] for n, values in trial.steps.items()}
+
+
+def test_tensorboard_reads_its_events(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    board = exported(searched[0], "tensorboard", tmp_path / "board")
+    for trial in searched[1].trials:
+        read = EventAccumulator(str(board / f"t{trial.number:06}"))
+        read.Reload()
+        assert [e.step for e in read.Scalars("loss")] == [*trial.steps, max(trial.steps)]
+        assert read.Scalars("loss")[-1].value == pytest.approx(trial.values["loss"])
+        plugin = read.SummaryMetadata("_hparams_/session_start_info").plugin_data
+        said = plugin_data_pb2.HParamsPluginData.FromString(plugin.content).session_start_info
+        assert said.hparams["act"].string_value == trial.params["act"]
+        assert said.hparams["lr"].number_value == pytest.approx(trial.params["lr"])
+    exported(written, "tensorboard", tmp_path / "strange")
+    assert {path.parent for path in (tmp_path / "strange").iterdir()} == {tmp_path / "strange"}
+    assert len(list((tmp_path / "strange").iterdir())) == 4, "three trials and the table: no key leaves the folder"
+
+
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """The records of a file of wandb's, which has no reader of its own: LevelDB's log format after 7 bytes."""
+    assert content.startswith(b":W&B")
+    at, record = 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+@pytest.mark.slow
+def test_wandb_keeps_runs_that_its_own_records_describe(written: Path, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    folder = exported(written, "wandb-offline", tmp_path / "w")
+    found = {}
+    for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
+        said: dict[str, Any] = {}
+        for data in wandb_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(data)
+            if record.HasField("run"):
+                said["name"] = record.run.display_name
+                said["config"] = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            for item in record.summary.update:
+                said[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        found[said["name"]] = said
+    assert set(found) == {"a/0", "a/1", HOSTILE}
+    assert found["a/0"]["loss"] == 0.25 and found["a/0"]["config"]["C"] == 0.001 and found["a/0"]["gpu"] == 0.75
+
+
+MODULES = {"parquet": "pyarrow", "optuna": "optuna", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+
+
+@pytest.mark.parametrize(("to", "module"), [*MODULES.items(), ("wandb-offline", "wandb")])
+def test_what_is_not_installed_is_one_line(
+    to: str, module: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main([str(written), "--to", to, "--into", str(tmp_path / "x")]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "mpi-hybrid-search[export]" in said and not (tmp_path / "x").exists()
+
+
+def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "there").write_text("kept")
+    for words, text in (
+        ((written, "--into", tmp_path / "there"), "exists: remove it"),
+        ((tmp_path / "nowhere",), "holds no study"),
+        ((written, "--to", "excel"), "'excel' is none of csv"),
+        (
+            (written, "--to", "optuna", "--into", tmp_path / "y", "--minimize", "speed"),
+            "no trial has a value called speed",
+        ),
+        ((written, "--into", tmp_path / "there" / "x"), "cannot be written"),
+    ):
+        assert main([*map(str, words)]) == Exit.USAGE
+        said = capsys.readouterr()
+        assert text in said.err and said.err.count("\n") == 1, said.err
+    assert (tmp_path / "there").read_text() == "kept" and not (tmp_path / "y").exists()

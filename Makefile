@@ -1,6 +1,7 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
 # make test    install into .venv and prove on this machine what the README promises, in about six minutes
 # make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
+# make docs    the documentation as a site in results/site; a warning or a link that leads nowhere is an error
 # make coverage     what make test runs of each room: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
@@ -20,7 +21,7 @@ MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
 # Two ranks on one machine stand for two nodes; on a cluster it is one rank a node and all its devices.
 HERE := --gpu none --workers 1 --dataset digits
 
-.PHONY: demo test coverage test-avx2 test-gpu test-container test-requirements lint check bench clean
+.PHONY: demo test docs coverage test-avx2 test-gpu test-container test-requirements lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -32,6 +33,11 @@ demo: .venv/demo
 # Two tests at a time, since many of them wait. Tests of a cluster share addresses: one process runs them all.
 test: .venv/dev
 	python -m pytest -n 2 -m "not slow and not cluster"
+
+SITE := results/site
+docs: .venv/dev
+	sphinx-build -E -W --keep-going -q -c docs . $(SITE)
+	python -m tests.links $(SITE)
 
 coverage: .venv/dev
 	rm -rf results/coverage
@@ -56,7 +62,7 @@ lint: .venv/dev
 	mypy
 
 check: export HYPOTHESIS_PROFILE = full
-check: lint test test-avx2
+check: lint docs test test-avx2
 	python -m pytest -n 2 -m "slow or cluster"
 
 test-avx2: .venv/dev

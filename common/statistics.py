@@ -136,12 +136,13 @@ def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
 class Calibration(NamedTuple):
     """How well probabilities say how often the answer is right.
 
-    confidence, accuracy: float (n_bins,), mean probability of the answer and share of right answers in each bin of
-        equal width; NaN where the bin is empty.
-    counts: int (n_bins,), answers in each bin.
-    expected_error: mean distance of the two, weighted by counts (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
-    brier: mean squared distance of probabilities and truth, summed over classes (G. Brier, 1950).
-    log_loss: mean of -log of the probability of the right class, in nats.
+    Attributes:
+        confidence: float (n_bins,), mean probability of the answer in each bin of equal width; NaN where it is empty.
+        accuracy: float (n_bins,), share of right answers in each bin; NaN where it is empty.
+        counts: int (n_bins,), answers in each bin.
+        expected_error: mean distance of the two, weighted by counts (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
+        brier: mean squared distance of probabilities and truth, summed over classes (G. Brier, 1950).
+        log_loss: mean of -log of the probability of the right class, in nats.
     """
 
     confidence: np.ndarray

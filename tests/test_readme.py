@@ -1,6 +1,7 @@
-"""What the README shows works as it is printed there."""
+"""What the README and the pages of docs/ show works as it is printed there."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ from tests.helpers import ROOT
 README = (ROOT / "README.md").read_text()
 
 
-GRID, SEARCH, EXPERIMENT = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+GRID, SEARCH = python_blocks("README.md")
+EXPERIMENT, CLOSER = python_blocks("docs/experiment.md")
+FIRST, STAGED = python_blocks("docs/tutorial.md")
+(RANDOMIZED,) = python_blocks("docs/sklearn.md")
 
 
 def test_the_search_of_the_readme_runs(program: Any, tmp_path: Any) -> None:
@@ -45,7 +53,32 @@ def test_the_grid_search_of_the_readme_runs_in_a_notebook(monkeypatch: pytest.Mo
     assert printed == f"{FOUND}\n"
 
 
-def test_the_experiment_of_the_readme_runs(program: Any, tmp_path: Any) -> None:
+def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> None:
+    first = tmp_path / "first.py"
+    first.write_text(FIRST)
+    assert program(first, cwd=tmp_path).stdout.startswith("64 trials: 64 complete")
+    first.write_text(FIRST.replace("n_trials=64", "n_trials=80"))
+    assert program(first, cwd=tmp_path).stdout.startswith("80 trials: 80 complete")
+    journal = (tmp_path / "results" / "first" / "journal.jsonl").read_text()
+    assert journal.count('"t000063"') == journal.count('"t000079"') == 1, "what was known was computed again"
+
+
+def test_the_strategy_of_the_tutorial_stops_trials(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "staged.py").write_text(STAGED)
+    told = program(tmp_path / "staged.py", cwd=tmp_path).stdout
+    assert told.startswith("27 trials: 1 complete, 26 pruned")
+
+
+def test_the_searches_of_other_pages_run(program: Any, tmp_path: Path) -> None:
+    for name, code, answer in (
+        ("randomized.py", RANDOMIZED, r"\{'gamma': 0.001, 'C': 10+\} 0.9\d+\n"), ("closer.py", CLOSER, "True\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(code)
+        told = program(tmp_path / name, cwd=tmp_path).stdout
+        assert re.fullmatch(answer, told), told
+
+
+def test_the_experiment_of_the_docs_runs(program: Any, tmp_path: Any) -> None:
     assert len(EXPERIMENT.splitlines()) <= 35
     (tmp_path / "ridge.py").write_text(EXPERIMENT)
     program("ridge.py", "6", "--gpu", "none", "--workers", "2", cwd=tmp_path)

@@ -16,7 +16,10 @@ from tests.helpers import ROOT
 from tests.k8s import cloud
 from tests.stand_ins import commands
 
-READMES = ("README.md", "k8s/README.md", "slurm/README.md", "apptainer/README.md", "docs/gpu.md")
+READMES = (
+    "README.md", "k8s/README.md", "slurm/README.md", "apptainer/README.md", "docs/clusters.md", "docs/gpu.md",
+    "docs/installing.md", "docs/programs.md",
+)  # fmt: skip
 SCRIPT = '#!/bin/sh\nexec {python} -S -E {module} {name} "$@"\n'
 # A search that is fetched by k8s/gke.sh.
 FETCHED = '{"end":{"complete":true,"seconds":1800.0}}\n'
@@ -40,7 +43,7 @@ def shop(tmp_path: Path) -> dict[str, str]:
             (work / path.name).symlink_to(path)
     (work / ".venv" / "bin").mkdir(parents=True)
     (work / ".venv" / "bin" / "activate").touch()
-    (work / "hosts").write_text("node1 slots=1\nnode2 slots=1\n")  # as README.md tells
+    (work / "hosts").write_text("node1 slots=1\nnode2 slots=1\n")  # as docs/clusters.md says
     (tmp_path / "results" / "svm" / "journal.jsonl").write_text(FETCHED)
     (tmp_path / "state.json").write_text(json.dumps({**cloud.NEW, "services": [], "images": []}))
     for name in commands.COMMANDS:

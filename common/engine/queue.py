@@ -65,6 +65,8 @@ class QueuedBatch:
     @cached_property
     def cost(self) -> float:
         """Cost of the whole batch."""
+        if len(self.batch) == 1:
+            return self.costs.trial(self.batch[0])
         return self.shared + sum(self.part_costs)
 
     def pieces(self, n: int) -> list[Batch]:
@@ -170,7 +172,7 @@ class Queue:
 
     def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
         """Into how many pieces to divide a batch, which has just been taken out, before a slot begins it."""
-        if n_slots == 1 or len(waiting.parts) == 1:
+        if n_slots == 1 or len(waiting.batch) == 1 or len(waiting.parts) == 1:
             return 1
         if waiting.shared == 0:
             return len(waiting.parts)

@@ -355,3 +355,15 @@ def test_a_scikit_learn_script_unchanged_under_srun(slurm: Slurm, tmp_path: Path
     done = slurm.run(*command, "script.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout == plain.stdout
     assert "accelerate: GridSearchCV: 12 fits solved as a grid" in done.stderr
+
+
+def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    """Rank 0 and the job's own srun: a trial of two nodes has a process on each, and every rank gets the study."""
+    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m")
+    results = tmp_path / "results"
+    done = slurm.run(*command, "tests.common.optimize.slurm_gangs", results, cwd=ROOT)
+    said = [line for line in done.stdout.splitlines() if line[0] == "["]
+    assert said == ["[1.0, 2.1, 1.2, 2.3] ['', '', '', '']"] * 3, done.stdout + done.stderr
+    for number in range(4):
+        hosts = [path.read_text() for path in (results / "trials" / f"t{number:06}").glob("*.host")]
+        assert len(set(hosts)) == len(hosts) == 1 + number % 2

@@ -166,6 +166,20 @@ def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
 
 
+def test_a_gaussian_process_learns_and_repeats() -> None:
+    pytest.importorskip("torch")
+
+    def loss(p: Piece) -> float | None:
+        return None if p.number == 2 else (x_of(p) - 0.7) ** 2
+
+    first = played("gp", loss, n_trials=16)
+    assert [p.point for p in first] == [p.point for p in played("gp", loss, n_trials=16)]
+    assert [p.point for p in first] != [p.point for p in played("gp", loss, n_trials=16, seed=1)]
+    # The first ten are drawn at random, the others by the model, of which some look where little is known.
+    drawn, modelled = (min(abs(x_of(p) - 0.7) for p in some) for some in (first[:10], first[10:]))
+    assert modelled < min(drawn, 0.02)
+
+
 def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     problem = Problem(LINE, {"loss": False}, seed=5)
     study = optuna.create_study(sampler=Optuna("TPESampler").made(problem))

@@ -30,9 +30,9 @@ demo: .venv/demo
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."
 
-# Two tests at a time, since many of them wait. Tests of a cluster share addresses: one process runs them all.
+# Three tests at a time on two cores, since many of them wait.
 test: .venv/dev
-	python -m pytest -n 2 -m "not slow and not cluster"
+	python -m pytest -n 3 -m "not slow and not cluster"
 
 SITE := results/site
 docs: .venv/dev
@@ -61,6 +61,7 @@ lint: .venv/dev
 	ruff format --check .
 	mypy
 
+# Tests of a cluster share addresses: one of the two processes runs them all.
 check: export HYPOTHESIS_PROFILE = full
 check: lint docs test test-avx2
 	python -m pytest -n 2 -m "slow or cluster"

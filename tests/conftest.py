@@ -51,7 +51,7 @@ def program() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: Any, ranks: int = 0, status: int | None = 0, **options: Any) -> Any:
         command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *map(str, arguments)]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
-        options = {"cwd": ROOT, "timeout": 240, "capture_output": True, "text": True, **options}
+        options = {"cwd": ROOT, "timeout": 600, "capture_output": True, "text": True, **options}
         done = subprocess.run(command, env=environ, **options)
         if status is not None:
             assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"

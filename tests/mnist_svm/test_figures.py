@@ -46,6 +46,7 @@ def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
 
 
+@pytest.mark.slow
 def test_many_figures_are_drawn_by_helpers_into_the_same_files(tmp_path: Path) -> None:
     """Also the failure of a figure that a helper draws, the first one, is heard of."""
     grid, errors = SvmGrid(3), GRIDS["usual"]

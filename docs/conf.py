@@ -19,6 +19,8 @@ html_theme = "furo"
 html_title = "Hyperparameter search"
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_copy_source = False
+html_show_copyright = False
+smartquotes = False  # --option stays --option
 
 myst_heading_anchors = 4
 default_role = "code"  # docstrings have names in single backticks

@@ -40,15 +40,16 @@ Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 class DoctorChecks:
     """Checks of `python -m common.doctor` for an experiment.
 
-    settings: a dataclass of options that it takes too, whose instances have `examined()`: a line that says what is
-    there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
-    libraries: what its workers import on "cpu" and on "cuda"; it cannot run where one is broken. optional: what they
-    use where it works.
-    self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
-    process can see; with the argument "anew" not one that is kept.
-    benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
-    "cuda", and the seconds after which nothing more is begun. They return a dictionary: `rows` of what was measured,
-    the result and what is assumed; and `rates`, which `common.rates` keeps.
+    Attributes:
+        settings: a dataclass of options that it takes too, whose instances have `examined()`: a line that says what is
+            there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
+        libraries: what its workers import on "cpu" and on "cuda"; it cannot run where one is broken.
+        optional: what they use where it works.
+        self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
+            process can see; with the argument "anew" not one that is kept.
+        benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
+            "cuda", and the seconds after which nothing more is begun. They return a dictionary: `rows` of what was
+            measured, the result and what is assumed; and `rates`, which `common.rates` keeps.
     """
 
     settings: type | None = None

@@ -138,7 +138,11 @@ def boxes(axes: Any, positions: ArrayLike, columns: Iterable[np.ndarray], width:
 def percent_axis(axis: Any, low: float, high: float, zero_at: float | None = None) -> None:
     """Ticks at 1, 2, 5, 10, ... percent (closer on a short axis) on a logarithmic scale of fractions from low to high.
 
-    zero_at: where 0 is drawn, as a logarithm has no place for it; None when nothing is 0.
+    Args:
+        axis: of matplotlib.
+        low: the least value that is shown.
+        high: the largest value that is shown.
+        zero_at: where 0 is drawn, as a logarithm has no place for it; None when nothing is 0.
     """
     digits = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 4, 5, 7)
     steps = [digit * 10.0**power for power in range(-8, 1) for digit in digits]

@@ -124,12 +124,17 @@ def load(
 ) -> dict[str, np.ndarray]:
     """The first images of a data set: train_images and test_images uint8 (n, height, width), labels uint8 (n,).
 
-    name: "mnist", "fashion-mnist" (torchvision's files under `root`), or "digits": the 8 x 8 images
-        that come with scikit-learn, pixels 0..16, the first 1,437 to train and the last 360 to test.
-    train_size, test_size: how many images to keep, from the first on; None for all.
+    Args:
+        name: "mnist", "fashion-mnist" (torchvision's files under `root`), or "digits": the 8 x 8 images that come with
+            scikit-learn, pixels 0..16, the first 1,437 to train and the last 360 to test.
+        root: folder of the files.
+        train_size: how many training images to keep, from the first on; None for all.
+        test_size: the same of test images.
+        download: fetch the files when they are absent.
 
-    Raises UsageError for a file that is not what its name says, a size above what there is, or a
-    data set that is neither there nor can be downloaded.
+    Raises:
+        UsageError: a file is not what its name says, a size is above what there is, or a data set is neither there nor
+            can be downloaded.
     """
     if name == "digits":
         arrays = _digits()
@@ -157,9 +162,13 @@ def is_present(name: str, root: Path) -> bool:
 def standardised(images: np.ndarray, max_pixel: int) -> np.ndarray:
     """Flat pixels with the mean and the standard deviation of a uniform grey value taken out.
 
-    images: uint8 (n, height, width) with values 0..max_pixel.
-    Returns float32 (n, height * width): (x - max / 2) / (max / sqrt(12)), the divisor to two decimals,
-    so that 0..255 becomes the usual (x - 127.5) / 73.61.
+    Args:
+        images: uint8 (n, height, width) with values 0..max_pixel.
+        max_pixel: value of a fully inked pixel.
+
+    Returns:
+        float32 (n, height * width): (x - max / 2) / (max / sqrt(12)), the divisor to two decimals, so that 0..255
+        becomes the usual (x - 127.5) / 73.61.
     """
     deviation = round(max_pixel / 12**0.5, 2)
     return ((images.reshape(len(images), -1) - max_pixel / 2) / deviation).astype(np.float32)

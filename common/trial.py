@@ -24,8 +24,9 @@ _PLAIN = frozenset({float, int, str, bool})  # what a journal gives back exactly
 class Trial:
     """One point of a search.
 
-    key: unique in its study and the same in every run of it; seeds are derived from it.
-    params: what the objective needs to know, JSON scalars only.
+    Attributes:
+        key: unique in its study and the same in every run of it; seeds are derived from it.
+        params: what the objective needs to know, JSON scalars only.
     """
 
     key: str
@@ -88,10 +89,11 @@ class Evaluation:
 class Used(NamedTuple):
     """What a trial took of its machine; None where that is not known. Of a batch, since the result before.
 
-    cpu_seconds: of its worker with all threads, and of processes that it started and that have ended.
-    peak_bytes: the most memory that its worker has had since its start.
-    gpu: how busy its GPU was meanwhile, 0 to 1, the mean. Others may use the same GPU.
-    gpu_bytes: the most memory of that GPU that was in use meanwhile, by all who use it.
+    Attributes:
+        cpu_seconds: of its worker with all threads, and of processes that it started and that have ended.
+        peak_bytes: the most memory that its worker has had since its start.
+        gpu: how busy its GPU was meanwhile, 0 to 1, the mean. Others may use the same GPU.
+        gpu_bytes: the most memory of that GPU that was in use meanwhile, by all who use it.
     """
 
     cpu_seconds: float | None = None
@@ -145,8 +147,12 @@ Search = Generator[Sequence[Batch], list[Result], Any]  # what it returns is its
 def seed_of(root: int, key: str) -> np.random.SeedSequence:
     """The random stream of the thing called `key`, independent of where, when and after what it is drawn.
 
-    root: seed of the study, >= 0.  The key's SHA-256 becomes the spawn key, so that streams of
-    different keys are independent (NumPy, "Parallel random number generation").
+    The key's SHA-256 becomes the spawn key, so that streams of different keys are independent (NumPy, "Parallel random
+    number generation").
+
+    Args:
+        root: seed of the study, >= 0.
+        key: of a trial, or another name.
     """
     words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
     return np.random.SeedSequence(root, spawn_key=tuple(int(word) for word in words))

@@ -25,9 +25,11 @@ Fold = tuple[np.ndarray, np.ndarray]  # indices of training and of validation sa
 class PointResult:
     """One C on one fold.
 
-    predictions: (n_validation,), labels as given to `prepare`. n_support: distinct support vectors.
-    iterations: over all binary problems, none where the solution for a smaller C is still the best.
-    converged: False if some binary problem reached the cap of iterations instead of the tolerance.
+    Attributes:
+        predictions: (n_validation,), labels as given to `prepare`.
+        n_support: distinct support vectors.
+        iterations: over all binary problems, none where the solution for a smaller C is still the best.
+        converged: False if some binary problem reached the cap of iterations instead of the tolerance.
     """
 
     predictions: np.ndarray

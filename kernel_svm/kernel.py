@@ -40,11 +40,14 @@ STRIP = 128  # rows of distances computed at once: finished while they are in th
 class Samples:
     """Training samples, sorted by class.
 
-    panels: float32 (width / LANES, n_features, LANES), the centred samples by row; rows of no sample are zero.
-    sq_norms: float32 (width,), squared lengths. row_of: int64 (n,), the row of each sample in the order given.
-    labels: (n,), index of each sample's class in ``classes``. classes: (n_classes,), ascending.
-    class_start: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
-    mean: float64 (n_features,), what was subtracted.
+    Attributes:
+        panels: float32 (width / LANES, n_features, LANES), the centred samples by row; rows of no sample are zero.
+        sq_norms: float32 (width,), squared lengths.
+        row_of: int64 (n,), the row of each sample in the order given.
+        labels: (n,), index of each sample's class in ``classes``.
+        classes: (n_classes,), ascending.
+        class_start: int64 (n_classes + 1,), row at which each class begins; the last is ``width``.
+        mean: float64 (n_features,), what was subtracted.
     """
 
     panels: np.ndarray
@@ -72,9 +75,11 @@ class Samples:
 def prepare(x: np.ndarray, y: np.ndarray, folds: np.ndarray | None = None) -> Samples:
     """Sort samples by class.
 
-    x: (n, n_features), finite. y: (n,), labels of at least two classes. folds: (n,), by which samples of a class are
-    sorted: a fold that is left out then leaves out whole blocks of a row, and solving has less to read.
-    Raises ValueError for anything else.
+    Args:
+        x: (n, n_features), finite.
+        y: (n,), labels of at least two classes.
+        folds: (n,), by which samples of a class are sorted: a fold that is left out then leaves out whole blocks of a
+            row, and solving has less to read. Raises ValueError for anything else.
     """
     if x.ndim != 2 or len(x) != len(y):
         raise ValueError(f"x has shape {x.shape} and y {y.shape}: (n, n_features) and (n,) are needed")
@@ -271,7 +276,8 @@ def kernel_minus_one(
 class Rows:
     """Rows of K - 1 computed when they are asked for; the oldest make room for new ones.
 
-    capacity: rows that are kept. See `kernel_svm.path.Kernel` for the attributes.
+    Args:
+        capacity: rows that are kept. See `kernel_svm.path.Kernel` for the attributes.
     """
 
     def __init__(self, samples: Samples, gamma: float, capacity: int) -> None:

@@ -381,9 +381,11 @@ class Whole:
 class Path:
     """Solutions of one binary problem along C.
 
-    columns: int64 (n_lanes,), the column of each lane. betas: float64 (n_penalties, n_lanes), y * alpha.
-    rhos: float64 (n_penalties,); the decision value is sum(beta * K) - rho, positive for sign +1.
-    iterations: int64, converged: bool, both (n_penalties,).
+    Attributes:
+        columns: int64 (n_lanes,), the column of each lane.
+        betas: float64 (n_penalties, n_lanes), y * alpha.
+        rhos: float64 (n_penalties,); the decision value is sum(beta * K) - rho, positive for sign +1.
+        iterations: int64, converged: bool, both (n_penalties,).
     """
 
     columns: np.ndarray

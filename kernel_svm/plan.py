@@ -17,10 +17,13 @@ THREADS = 2  # where processes share a matrix: the cores of those that wait for 
 class MatrixPlan:
     """Which matrices one process keeps; none of it changes a result.
 
-    distances: whether the squared distances of all samples are kept. kernel: "pairs" (K - 1 of one class pair
-    at a time), "whole" (of all samples) or "rows" (computed on demand, ``capacity`` of them kept).
-    need: bytes at most, this process's part of what it shares included. kernels: "whole" matrices, each of one gamma,
-    that the processes of a node share. threads: classes that one process solves at the same time.
+    Attributes:
+        distances: whether the squared distances of all samples are kept.
+        kernel: "pairs" (K - 1 of one class pair at a time), "whole" (of all samples) or "rows" (computed on demand,
+            ``capacity`` of them kept).
+        need: bytes at most, this process's part of what it shares included.
+        kernels: "whole" matrices, each of one gamma, that the processes of a node share.
+        threads: classes that one process solves at the same time.
     """
 
     distances: bool

@@ -43,7 +43,8 @@ class SharedBuffers(Protocol):
 class SharedMatrix:
     """A float32 (width, width) matrix in shared memory of this node.
 
-    buffers, name: where it lies.
+    Args:
+        buffers, name: where it lies.
     """
 
     def __init__(self, buffers: SharedBuffers, name: str, width: int, n_strips: int) -> None:

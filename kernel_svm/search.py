@@ -26,10 +26,13 @@ from kernel_svm.warm import warm_up
 class Fitted:
     """One candidate on one split.
 
-    candidate, split: their numbers. model: as after `fit` with the training samples, or None if there is an error. It
-    knows the very arrays x_train and x_validation (training and validation samples, float64): asked about them, it
-    answers from the solver's matrices, and only from others does it compute kernels. error: what `fit` would have
-    raised. seconds: the candidate's part of the time that solving took.
+    Attributes:
+        candidate, split: their numbers.
+        model: as after `fit` with the training samples, or None if there is an error. It knows the very arrays x_train
+            and x_validation (training and validation samples, float64): asked about them, it answers from the solver's
+            matrices, and only from others does it compute kernels.
+        error: what `fit` would have raised.
+        seconds: the candidate's part of the time that solving took.
     """
 
     candidate: int

@@ -33,7 +33,9 @@ def free_memory() -> int:
 class TrainingSet:
     """Samples to train on.
 
-    indices: (m,), of samples, none twice. weights: float64 (m,), of their bounds; what is not above 0 is left out.
+    Attributes:
+        indices: (m,), of samples, none twice.
+        weights: float64 (m,), of their bounds; what is not above 0 is left out.
     """
 
     indices: np.ndarray
@@ -44,7 +46,8 @@ class TrainingSet:
 class Solved:
     """One training set, for all C.
 
-    classes: indices of the classes that occur in it. a, b: sigmoids of each problem of `solutions`, (n_penalties,).
+    Attributes:
+        classes: indices of the classes that occur in it. a, b: sigmoids of each problem of `solutions`, (n_penalties,).
     """
 
     solutions: Solutions

@@ -39,9 +39,10 @@ class KernelSource(Protocol):
 class RbfSource:
     """K - 1 of the RBF kernel in float32.
 
-    distances, kernel: squared distances and K - 1 of all samples, if they are kept. double: given where samples are far
-    from each other. Decision values are then computed from K in double: between classes of equal size, values of K like
-    1e-20 decide.
+    Args:
+        distances, kernel: squared distances and K - 1 of all samples, if they are kept.
+        double: given where samples are far from each other. Decision values are then computed from K in double: between
+            classes of equal size, values of K like 1e-20 decide.
     """
 
     def __init__(

@@ -13,7 +13,12 @@ from common.images import fold_slices
 
 
 class BootstrapSample(NamedTuple):
-    """indices: int64 (n,) into the training images; folds: where each fold lies in `indices`."""
+    """A bootstrap sample of the training images.
+
+    Attributes:
+        indices: int64 (n,) into the training images.
+        folds: where each fold lies in `indices`.
+    """
 
     indices: np.ndarray
     folds: list[slice]
@@ -36,7 +41,8 @@ def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> Bootst
 def majority_vote(probabilities: np.ndarray) -> np.ndarray:
     """int64 (n_images,): the class that most networks find most probable, the lowest of equally frequent ones.
 
-    probabilities: (n_networks, n_images, n_classes), at least one network.
+    Args:
+        probabilities: (n_networks, n_images, n_classes), at least one network.
     """
     classes = np.arange(probabilities.shape[2])
     return (probabilities.argmax(axis=2)[..., None] == classes).sum(axis=0).argmax(axis=1)
@@ -59,7 +65,8 @@ def out_of_bag(sample: BootstrapSample) -> np.ndarray:
 def disagreement(probabilities: np.ndarray) -> float:
     """The share of images on which two networks answer differently, over all images and pairs of networks.
 
-    probabilities: (n_networks, n_images, n_classes), at least two networks.
+    Args:
+        probabilities: (n_networks, n_images, n_classes), at least two networks.
     """
     n = len(probabilities)
     answers = probabilities.argmax(axis=2)

@@ -21,9 +21,11 @@ SHEET_COLUMNS, SHEET_ROWS = 4, 5
 class Shown(NamedTuple):
     """An image with what the networks make of it.
 
-    name: of the file, and title: of the figure, without the ensemble's answer.
-    image: (height, width), bright on dark. probabilities: (n_networks, n_classes).
-    label: the true class; None where there is none or it is not known.
+    Attributes:
+        name: of the file, and title: of the figure, without the ensemble's answer.
+        image: (height, width), bright on dark.
+        probabilities: (n_networks, n_classes).
+        label: the true class; None where there is none or it is not known.
     """
 
     name: str

@@ -24,9 +24,10 @@ INK = 0.2  # of the full contrast: fainter pixels, such as the grain of paper, d
 class Frame:
     """The form of a data set's images.
 
-    height, width: in pixels.
-    max_pixel: value of a fully inked pixel.
-    extent: longer side of the box around what is drawn, in pixels (20 of 28 in MNIST).
+    Attributes:
+        height, width: in pixels.
+        max_pixel: value of a fully inked pixel.
+        extent: longer side of the box around what is drawn, in pixels (20 of 28 in MNIST).
     """
 
     height: int

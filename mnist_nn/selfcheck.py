@@ -53,7 +53,15 @@ class Wrong(Exception):
 
 
 class Case(NamedTuple):
-    """images: uint8 (n, h, w) on the CPU, the last `batch_size` no network's; orders: of networks, for each epoch."""
+    """A small training whose result is known.
+
+    Attributes:
+        params: of the networks.
+        batch_size: images of a step.
+        images: uint8 (n, h, w) on the CPU; no network learns from the last `batch_size` ones.
+        labels: int64 (n,) on the CPU.
+        orders: of the images of each network, for each epoch.
+    """
 
     params: dict[str, Any]
     batch_size: int
@@ -71,7 +79,12 @@ class Case(NamedTuple):
 
 
 class StepRun(NamedTuple):
-    """losses: of each epoch, by network; weights: on the CPU, by network."""
+    """What a training of a `Case` gave.
+
+    Attributes:
+        losses: of each epoch, by network.
+        weights: on the CPU, by network.
+    """
 
     losses: list[dict[int, float]]
     weights: dict[int, net.Weights]
@@ -88,7 +101,15 @@ N_NETWORKS, ABSENT, IDLE = 4, 3, 2  # a place without a network, a network witho
 
 
 def examine(kind: str, batch_size: str) -> Iterator[tuple[str, str]]:
-    """See `common.selfcheck`. kind: "cuda" or "cpu"; batch_size: of the study. Raises MemoryError."""
+    """Check each way to compute a training step; see `common.selfcheck`.
+
+    Args:
+        kind: "cuda" or "cpu".
+        batch_size: of the study.
+
+    Raises:
+        MemoryError: the GPU has too little free memory.
+    """
     device = torch.device(kind)
     prepare(device)
     if device.type == "cuda" and (free := torch.cuda.mem_get_info(device)[0]) < ROOM_BYTES:

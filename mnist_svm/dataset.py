@@ -21,8 +21,9 @@ CACHE_MIB = 500  # rows of the kernel matrix that each worker may keep
 class Dataset:
     """The classification problem that all points of a grid have in common.
 
-    images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
-    folds: into how many validation folds the training images of a search are cut.
+    Attributes:
+        images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
+        folds: into how many validation folds the training images of a search are cut.
     """
 
     images: np.ndarray
@@ -94,8 +95,11 @@ class Split:
 class Fit(NamedTuple):
     """The answer of a solver for one point.
 
-    predictions: labels (n_validation,). n_support: number of distinct support vectors. converged: False where
-    the tolerance was not reached within the solver's cap of iterations, None where the solver does not tell.
+    Attributes:
+        predictions: labels (n_validation,).
+        n_support: number of distinct support vectors.
+        converged: False where the tolerance was not reached within the solver's cap of iterations, None where the
+            solver does not tell.
     """
 
     predictions: np.ndarray

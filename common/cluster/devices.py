@@ -22,8 +22,9 @@ from common.errors import UsageError
 class Device:
     """The device of one slot.
 
-    name: as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-...".
-    visible: the value of CUDA_VISIBLE_DEVICES in the slot's worker; "" for a CPU slot.
+    Attributes:
+        name: as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-...".
+        visible: the value of CUDA_VISIBLE_DEVICES in the slot's worker; "" for a CPU slot.
     """
 
     name: str
@@ -167,10 +168,15 @@ def choose(
 ) -> tuple[list[Device], str]:
     """The devices of this rank's slots, one for each, and a line to tell the user ("" for nothing).
 
-    gpu: None (device 0 if there is one, else CPU), "all", "none", or a comma-separated list of
-    positions in the visible list and GPU-/MIG- names; an entry given twice makes two slots.
-    workers: CPU slots; None for as many as cores allow with `threads` threads each.
-    Raises UsageError for what is not there.
+    Args:
+        gpu: None (device 0 if there is one, else CPU), "all", "none", or a comma-separated list of positions in the
+            visible list and GPU-/MIG- names; an entry given twice makes two slots.
+        workers: CPU slots; None for as many as cores allow.
+        threads: of each CPU slot.
+        list_gpus: gives the names of the visible GPUs.
+
+    Raises:
+        UsageError: a GPU that was asked for is not there.
     """
     cpus = [CPU] * (workers or max(1, usable_cores() // threads))
     if gpu == "none":

@@ -28,7 +28,13 @@ MPI_INIT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Launch:
-    """launcher: what started this process, "" for a shell. size, rank: as it counts; size 0 if it does not tell."""
+    """How this process was started.
+
+    Attributes:
+        launcher: what started it, "" for a shell.
+        size: processes by the launcher's count; 0 if it does not tell.
+        rank: of this process.
+    """
 
     launcher: str
     size: int
@@ -52,10 +58,14 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
 def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.0) -> Transport:
     """The transport that fits the launch; MPI is initialised once in a process.
 
-    silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
+    Args:
+        launch: how this process was started.
+        expect_nodes: ranks that there must be; None for any number.
+        silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
 
-    Raises UsageError where mpirun or srun started several processes that cannot see each other (each
-    would run the whole study), where the number of ranks is not `expect_nodes`, and elsewhere than on Linux.
+    Raises:
+        UsageError: mpirun or srun started several processes that cannot see each other (each would run the whole
+            study), the number of ranks is not `expect_nodes`, or this is not Linux.
     """
     require_linux()
     set_cache_variables()

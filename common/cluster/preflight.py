@@ -25,7 +25,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem and its fix, on one line. fatal: the run could not work."""
+    """A problem and its fix, on one line.
+
+    Attributes:
+        fatal: the run could not work.
+    """
 
     text: str
     fatal: bool = False

@@ -68,7 +68,8 @@ def specs_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
 class SharedArrays:
     """Arrays in shared memory of this node, allocated by its rank and attached by its workers.
 
-    specs: of the arrays, each with its memory.
+    Args:
+        specs: of the arrays, each with its memory.
     """
 
     def __init__(self, specs: Mapping[str, Spec], writeable: bool = True) -> None:

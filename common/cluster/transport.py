@@ -25,7 +25,8 @@ class GivenUp:
 class Parting:
     """The last message of a rank in a study; rank 0 answers it to all once everybody has said it.
 
-    whole: from rank 0, whether no rank was lost.
+    Attributes:
+        whole: from rank 0, whether no rank was lost.
     """
 
     whole: bool = True

@@ -41,7 +41,12 @@ class GpuInfo:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a program on a device. model: of the device. rows, rates: see `DoctorChecks.benchmarks`."""
+    """Measurements of a program on a device.
+
+    Attributes:
+        model: of the device.
+        rows, rates: see `DoctorChecks.benchmarks`.
+    """
 
     host: str
     model: str
@@ -55,8 +60,9 @@ class Measured:
 class Examined:
     """The findings of one rank: its host, its GPUs by device name, and the problems there.
 
-    checked: of each GPU and check that was asked for, by device name and name of the check, the rows of its table.
-    measured: of each model of device and program, where that was asked for.
+    Attributes:
+        checked: of each GPU and check that was asked for, by device name and name of the check, the rows of its table.
+        measured: of each model of device and program, where that was asked for.
     """
 
     node: Node

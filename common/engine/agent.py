@@ -96,11 +96,13 @@ class Slot:
 class Agent:
     """Slots of one rank.
 
-    tell: delivers a message to the coordinator.
-    setup: what every worker is told; the device is filled in for each slot.
-    places: of the slots, for the log.
-    threads: numerical threads per worker.  deadline: seconds a trial may take.
-    recycle: batches after which a worker is replaced by a fresh one; 0 for never.
+    Args:
+        tell: delivers a message to the coordinator.
+        setup: what every worker is told; the device is filled in for each slot.
+        places: of the slots, for the log.
+        threads: numerical threads per worker.
+        deadline: seconds a trial may take.
+        recycle: batches after which a worker is replaced by a fresh one; 0 for never.
     """
 
     def __init__(

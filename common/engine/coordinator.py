@@ -53,16 +53,17 @@ DEATHS = 3  # in a row, after which a slot is given up
 class Coordinator:
     """Runs one study to its end.
 
-    tell: delivers a message to the agent of a rank.
-    slots: places of all slots by (rank, slot).
-    costs: of trials and of what batches share.
-    grace: seconds that running trials are left once the job is told to stop.
-    gang_of: slots that a trial needs at a time, see `Experiment.gang`.
-    examine: raises UsageError for a result with which the study must end, see `Experiment.examine`.
-    end: Unix time by which all work must be done; a batch that would not be, by the running estimate of
-        seconds per cost, is not begun.
-    started: when this run did, by the monotonic clock.
-    clock: seconds, as time.monotonic.
+    Args:
+        tell: delivers a message to the agent of a rank.
+        slots: places of all slots by (rank, slot).
+        costs: of trials and of what batches share.
+        grace: seconds that running trials are left once the job is told to stop.
+        gang_of: slots that a trial needs at a time, see `Experiment.gang`.
+        examine: raises UsageError for a result with which the study must end, see `Experiment.examine`.
+        end: Unix time by which all work must be done; a batch that would not be, by the running estimate of seconds per
+            cost, is not begun.
+        started: when this run did, by the monotonic clock.
+        clock: seconds, as time.monotonic.
     """
 
     def __init__(
@@ -131,7 +132,11 @@ class Coordinator:
         return self._stop_at is not None and time.monotonic() >= self._stop_at
 
     def overview(self, total: int | None) -> Overview:
-        """How the study stands, for people. total: trials that it will have, None where that is not known."""
+        """How the study stands, for people.
+
+        Args:
+            total: trials that it will have, None where that is not known.
+        """
         study, now = self._study, self._clock()
         return overview(
             list(self._slots.values()), self._queue, self._learnt, now,

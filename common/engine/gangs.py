@@ -20,7 +20,9 @@ from common.trial import Batch, Gang, Trial
 class Reservation:
     """Slots that are kept for a gang.
 
-    missing: how many it still needs of each rank. taken: those that it has.
+    Attributes:
+        missing: how many it still needs of each rank.
+        taken: those that it has.
     """
 
     waited: QueuedBatch
@@ -40,9 +42,11 @@ class Reservation:
 class Gangs:
     """The gangs that wait, and the slots that are kept or lent.
 
-    gang_of: slots that a trial needs; None for one.
-    numbers: of batches in the order of their coming, the same as those of single ones.
-    slots: all that there are.  idle: those of them without work, from which slots are taken and to which they return.
+    Args:
+        gang_of: slots that a trial needs; None for one.
+        numbers: of batches in the order of their coming, the same as those of single ones.
+        slots: all that there are.
+        idle: those of them without work, from which slots are taken and to which they return.
     """
 
     def __init__(

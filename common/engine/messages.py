@@ -101,7 +101,9 @@ class Headway:
     """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
 
     With neither the unit says what it does instead of computing, such as STARTING; "" says that it computes.
-    trials: of its batch, as many as take these steps together.
+
+    Attributes:
+        trials: of its batch, as many as take these steps together.
     """
 
     unit: str

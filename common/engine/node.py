@@ -54,7 +54,10 @@ log = logging.getLogger(__name__)
 class Ended:
     """How a study ended.
 
-    outcomes: on rank 0, of all known trials in the order asked. cause: why it could not go on. stopped_by: a signal.
+    Attributes:
+        outcomes: on rank 0, of all known trials in the order asked.
+        cause: why it could not go on.
+        stopped_by: a signal.
     """
 
     status: Exit

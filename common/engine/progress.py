@@ -25,7 +25,13 @@ log = logging.getLogger(__name__)
 
 
 def start_logging(rank: int, host: str, verbosity: int) -> None:
-    """Log to stderr with rank and host. verbosity: -1 quiet (errors), 0 normal, 1 verbose."""
+    """Log to stderr with rank and host.
+
+    Args:
+        rank: of this process.
+        host: of this process.
+        verbosity: -1 quiet (errors), 0 normal, 1 verbose.
+    """
 
     class Stderr(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -49,7 +55,12 @@ class StatusFile:
         self._path = folder / STATUS_FILE
 
     def write(self, doing: str, overview: Overview) -> None:
-        """doing: RUNNING, or what the study waits for."""
+        """Replace the file.
+
+        Args:
+            doing: RUNNING, or what the study waits for.
+            overview: how the study stands.
+        """
         with suppress(OSError):
             content = {"time": round(time.time(), 3), "doing": doing, **overview.as_json()}
             replaced(self._path, json.dumps(content))
@@ -79,7 +90,8 @@ def read_status_file(folder: Path) -> Seen | None:
 class Progress:
     """Shows an overview when one is due. No thread: `update` looks at the clock.
 
-    file: where it is kept too.
+    Args:
+        file: where it is kept too.
     """
 
     def __init__(self, quiet: bool, file: StatusFile):
@@ -97,7 +109,12 @@ class Progress:
             self._bar.start()
 
     def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
-        """Show the study as it is, if that is due. last: it is."""
+        """Show the study as it is, if that is due.
+
+        Args:
+            overview: gives how the study stands.
+            last: show it in any case.
+        """
         now = time.monotonic()
         draw = not self._quiet and (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS))
         write = now - self._written >= FILE_SECONDS

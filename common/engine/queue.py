@@ -19,10 +19,13 @@ Kind = tuple[int, str]  # rank and device: slots that have the same of everythin
 class Costs:
     """Costs that an experiment gives for its batches, all in one unit of its own.
 
-    trial: cost of a trial. split_batch: the smallest parts of a batch, in its order. shared: cost of what the trials
-    of a batch have in common, which is computed again for each part; where it is 0, a batch is divided at once.
-    surprise: how many times its cost a batch may take. Costs are guesses: those of the published grid were up to 4
-    times off, and with 3 its makespan is shortest (benchmarks/results/svm_division.md).
+    Attributes:
+        trial: cost of a trial.
+        split_batch: the smallest parts of a batch, in its order.
+        shared: cost of what the trials of a batch have in common, which is computed again for each part; where it is 0,
+            a batch is divided at once.
+        surprise: how many times its cost a batch may take. Costs are guesses: those of the published grid were up to 4
+            times off, and with 3 its makespan is shortest (benchmarks/results/svm_division.md).
     """
 
     trial: Callable[[Trial], float]
@@ -35,8 +38,10 @@ class Costs:
 class QueuedBatch:
     """A batch in the queue; the order of its fields is the order of the queue.
 
-    cost: of its trials, and of what they share where the batch can be divided. avoid: a slot where it failed.
-    no_room: kinds of slots that its trial does not fit.
+    Attributes:
+        cost: of its trials, and of what they share where the batch can be divided.
+        avoid: a slot where it failed.
+        no_room: kinds of slots that its trial does not fit.
     """
 
     priority: float

@@ -29,8 +29,9 @@ class Given:
 class SlotState:
     """A slot that is in use.
 
-    step: what it said last of what it computes, None where it has said nothing since its last result. marks: the first
-    and the last (time, share of its batch that was done) that were heard, for people only.
+    Attributes:
+        step: what it said last of what it computes, None where it has said nothing since its last result.
+        marks: the first and the last (time, share of its batch that was done) that were heard, for people only.
     """
 
     place: Place

@@ -47,11 +47,12 @@ class _Course:
 class Study:
     """Advances searches as their rounds become complete.
 
-    searches: generators; each is independent of the others.
-    trials, results: what a journal knows already, by key; such trials are answered from there.
-    shard: which batches to run here. A search whose round has batches of other shards does not advance.
-    renew: whether a known trial that is asked with other parameters is run again, because results it followed from
-        were forgotten, instead of being refused.
+    Args:
+        searches: generators; each is independent of the others.
+        trials, results: what a journal knows already, by key; such trials are answered from there.
+        shard: which batches to run here. A search whose round has batches of other shards does not advance.
+        renew: whether a known trial that is asked with other parameters is run again, because results it followed from
+            were forgotten, instead of being refused.
     """
 
     def __init__(

@@ -17,7 +17,11 @@ MEMORY_S = 0.05  # between two looks at the peak of memory, each of which costs 
 
 
 class Meter:
-    """Measures this process between two results. device: "cpu" or "cuda"."""
+    """Measures this process between two results.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
 
     def __init__(self, device: str) -> None:
         self._gpu = _Gpu.of_this_process() if device == "cuda" else None
@@ -45,7 +49,12 @@ def peak_bytes() -> int:
 
 
 class _Gpu:
-    """A thread that looks at one GPU. nvml: the module; handle: its name for the GPU."""
+    """A thread that looks at one GPU.
+
+    Args:
+        nvml: the module.
+        handle: its name for the GPU.
+    """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle

@@ -109,9 +109,10 @@ class ExportedStudy:
 class LoadedStudy(NamedTuple):
     """What `load` gives.
 
-    trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
-        peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error. NaN for what is not there.
-    arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
+    Attributes:
+        trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
+            peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error. NaN for what is not there.
+        arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
     """
 
     trials: pandas.DataFrame

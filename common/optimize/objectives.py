@@ -124,9 +124,10 @@ def require_same_names(values: Mapping[str, float], before: Mapping[str, float])
 class TrialEvaluator:
     """Evaluates the batches of a search in a worker.
 
-    objective: A function, a generator function, a class or an object.
-    folder: Of all trials' folders.
-    worker: The worker that it is in.
+    Args:
+        objective: A function, a generator function, a class or an object.
+        folder: Of all trials' folders.
+        worker: The worker that it is in.
     """
 
     def __init__(

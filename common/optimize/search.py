@@ -230,7 +230,7 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int | UsageError:
-    """How many trials run at a time, where all need as much; else the number of slots. slots: of each rank."""
+    """How many trials run at a time if all need as much, else the number of slots; `slots` are those of each rank."""
     if not callable(nodes) and nodes > len(slots):
         fix = f"start the script with mpirun or srun on {nodes} or more"
         return UsageError(f"nodes={nodes} for each trial, but this job has {len(slots)}: {fix}")

@@ -138,7 +138,12 @@ def records(outcomes: Iterable[Outcome], problem: Problem) -> list[TrialRecord]:
 
 
 def records_given(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
-    """As `records`. given: what the objective got for a point."""
+    """As `records`.
+
+    Args:
+        outcomes: of the engine's trials.
+        given: what the objective got for a point.
+    """
     pieces: dict[int, list[tuple[Piece, Outcome]]] = {}
     for outcome in outcomes:
         piece = Piece.of(outcome.trial)

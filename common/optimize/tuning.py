@@ -119,7 +119,12 @@ class _Tale:
                 self._tell(proposer, piece, result)
 
     def lane(self, proposer: Proposer, known: list[Piece]) -> Rounds:
-        """One piece after another, told as soon as it is known. known: those of the journal, in its order."""
+        """One piece after another, told as soon as it is known.
+
+        Args:
+            proposer: of the strategy.
+            known: pieces of the journal, in its order.
+        """
         if known:
             results = yield [tuple(piece.trial() for piece in known)]
             for piece, result in zip(known, results, strict=True):

@@ -14,7 +14,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Fact:
-    """A result of the first screen. name: what it is. value: as people read it. note: its circumstances."""
+    """A result of the first screen.
+
+    Attributes:
+        name: what it is.
+        value: as people read it.
+        note: its circumstances.
+    """
 
     name: str
     value: str
@@ -25,9 +31,14 @@ class Fact:
 class HeatMap:
     """Mean error over a grid of two parameters; a click on a row, or its list, shows the folds of that row.
 
-    title, about: what is seen. x, y: name and values of the parameters, ascending.
-    folds: float (n_folds, n_y, n_x), NaN where there is no value. best: indices (y, x) of the best point.
-    seconds: float (n_y, n_x). places: where each point ran, by row and column. percent: the values are fractions.
+    Attributes:
+        title, about: what is seen.
+        x, y: name and values of the parameters, ascending.
+        folds: float (n_folds, n_y, n_x), NaN where there is no value.
+        best: indices (y, x) of the best point.
+        seconds: float (n_y, n_x).
+        places: where each point ran, by row and column.
+        percent: the values are fractions.
     """
 
     title: str
@@ -43,7 +54,12 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one axis. curves: name -> (x, y), both of one length. x, y: names of the axes."""
+    """Curves over one axis.
+
+    Attributes:
+        curves: name -> (x, y), both of one length.
+        x, y: names of the axes.
+    """
 
     title: str
     about: str
@@ -66,7 +82,11 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A small table. shade: whether cells are shaded by their numbers, as in a confusion matrix."""
+    """A small table.
+
+    Attributes:
+        shade: whether cells are shaded by their numbers, as in a confusion matrix.
+    """
 
     title: str
     about: str
@@ -79,8 +99,12 @@ class Table:
 class Picture:
     """An image with what the networks say of it.
 
-    caption: one line. image: uint8 (height, width), 255 is ink. certainty: float (n_networks, n_classes).
-    label: the true class, None where there is none. answer: the ensemble's.
+    Attributes:
+        caption: one line.
+        image: uint8 (height, width), 255 is ink.
+        certainty: float (n_networks, n_classes).
+        label: the true class, None where there is none.
+        answer: the ensemble's.
     """
 
     caption: str
@@ -111,7 +135,11 @@ Panel = HeatMap | Lines | Bars | Table | Pictures | Note
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. facts: for the first screen, those of all sections in their order."""
+    """A part of the page.
+
+    Attributes:
+        facts: for the first screen, those of all sections in their order.
+    """
 
     title: str
     panels: Sequence[Panel] = ()

@@ -17,8 +17,11 @@ TREES, REPEATS = 100, 5
 class Importance(NamedTuple):
     """Importance of the parameters, the greatest first.
 
-    shares: name -> (mean, standard deviation over repeats) of what the forest's R^2 loses when the parameter is
-    shuffled. explained: R^2 of the forest on candidates that each tree has not seen. n: candidates used.
+    Attributes:
+        shares: name -> (mean, standard deviation over repeats) of what the forest's R^2 loses when the parameter is
+            shuffled.
+        explained: R^2 of the forest on candidates that each tree has not seen.
+        n: candidates used.
     """
 
     shares: dict[str, tuple[float, float]]

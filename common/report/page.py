@@ -35,7 +35,12 @@ MOST_TEXT = 4000  # characters of a failure's text, from its end
 
 @dataclass(frozen=True)
 class Report:
-    """A study to show. sections: what its experiment says of it. dollars: of a node for an hour, None if not known."""
+    """A study to show.
+
+    Attributes:
+        sections: what its experiment says of it.
+        dollars: of a node for an hour, None if not known.
+    """
 
     read: StudyRead
     sections: Sequence[Section] = ()

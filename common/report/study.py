@@ -47,9 +47,12 @@ class Goal:
 class Candidate:
     """Trials of equal parameters but the fold, or the stages of one trial of `search()`.
 
-    params: without the fold. label: what tells candidates apart, but is not searched. parts: (trial, result) of each,
-    in the journal's order. folds: the goal's value on each, or of the last stage. value: their mean; None where one
-    has failed or there is none.
+    Attributes:
+        params: without the fold.
+        label: what tells candidates apart, but is not searched.
+        parts: (trial, result) of each, in the journal's order.
+        folds: the goal's value on each, or of the last stage.
+        value: their mean; None where one has failed or there is none.
     """
 
     params: dict[str, Parameter]
@@ -79,8 +82,12 @@ class Candidate:
 class StudyRead:
     """What a journal says.
 
-    name: of the experiment. goal: None where the journal has none. candidates: in the journal's order.
-    others: trials that are no candidates, such as refits, by key. running: whether a job holds the folder.
+    Attributes:
+        name: of the experiment.
+        goal: None where the journal has none.
+        candidates: in the journal's order.
+        others: trials that are no candidates, such as refits, by key.
+        running: whether a job holds the folder.
     """
 
     folder: Path

@@ -66,7 +66,8 @@ class Drawing:
 class Plot(Drawing):
     """A drawing with two axes.
 
-    x, y: (low, high) of what is shown; a logarithmic axis has both above 0. ticks: where, with their words.
+    Args:
+        x, y: (low, high) of what is shown; a logarithmic axis has both above 0.
     """
 
     def __init__(

@@ -26,7 +26,11 @@ REASONS = {
 
 
 class Bar(NamedTuple):
-    """Work of a slot, in seconds since the study began. kind: "done", "failed" or "lost" with its worker."""
+    """Work of a slot, in seconds since the study began.
+
+    Attributes:
+        kind: "done", "failed" or "lost" with its worker.
+    """
 
     begin: float
     end: float
@@ -36,7 +40,13 @@ class Bar(NamedTuple):
 
 @dataclass
 class SlotTime:
-    """What one slot did. place: host/rank/slot/device. deaths: (seconds, cause). idle: seconds for each reason."""
+    """What one slot did.
+
+    Attributes:
+        place: host/rank/slot/device.
+        deaths: (seconds, cause).
+        idle: seconds for each reason.
+    """
 
     place: str
     bars: list[Bar] = field(default_factory=list)
@@ -52,8 +62,9 @@ class SlotTime:
 class Timeline:
     """All slots over all runs.
 
-    runs: (begin, end) of each in seconds since the study began, without what lay between.
-    killed: whether the end of one of them is not known, so that its last result stands for it.
+    Attributes:
+        runs: (begin, end) of each in seconds since the study began, without what lay between.
+        killed: whether the end of one of them is not known, so that its last result stands for it.
     """
 
     runs: list[tuple[float, float]]

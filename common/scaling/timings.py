@@ -18,7 +18,11 @@ SAME = ("network", "dataset", "epochs", "device", "strategy", "amp")  # columns 
 
 @dataclass(frozen=True)
 class RunTiming:
-    """One study or training as it ran. busy: seconds in which trials ran, over all slots; None where not known."""
+    """One study or training as it ran.
+
+    Attributes:
+        busy: seconds in which trials ran, over all slots; None where not known.
+    """
 
     name: str
     n_slots: int

@@ -79,7 +79,11 @@ def _described(estimator: Any) -> str:
 
 @dataclass(frozen=True)
 class Folds(Experiment):
-    """Candidates on folds. search, tasks: on rank 0 alone; workers have them from the shared data."""
+    """Candidates on folds.
+
+    Attributes:
+        search, tasks: on rank 0 alone; workers have them from the shared data.
+    """
 
     search: Any = field(default=None, metadata={"changes_results": False})
     tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
@@ -145,7 +149,11 @@ def _one_round(batches: list[Batch]) -> Search:
 
 
 class Evaluator:
-    """Evaluates batches of folds. config: scikit-learn's in the process that asked; None in that process itself."""
+    """Evaluates batches of folds.
+
+    Args:
+        config: scikit-learn's in the process that asked; None in that process itself.
+    """
 
     def __init__(self, tasks: Sequence[Task], accelerate: bool, config: Mapping[str, Any] | None):
         self._tasks = {task.key: task for task in tasks}

@@ -45,7 +45,11 @@ from common.cluster.devices import free_memory, workers_here
 
 @dataclass(frozen=True)
 class Group:
-    """Tasks, by key, that one worker does together. grid: by the protocol."""
+    """Tasks, by key, that one worker does together.
+
+    Attributes:
+        grid: by the protocol.
+    """
 
     keys: tuple[str, ...]
     grid: bool

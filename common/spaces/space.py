@@ -154,7 +154,11 @@ class Space:
         return point
 
     def grid(self, points: int | Mapping[str, int] | None) -> Iterator[Point]:
-        """All combinations, the last parameter running fastest. points: values of each range, or by name."""
+        """All combinations, the last parameter running fastest.
+
+        Args:
+            points: values of each range, or by name.
+        """
         if isinstance(points, Mapping):
             numbers = {name: points.get(name) for name in self.parts}
         else:

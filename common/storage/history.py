@@ -93,7 +93,12 @@ class StoredArrays(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True)
 class Damage:
-    """A line of a journal that cannot be used. number: of the line, from 1. key: of its trial, None if not known."""
+    """A line of a journal that cannot be used.
+
+    Attributes:
+        number: of the line, from 1.
+        key: of its trial, None if not known.
+    """
 
     number: int
     key: str | None

@@ -31,11 +31,12 @@ MANY = 10_000  # the most proposers that trials without anything to learn are de
 class Problem:
     """What is searched, and how.
 
-    objectives: names of values; True for those to be maximized.
-    n_trials: the most trials; None for as many as the strategy has.
-    batch: pieces of a round.
-    staged: whether the objective can stop after some steps and go on later.
-    enqueued: points to begin with.
+    Attributes:
+        objectives: names of values; True for those to be maximized.
+        n_trials: the most trials; None for as many as the strategy has.
+        batch: pieces of a round.
+        staged: whether the objective can stop after some steps and go on later.
+        enqueued: points to begin with.
     """
 
     space: Space
@@ -70,11 +71,13 @@ class Problem:
 class Piece:
     """What a worker does at a time.
 
-    number: of the trial. stage: of the trial, counted from 0; None where the trial is evaluated whole.
-    last: whether the trial is complete with this piece.
-    start, until: steps done before and to be done after it; until 0: as many as the objective has.
-    fold: for objectives that are evaluated fold by fold, else -1.
-    parent: key of the piece whose checkpoint this one begins with; "" for none but the trial's own.
+    Attributes:
+        number: of the trial.
+        stage: of the trial, counted from 0; None where the trial is evaluated whole.
+        last: whether the trial is complete with this piece.
+        start, until: steps done before and to be done after it; until 0: as many as the objective has.
+        fold: for objectives that are evaluated fold by fold, else -1.
+        parent: key of the piece whose checkpoint this one begins with; "" for none but the trial's own.
     """
 
     number: int
@@ -114,9 +117,11 @@ _UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold
 
 @dataclass(frozen=True)
 class Told:
-    """What became of a piece. losses: of each objective, to be minimized, infinite ones too; None where it failed.
+    """What became of a piece.
 
-    steps: the first loss after each step, as far as the objective says it.
+    Attributes:
+        losses: of each objective, to be minimized, infinite ones too; None where it failed.
+        steps: the first loss after each step, as far as the objective says it.
     """
 
     losses: tuple[float, ...] | None

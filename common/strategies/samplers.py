@@ -13,7 +13,11 @@ from common.strategies.base import Problem, Sampler, Sampling
 
 @dataclass(frozen=True)
 class Grid(Sampling):
-    """All combinations of values. points: how many values of a range without a step to try, one number or by name."""
+    """All combinations of values.
+
+    Attributes:
+        points: how many values of a range without a step to try, one number or by name.
+    """
 
     points: int | Mapping[str, int] | None = None
 

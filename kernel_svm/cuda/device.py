@@ -26,8 +26,9 @@ DEFINITIONS = (
 class ComputeDevice(Protocol):
     """Arrays and the kernel of one device.
 
-    xp: numpy or a module like it, whose arrays lie in the device's memory. shared_memory: bytes that a thread
-    block may have of its own.
+    Attributes:
+        xp: numpy or a module like it, whose arrays lie in the device's memory.
+        shared_memory: bytes that a thread block may have of its own.
     """
 
     xp: Any

@@ -17,8 +17,9 @@ from kernel_svm.path import Path
 class Lanes:
     """The lanes of one binary problem.
 
-    blocks: int32 (n_lanes / 16,), the blocks of 16 columns of the matrix that hold a sample. sign: int8 (n_lanes,),
-    +1, -1, or 0 where there is none.
+    Attributes:
+        blocks: int32 (n_lanes / 16,), the blocks of 16 columns of the matrix that hold a sample.
+        sign: int8 (n_lanes,), +1, -1, or 0 where there is none.
     """
 
     blocks: np.ndarray

@@ -23,7 +23,11 @@ CHUNK = 256 << 20  # bytes of the blocks in which decision values are computed
 
 @dataclass(frozen=True)
 class Loaded:
-    """Samples on a device. memory: bytes that may be used besides, by default what the device says."""
+    """Samples on a device.
+
+    Attributes:
+        memory: bytes that may be used besides, by default what the device says.
+    """
 
     device: ComputeDevice
     samples: Samples
@@ -48,8 +52,10 @@ class Loaded:
 class View:
     """A matrix K - 1 and the binary problems that read it.
 
-    rows: int64 (width,), the samples it is of. problems: classes, as in `Solutions`. lanes: of each problem
-    and training set, the sets of one problem one after the other.
+    Attributes:
+        rows: int64 (width,), the samples it is of.
+        problems: classes, as in `Solutions`.
+        lanes: of each problem and training set, the sets of one problem one after the other.
     """
 
     rows: np.ndarray
@@ -64,8 +70,10 @@ class View:
 class LaunchPlan:
     """The launches, and the memory of the largest.
 
-    views: of one gamma. groups: what is launched together, as (number of the gamma, number of the view). bytes: that
-    the largest launch takes, with its samples and decision values.
+    Attributes:
+        views: of one gamma.
+        groups: what is launched together, as (number of the gamma, number of the view).
+        bytes: that the largest launch takes, with its samples and decision values.
     """
 
     views: list[View]

@@ -25,9 +25,11 @@ NAME, FORMAT, BEFORE = "checkpoint.pt", 2, "checkpoint-before.pt"
 class Checkpoint(NamedTuple):
     """What a training continues from.
 
-    epochs: those that are done. progress: numbers by name, such as the steps that are done.
-    tensors: "weights" and what the optimizer remembers of them, by kind and name, on the CPU; none where `shards` is
-        the name of the folder that has them.
+    Attributes:
+        epochs: those that are done.
+        progress: numbers by name, such as the steps that are done.
+        tensors: "weights" and what the optimizer remembers of them, by kind and name, on the CPU; none where `shards`
+            is the name of the folder that has them.
     """
 
     epochs: list[Epoch]

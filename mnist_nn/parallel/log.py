@@ -50,7 +50,8 @@ class Epoch:
 class Log:
     """JSON lines, each written at once. A training that is resumed goes on in the same file.
 
-    board: a folder that gets the figures for TensorBoard, from step `done` on.
+    Args:
+        board: a folder that gets the figures for TensorBoard, from step `done` on.
     """
 
     def __init__(self, path: Path, resume: bool, board: Path | None = None, done: int = 0) -> None:

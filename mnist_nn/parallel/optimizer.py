@@ -19,9 +19,12 @@ ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
 class Rule(NamedTuple):
     """How weights are updated.
 
-    learning_rate: what the optimizer gets after the warm-up. momentum: of sgd.
-    weight_decay: of sgd it is a part of the gradient, of adamw it is not (Loshchilov and Hutter, 2019).
-    warmup_steps: in which the learning rate grows in a line. schedule: constant, or half a cosine down to zero.
+    Attributes:
+        learning_rate: what the optimizer gets after the warm-up.
+        momentum: of sgd.
+        weight_decay: of sgd it is a part of the gradient, of adamw it is not (Loshchilov and Hutter, 2019).
+        warmup_steps: in which the learning rate grows in a line.
+        schedule: constant, or half a cosine down to zero.
     """
 
     name: str = "sgd"

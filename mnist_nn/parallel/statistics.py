@@ -14,7 +14,8 @@ Figures = dict[str, dict[str, float]]
 def gradient_statistics(gradients: Mapping[str, Tensor]) -> dict[str, float]:
     """The Euclidean norm of the gradient of each weight, and of all; of the global batch's mean loss.
 
-    gradients: whole ones, by name.
+    Args:
+        gradients: whole ones, by name.
     """
     norms = {name: float(torch.linalg.vector_norm(gradient)) for name, gradient in gradients.items()}
     return {"all": float(torch.linalg.vector_norm(torch.tensor(list(norms.values()), dtype=torch.float64))), **norms}

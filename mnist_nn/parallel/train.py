@@ -50,7 +50,9 @@ class Part(NamedTuple):
 class Block(NamedTuple):
     """Steps of an epoch, up to `step`: their n_images, float64 (n_steps,) losses and the work of adding those up.
 
-    total_steps: of all epochs until there. figures: what else is to be logged.
+    Attributes:
+        total_steps: of all epochs until there.
+        figures: what else is to be logged.
     """
 
     epoch: int
@@ -243,7 +245,11 @@ class DistributedTraining:
         }  # fmt: skip
 
     def state(self, shards: str = "") -> Checkpoint:
-        """All there is to continue from. All processes must call this. shards: where the tensors are kept already."""
+        """All there is to continue from. All processes must call this.
+
+        Args:
+            shards: where the tensors are kept already.
+        """
         tensors = {} if shards else self.tensors()
         whole = {kind: {name: _full_tensor(one) for name, one in those.items()} for kind, those in tensors.items()}
         return Checkpoint(list(self.epochs), self.progress(), whole, shards)

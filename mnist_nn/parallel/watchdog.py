@@ -25,7 +25,8 @@ HEARTBEAT_TIMEOUT_S = 14.0
 class Watchdog(threading.Thread):
     """Ends this process when another process has ended before its work was done.
 
-    store: a connection that nobody else uses; its operations fail after its timeout.
+    Args:
+        store: a connection that nobody else uses; its operations fail after its timeout.
     """
 
     def __init__(self, store: Any, rank: int, size: int) -> None:

@@ -16,7 +16,8 @@ from mnist_nn.steps import kernels
 class Hidden(Protocol):
     """Weights of shape (features, units) learning by SGD with momentum.
 
-    units: number of units, perhaps with some added whose weights are zero and stay so.
+    Attributes:
+        units: number of units, perhaps with some added whose weights are zero and stay so.
     """
 
     units: int

@@ -46,7 +46,11 @@ def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: in
 
 
 class Pointwise(Solver):
-    """Fits point by point. fit: of (images, labels, images to predict, C, gamma, multiclass)."""
+    """Fits point by point.
+
+    Args:
+        fit: of (images, labels, images to predict, C, gamma, multiclass).
+    """
 
     def __init__(self, fit: Callable[..., Fit], multiclass: str) -> None:
         self.fit, self.multiclass = fit, multiclass

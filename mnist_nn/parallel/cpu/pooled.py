@@ -35,8 +35,11 @@ _VECTOR, _INDEX = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 def pooled_convolution(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """relu(max_pool2d(conv2d(images, weight, bias), 2)) with that gradient, up to rounding.
 
-    images: float32 (n, channels, h, w). weight: float32 (filters, channels, kernel, kernel). bias: float32 (filters,).
-    All on the CPU. Of equal numbers in a window the first wins, as in PyTorch; what is not finite spreads.
+    Args:
+        images: float32 (n, channels, h, w).
+        weight: float32 (filters, channels, kernel, kernel).
+        bias: float32 (filters,). All on the CPU. Of equal numbers in a window the first wins, as in PyTorch; what is
+            not finite spreads.
     """
     return _PooledConvolution.apply(images, weight, bias)
 

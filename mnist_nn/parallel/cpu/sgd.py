@@ -44,12 +44,14 @@ SPIN_S, SLEEP_S = 1e-3, 1e-4  # seconds
 class SharedSGD:
     """SGD as torch.optim.SGD, with the mean of the gradients of `parameters` over all processes of the group.
 
-    parameters: float32, on the CPU. lr, momentum, weight_decay: as there, without dampening. All processes of the
-    default group must construct this, and then call `step`, together. The parameters become those of rank 0, and their
-    gradients are taken away as soon as a backward pass has made them.
-
     velocity: of every parameter, zero at first. param_groups: one, whose "lr" may be set anew before each step.
     mean_gradients: of every parameter in the last step, where `keep_gradients` was true.
+
+    Args:
+        parameters: float32, on the CPU.
+        lr, momentum, weight_decay: as there, without dampening. All processes of the default group must construct this,
+            and then call `step`, together. The parameters become those of rank 0, and their gradients are taken away as
+            soon as a backward pass has made them.
     """
 
     def __init__(

@@ -1,37 +1,55 @@
 """Grids of C and gamma on tables of moderate size: `kernel_svm.fit_grid` against scikit-learn's GridSearchCV.
 
-    python -m benchmarks.gridsearch [--data iris breast_cancer digits digits16 four_classes flipped]
+    python -m benchmarks.gridsearch [iris breast_cancer digits digits16 four_classes flipped mnist single]
 
-7 values of C times 6 of gamma times 5 stratified folds on standardised samples; digits16: 6 x 6 from 10^-3 to 10^2 on
-digits divided by 16. All score all points, one thread, CPU seconds of this process, in turn in one run. The peers are
-GridSearchCV with scikit-learn's SVC and with that of scikit-learn-intelex, and, for fewer fits, scikit-learn's
-HalvingGridSearchCV. The grid solver's code is compiled before.
+7 values of C times 6 of gamma times 5 stratified folds on standardised samples. digits16: 6 x 6 from 10^-3 to 10^2 on
+digits divided by 16. mnist: 5 x 5 x 5 on 10,000 images. All score all points, one thread, CPU seconds of this process,
+in turn in one run. The peers are GridSearchCV with scikit-learn's SVC and with that of scikit-learn-intelex,
+dask_ml's GridSearchCV and ThunderSVM's SVC where they are installed, and, for fewer fits, scikit-learn's
+HalvingGridSearchCV. Where a grid has too much work for them, ``--sample N`` lets SVCs fit N of its points, chosen at
+random, and multiplies. single: one fit and one prediction of 6,000 images of MNIST. The solver's code is compiled
+before.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn import datasets
+from sklearn.base import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, ParameterGrid, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.machine import circumstances, publish, table
+from common.images import load as load_images
+from common.images import standardised
 from jit import LANES
 from kernel_svm import fit_grid, warm_up
 
 GRID = {"C": np.logspace(-2, 4, 7), "gamma": np.logspace(-4, 1, 6)}
 WIDE = {"C": np.logspace(-3, 2, 6), "gamma": np.logspace(-3, 2, 6)}
+IMAGES = {"C": np.logspace(-3, 6, 5), "gamma": np.logspace(-6, -2, 5)}
+NAMES = ("iris", "breast_cancer", "digits", "digits16", "four_classes", "flipped", "mnist", "single")
+PEERS = {"scikit-learn": "sklearn.svm", "intelex": "sklearnex.svm", "ThunderSVM": "thundersvm"}
+
+T = TypeVar("T")
+Scores = dict[tuple[int, int], float]  # by candidate and split
 
 
-def load(name: str, size: int | None) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+def load(name: str, size: int | None, data: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Samples, labels and grid; the first `size` samples of a synthetic table."""
+    if name in ("mnist", "single"):
+        images = load_images("mnist", data, train_size=size or (10_000 if name == "mnist" else 12_000), download=False)
+        return standardised(images["train_images"], 255), images["train_labels"], IMAGES
     if name == "digits16":
         x, y = datasets.load_digits(return_X_y=True)
         return x / 16, y, WIDE
@@ -45,63 +63,128 @@ def load(name: str, size: int | None) -> tuple[np.ndarray, np.ndarray, dict[str,
     return StandardScaler().fit_transform(x[:size]), y[:size], GRID
 
 
-def searched(search: Any, x: np.ndarray, y: np.ndarray) -> tuple[Any, float]:
-    """The fitted search and its CPU seconds."""
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """What the call returns, and its CPU seconds."""
     begin = time.process_time()
-    search.fit(x, y)
-    return search, time.process_time() - begin
+    result = call()
+    return result, time.process_time() - begin
 
 
-def measure(name: str, size: int | None, largest_c: float) -> dict[str, str]:
+def measure(name: str, settings: argparse.Namespace) -> dict[str, str]:
     """A row: seconds of all, and how many labels of how many fits differ from scikit-learn's."""
-    x, y, grid = load(name, size)
-    grid = {**grid, "C": grid["C"][grid["C"] <= largest_c]}
+    x, y, grid = load(name, settings.size, settings.folder)
+    grid = {**grid, "C": grid["C"][grid["C"] <= settings.largest_c]}
     splits = list(StratifiedKFold(5).split(x, y))
-    search, theirs = searched(GridSearchCV(SVC(), grid, cv=splits, refit=False), x, y)
-    candidates = search.cv_results_["params"]
-    expected = np.array([search.cv_results_[f"split{s}_test_score"] for s in range(len(splits))]).T
-    found = np.empty(expected.shape)
-    begin = time.process_time()
+    candidates, sizes = list(ParameterGrid(grid)), [len(validation) for _, validation in splits]
+    found, ours = timed(partial(_ours, candidates, x, y, splits))
+    fits = [(c, s) for c in range(len(candidates)) for s in range(len(splits))]
+    sample = [fits[i] for i in np.random.default_rng(0).permutation(len(fits))[: settings.sample]]
+    row = {
+        "data": f"{name} {x.shape[0]} x {x.shape[1]}",
+        "grid": " x ".join(map(str, (*map(len, grid.values()), len(splits)))),
+        "fit_grid (s)": f"{ours:.2f}",
+    }
+    labels = np.empty(0)
+    for peer, module in PEERS.items():
+        try:
+            svc = import_module(module).SVC()
+        except ImportError:
+            row |= {f"{peer} (s)": "not installed", f"faster than {peer}": ""}
+            continue
+        if settings.sample:
+            scores, theirs = timed(partial(_one_by_one, svc, candidates, x, y, splits, sample))
+            theirs *= len(fits) / len(sample)
+        else:
+            scores, theirs = timed(partial(_searched, svc, grid, x, y, splits))
+        row |= {f"{peer} (s)": f"{theirs:.2f}", f"faster than {peer}": f"{theirs / ours:.1f}"}
+        if peer == "scikit-learn":
+            labels = np.rint([(found[fit] - scores[fit]) * sizes[fit[1]] for fit in scores]).astype(int)
+    if not settings.sample:
+        halving = HalvingGridSearchCV(SVC(), grid, cv=5, random_state=0, refit=False)
+        row["halving (s)"] = f"{timed(partial(halving.fit, x, y))[1]:.2f}"
+        row["dask-ml (s)"] = _dask(grid, x, y, splits)
+    row["fits whose score differs"] = (
+        f"{(labels != 0).sum()} of {labels.size}, by {np.abs(labels).max()} labels at most"
+    )
+    return row
+
+
+def _ours(candidates: Any, x: np.ndarray, y: np.ndarray, splits: Any) -> Scores:
+    result = {}
     for fitted in fit_grid(SVC(), candidates, x, y, splits):
         assert fitted.model is not None, fitted.error
-        found[fitted.candidate, fitted.split] = fitted.model.score(fitted.x_validation, y[splits[fitted.split][1]])
-    ours = time.process_time() - begin
-    labels = np.rint((found - expected) * [len(validation) for _, validation in splits]).astype(int)
-    _, halved = searched(HalvingGridSearchCV(SVC(), grid, cv=5, random_state=0, refit=False), x, y)
+        score = fitted.model.score(fitted.x_validation, y[splits[fitted.split][1]])
+        result[fitted.candidate, fitted.split] = score
+    return result
+
+
+def _searched(svc: Any, grid: Any, x: np.ndarray, y: np.ndarray, splits: Any) -> Scores:
+    results = GridSearchCV(svc, grid, cv=splits, refit=False).fit(x, y).cv_results_
     return {
-        "data": f"{name} {x.shape[0]} x {x.shape[1]}",
-        "grid": " x ".join(str(len(values)) for values in (*grid.values(), splits)),
-        "fit_grid (s)": f"{ours:.2f}",
-        "scikit-learn (s)": f"{theirs:.2f}",
-        "faster by": f"{theirs / ours:.1f}",
-        **_intelex(grid, splits, x, y, ours),
-        "halving (s)": f"{halved:.2f}",
-        "fits whose score differs": f"{(labels != 0).sum()} of {labels.size}, by {np.abs(labels).max()} labels at most",
+        (c, s): results[f"split{s}_test_score"][c] for c in range(len(results["params"])) for s in range(len(splits))
     }
 
 
-def _intelex(grid: Any, splits: Any, x: np.ndarray, y: np.ndarray, ours: float) -> dict[str, str]:
-    names = ("intelex (s)", "faster than it by")
+def _one_by_one(svc: Any, candidates: Any, x: np.ndarray, y: np.ndarray, splits: Any, fits: Any) -> Scores:
+    result = {}
+    for c, s in fits:
+        train, validation = splits[s]
+        model = clone(svc).set_params(**candidates[c]).fit(x[train], y[train])
+        result[c, s] = model.score(x[validation], y[validation])
+    return result
+
+
+def _dask(grid: Any, x: np.ndarray, y: np.ndarray, splits: Any) -> str:
     try:
-        from sklearnex.svm import SVC as IntelexSVC
+        search = import_module("dask_ml.model_selection").GridSearchCV(SVC(), grid, cv=splits, refit=False)
     except ImportError:
-        return dict.fromkeys(names, "not installed")
-    _, seconds = searched(GridSearchCV(IntelexSVC(), grid, cv=splits, refit=False), x, y)
-    return dict(zip(names, (f"{seconds:.2f}", f"{seconds / ours:.1f}"), strict=True))
+        return "not installed"
+    return f"{timed(partial(search.set_params(scheduler='synchronous').fit, x, y))[1]:.2f}"
+
+
+def single(settings: argparse.Namespace) -> list[dict[str, str]]:
+    """Rows: seconds of one fit to images, and of the prediction of as many others."""
+    x, y, _ = load("single", 2 * settings.size if settings.size else None, settings.folder)
+    half = len(x) // 2
+    rows: list[dict[str, str]] = []
+    ours = 0.0, 0.0
+    for name, module in {"kernel_svm": "kernel_svm", **PEERS}.items():
+        try:
+            model = import_module(module).SVC(C=10.0, gamma=1e-3)
+        except ImportError:
+            continue
+        _, fit = timed(partial(model.fit, x[:half], y[:half]))
+        predicted, predict = timed(partial(model.predict, x[half:]))
+        ours = ours if rows else (fit, predict)
+        rows.append(
+            {
+                f"SVC, MNIST {half}": name,
+                "fit (s)": f"{fit:.2f}",
+                "predict (s)": f"{predict:.2f}",
+                "we fit faster by": f"{fit / ours[0]:.1f}",
+                "and predict by": f"{predict / ours[1]:.1f}",
+                "errors": str(int((predicted != y[half:]).sum())),
+            }
+        )
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=["iris", "breast_cancer", "digits"], metavar="NAME",
-                        help="of scikit-learn, digits16, or synthetic: four_classes, flipped")  # fmt: skip
-    parser.add_argument("--size", type=int, help="samples of a synthetic table")
+    parser.add_argument("names", nargs="*", default=NAMES[:3], metavar="NAME", help=f"rows: {', '.join(NAMES)}")
+    parser.add_argument("--size", type=int, help="samples of a synthetic table or of MNIST")
     parser.add_argument("--largest-c", type=float, default=np.inf, help="leave out larger C, which take long")
+    parser.add_argument("--sample", type=int, metavar="N", help="fits that the peers make of a grid; all if not given")
+    parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", dest="folder", help="with MNIST")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     settings = parser.parse_args()
+    if unknown := set(settings.names) - set(NAMES):
+        parser.error(f"no row is called {sorted(unknown)[0]!r}: {', '.join(NAMES)}")
     warm_up()
-    rows = [measure(name, settings.size, settings.largest_c) for name in settings.data]
-    facts = circumstances("scikit-learn", "numba", "numpy", threads=1, lanes=LANES)
-    publish(f"{facts}\n\n{table(rows)}", settings.results)
+    grids = [measure(name, settings) for name in settings.names if name != "single"]
+    tables = [table(rows) for rows in (grids, single(settings) if "single" in settings.names else []) if rows]
+    facts = circumstances("scikit-learn", "numba", "numpy", threads=1, lanes=LANES, sample=settings.sample or "all")
+    publish("\n\n".join([facts, *tables]), settings.results)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,25 @@ def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture
     assert "3 of 6 fits are not solved as a grid: the kernel is a Python function" in capsys.readouterr().err
 
 
+class Gram(TransformerMixin, BaseEstimator):
+    """Scalar products with the samples that it was fitted to."""
+
+    def fit(self, X: Any, y: Any = None) -> "Gram":
+        self.seen_ = X
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X @ self.seen_.T
+
+
+def test_a_precomputed_kernel_out_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
+    reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
+    same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
+    why = "6 of 6 fits are not solved as a grid: a precomputed kernel comes out of a Pipeline"
+    assert why in capsys.readouterr().err
+
+
 class Counting(TransformerMixin, BaseEstimator):
     """Writes a line for each fit."""
 

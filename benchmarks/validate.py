@@ -31,6 +31,7 @@ LAST_LINES = 3  # of a step that failed, in the summary
 SVM = ("-m", "mnist_svm", "4", "--dataset", "digits", "--restart")
 NN = ("-m", "mnist_nn", "1", "3", "--dataset", "digits", "--epochs", "3", "--max-conv-layer", "32", "--seed", "3",
       "--restart")  # fmt: skip
+DDP = ("-m", "mnist_nn.ddp", "--dataset", "digits", "--epochs", "1")
 NO_GPU = "skipped: no GPU"
 AGREE = 0.03  # a mean error of a fifth of the digits, on a GPU and on the CPU
 
@@ -67,8 +68,10 @@ def steps(folder: Path) -> list[Step]:
     svm = ["python", *SVM, "--results", str(folder / "svm")]
     nn = ["python", *NN, "--results", str(folder / "nn")]
     doctor, agree = ["python", "-m", "common.doctor", "--dataset", "digits"], ["python", "-m", "benchmarks.validate"]
+    ddp = ["python", *DDP, "--from", str(folder / "nn-cpu"), "--results", str(folder / "ddp")]
+    variants = {"fsdp": ["--strategy", "fsdp"], "bf16": ["--amp", "bf16"], "compiled": ["--compile"]}
     return [
-        Step("doctor", doctor, 120),
+        Step("doctor", [*doctor, "--gpu", "all"] if visible_gpus() else doctor, 120),
         Step("self-checks", [*doctor, "--gpu", "all", "--self-check"], 420, on_gpu=True),
         Step("tests for a GPU", [*pytest, "-m", "gpu"], 300, on_gpu=True),
         Step("vector machines, GPU", [*svm, "--gpu", "0", "--solver", "shared"], 240, on_gpu=True),
@@ -77,8 +80,12 @@ def steps(folder: Path) -> list[Step]:
         Step("networks, GPU", [*nn, "--gpu", "0", "--step", "grouped"], 240, on_gpu=True),
         Step("networks, CPU", _cpu(nn), 240),
         Step("networks agree", [*agree, "--agree", str(folder / "nn")], 60, on_gpu=True),
-        Step("data parallel, all devices", ["python", "-m", "mnist_nn.ddp", "--dataset", "digits", "--epochs", "1",
-                                            "--from", str(folder / "nn-cpu"), "--results", str(folder / "ddp")], 120),
+        Step("data parallel, all devices", ddp, 120),
+        Step("vector machines, two on a GPU", [*_into(svm, "two"), "--gpu", "0,0", "--solver", "shared"], 240,
+             on_gpu=True),
+        Step("networks, two on a GPU", [*_into(nn, "two"), "--gpu", "0,0", "--step", "grouped"], 240, on_gpu=True),
+        *(Step(f"data parallel, {name}", [*_into(ddp, name), *words], 180, on_gpu=True)
+          for name, words in variants.items()),
         *([Step("addresses", [sanitizer, "--tool", "memcheck", *pytest, "-m", "gpu", *kernels], 240, on_gpu=True),
            Step("races", [sanitizer, "--tool", "racecheck", *pytest, "-m", "gpu", kernels[0], "-k", "bits"], 240,
                 on_gpu=True)]
@@ -93,7 +100,12 @@ def steps(folder: Path) -> list[Step]:
 
 
 def _cpu(words: Sequence[str]) -> list[str]:
-    return [*words[:-1], words[-1] + "-cpu", "--gpu", "none", "--workers", "2"]
+    return [*_into(words, "cpu"), "--gpu", "none", "--workers", "2"]
+
+
+def _into(words: Sequence[str], name: str) -> list[str]:
+    """The same command with results of its own; its last word is the folder."""
+    return [*words[:-1], f"{words[-1]}-{name}"]
 
 
 def run_all(every: Sequence[Step], folder: Path, seconds: float, gpu: bool = True) -> list[Done]:

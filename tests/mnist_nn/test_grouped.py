@@ -1,5 +1,6 @@
 """Networks trained together against autograd, one by one."""
 
+import gc
 import itertools
 import math
 
@@ -104,6 +105,20 @@ def test_a_replayed_graph_has_the_bits_of_the_step():
     (losses, weights), (again, same) = (stepped(params, orders, x, y, replayed=each) for each in (False, True))
     assert (losses == again).all()
     assert all(torch.equal(one[name], other[name]) for one, other in zip(weights, same, strict=True) for name in one)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_trainings_one_after_the_other_take_no_more_memory():
+    """With a stream for each, cuBLAS would keep a workspace for each of the first 32."""
+    params, orders, (x, y) = architecture(1), uneven_orders(1), pictures(200, device=torch.device("cuda"))
+    reserved = []
+    for _ in range(40):
+        stepped(params, orders, x, y, replayed=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    assert max(reserved[2:]) == reserved[2], reserved
 
 
 def test_a_group_of_one_is_the_network_by_itself():

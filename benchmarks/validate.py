@@ -27,7 +27,8 @@ from benchmarks.machine import circumstances, table
 from common.cluster.devices import nvidia_smi, visible_gpus, why_no_gpu
 from common.errors import Exit
 
-LAST_LINES = 3  # of a step that failed, in the summary
+LAST_LINES, FAILED_LINES = 3, 10  # of a step that failed, in the summary: the last, and those that say FAILED
+MINUTES = 19.0  # so that all of it, with the start and the summary, ends within 20
 SVM = ("-m", "mnist_svm", "4", "--dataset", "digits", "--restart")
 NN = ("-m", "mnist_nn", "1", "3", "--dataset", "digits", "--epochs", "3", "--max-conv-layer", "32", "--seed", "3",
       "--restart")  # fmt: skip
@@ -64,7 +65,8 @@ def steps(folder: Path) -> list[Step]:
     """In the order in which they tell most: what comes late may find no time."""
     sanitizer = shutil.which("compute-sanitizer")
     kernels = ["tests/kernel_svm/test_cuda.py", "tests/mnist_nn/test_triton_kernel.py"]
-    pytest = ["python", "-m", "pytest", "-p", "no:cacheprovider"]
+    pytest = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-v"]  # a step that is ended has named what failed
+    parallel = [*pytest, "-n", "auto", "--maxprocesses", "8"]
     svm = ["python", *SVM, "--results", str(folder / "svm")]
     nn = ["python", *NN, "--results", str(folder / "nn")]
     doctor, agree = ["python", "-m", "common.doctor", "--dataset", "digits"], ["python", "-m", "benchmarks.validate"]
@@ -92,10 +94,10 @@ def steps(folder: Path) -> list[Step]:
           if sanitizer else []),
         Step("rates of this device", [*doctor, "--benchmark"], 300),
         Step("rates of steps", ["python", "-m", "benchmarks.nn_step", "--sizes", "small", "medium"], 180, on_gpu=True),
-        Step("tests of the self-checks", [*pytest, "-m", "slow", "tests/mnist_nn/test_selfcheck.py",
+        Step("tests of the self-checks", [*parallel, "-m", "slow", "tests/mnist_nn/test_selfcheck.py",
                                           "tests/kernel_svm/test_selfcheck.py"], 420, {"CUDA_VISIBLE_DEVICES": ""}),
-        Step("tests without a GPU", [*pytest, "-n", "auto", "--maxprocesses", "8", "-m",
-                                     "not gpu and not slow and not cluster"], 900, {"CUDA_VISIBLE_DEVICES": ""}),
+        Step("tests without a GPU", [*parallel, "-m", "not gpu and not slow and not cluster"], 900,
+             {"CUDA_VISIBLE_DEVICES": ""}),
     ]  # fmt: skip
 
 
@@ -145,8 +147,9 @@ def _run(step: Step, output: Path, left: float) -> Done:
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(30)  # one whose GPU hangs may not end
-    last = [line for line in output.read_text(errors="replace").splitlines() if line.strip()][-LAST_LINES:]
-    return Done(step, found, time.monotonic() - start, "" if found == "passed" else "\n".join(last))
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines[:-LAST_LINES] if "FAILED" in line][:FAILED_LINES] + lines[-LAST_LINES:]
+    return Done(step, found, time.monotonic() - start, "" if found == "passed" else "\n".join(said))
 
 
 def summary(found: Sequence[Done], facts: str) -> str:
@@ -180,7 +183,7 @@ def _error(values: Mapping[str, float]) -> float | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validate", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, help="where everything is kept (default: results/validate-TIME)")
-    parser.add_argument("--minutes", type=float, default=20.0, help="after which it ends (default 20)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"after which it ends (default {MINUTES:g})")
     parser.add_argument("--agree", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.agree is not None:

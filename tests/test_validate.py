@@ -20,14 +20,14 @@ from tests.helpers import ROOT
 def test_steps_that_fail_hang_or_find_no_time(tmp_path: Path) -> None:
     every = [
         Step("good", ["python", "-c", "import os; print(os.environ['WORD'])"], 60, {"WORD": "heard"}),
-        Step("bad, twice", ["python", "-c", "print('why'); raise SystemExit(3)"], 60),
+        Step("bad, twice", ["python", "-c", "print('1 FAILED', *'abc', 'why', sep='\\n'); raise SystemExit(3)"], 60),
         Step("hangs", ["sh", "-c", "echo begun; sleep 600 & sleep 600"], 0.5),
     ]
     found = run_all(every, tmp_path, 60)
     assert [done.found for done in found] == ["passed", "status 3", "not done within 0 s"]
     assert "heard" in (tmp_path / "00-good.txt").read_text()
     text = summary(found, "where")
-    assert text.startswith("where\n\n| step") and "why" in text and "heard" not in text
+    assert text.startswith("where\n\n| step") and "1 FAILED\nb\nc\nwhy" in text and "heard" not in text
     assert [done.found for done in run_all(every, tmp_path, 0)] == ["no time was left"] * 3
 
 

@@ -299,29 +299,29 @@ def test_shellcheck() -> None:
 
 @pytest.mark.slow
 def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -> None:
-    """Shares: three tasks that cannot see each other, the first of which is told of its end and requeued, then the last
+    """Shards: three tasks that cannot see each other, the first of which is told of its end and requeued, then the last
     job. Turns: two tasks on one results folder, the first of which is told of its end.
     """
-    shares, turns = Jobs(slurm, tmp_path / "shares"), Jobs(slurm, tmp_path / "turns")
+    shards, turns = Jobs(slurm, tmp_path / "shards"), Jobs(slurm, tmp_path / "turns")
     study = (*TOYS, "10", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
     command, one_node = (*study, "--seconds", "0.3"), THREE[1:]
-    array = shares.submit("array.sbatch", *command, options=(*one_node, "--array=1-3"))
-    last = shares.submit("array.sbatch", *command, options=(*one_node, f"--dependency=afterany:{array}"))
+    array = shards.submit("array.sbatch", *command, options=(*one_node, "--array=1-3"))
+    last = shards.submit("array.sbatch", *command, options=(*one_node, f"--dependency=afterany:{array}"))
     in_turn = turns.submit("search.sbatch", *command, *CPU, options=(*THREE, "--array=1-2%1"))
 
-    first = shares.results / "shares" / "1-of-3"
+    first = shards.results / "shards" / "1-of-3"
     assert wait_until(lambda: (first / "journal.jsonl").exists() and len(journal_lines(first)) >= 2)
     slurm.run("scancel", "--batch", "--signal=USR1", f"{array}_1")
     turns.until_trials(6)
     slurm.run("scancel", "--batch", "--signal=USR1", f"{in_turn}_1")
     program(*study, *CPU, "--results", tmp_path / "one")
-    shares.wait(last)
-    runs = {path.parent.name: path.read_text().count('{"run":') for path in shares.results.glob("shares/*/*.jsonl")}
+    shards.wait(last)
+    runs = {path.parent.name: path.read_text().count('{"run":') for path in shards.results.glob("shards/*/*.jsonl")}
     assert runs == {"1-of-3": 2, "2-of-3": 1, "3-of-3": 1}
     journal = turns.results / "journal.jsonl"
     assert wait_until(lambda: '"complete":true' in journal.read_text())
     assert journal.read_text().count('{"run":') == 2
-    for jobs in (shares, turns):
+    for jobs in (shards, turns):
         assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 

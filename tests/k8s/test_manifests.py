@@ -169,11 +169,11 @@ def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shares_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
+def test_shards_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
     """The commands of both manifests as they are, but for a smaller search on the built-in digits."""
     (job,), (finish,) = overlay("indexed-job"), overlay("indexed-job-finish")
     env = environment(pod_specs(job)[0]["containers"][0])
-    assert int(env["SHARES"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert int(env["SHARDS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert environment(pod_specs(finish)[0]["containers"][0]) == env
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
     assert finish["metadata"]["name"] != job["metadata"]["name"]
@@ -181,7 +181,7 @@ def test_shares_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Pa
         **os.environ, **env, "SEARCH": "mnist_svm 4", "OPTIONS": "--dataset digits --gpu none --workers 1",
         "RESULTS": str(tmp_path / "svm"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
-    for manifest, indexes in ((job, range(int(env["SHARES"]))), (finish, range(1))):
+    for manifest, indexes in ((job, range(int(env["SHARDS"]))), (finish, range(1))):
         (container,) = pod_specs(manifest)[0]["containers"]
         for index in indexes:
             command = [*container["command"], *container["args"]]

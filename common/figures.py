@@ -28,15 +28,23 @@ from common.storage.files import written_whole
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 INK, GREY, PALE = "#222222", "#8A8A8A", "#E4E4E4"
+# What they mean in every figure, and in the report (report.css): any one, the best one, right, wrong, all the others.
+ONE, BEST, RIGHT, WRONG, REST = BLUE, RED, GREEN, RED, GREY
 COLOUR_MAP = "viridis_r"
-PNG_DPI = 160
+DPI = 100
+PNG_DPI = 2 * DPI  # for screens with two pixels where there was one
 FIGURES_PER_HELPER = 6  # a process that draws starts in the time of so many
 
 STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
-    "figure.dpi": 100,
+    "figure.dpi": DPI,
     "svg.hashsalt": "figures",
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "svg.fonttype": "none",  # text stays text, to be found, copied and read aloud
+    "font.family": "sans-serif",
+    "font.sans-serif": [
+        "DejaVu Sans",
+        "Verdana",
+    ],  # the first comes with matplotlib; the other is as wide, for browsers
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",

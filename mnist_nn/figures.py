@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import printable
-from common.figures import BLUE, GREEN, GREY, INK, RED, boxes, draw_all, save, subplots
+from common.figures import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, draw_all, save, subplots
 from common.statistics import calibration
 from mnist_nn.bootstrap import error_of_surest, majority_vote
 
@@ -54,7 +54,7 @@ class Shown(NamedTuple):
     @property
     def colour(self) -> str:
         """Colour of the answer: green when it is right, red when it is wrong, blue when that is not known."""
-        return BLUE if self.label is None else GREEN if self.label == self.answer else RED
+        return ONE if self.label is None else RIGHT if self.label == self.answer else WRONG
 
 
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
@@ -106,7 +106,7 @@ def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
     """A box per class over the networks: quartiles, median, whiskers to the extremes."""
     n, n_classes = shown.probabilities.shape
     colours = [
-        GREEN if digit == shown.label else shown.colour if digit == shown.answer else GREY for digit in range(n_classes)
+        RIGHT if digit == shown.label else shown.colour if digit == shown.answer else REST for digit in range(n_classes)
     ]
     boxes(axes, range(n_classes), shown.probabilities.T, 0.62, colours)
     if points:
@@ -121,7 +121,7 @@ def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
     axes.grid(False, axis="x")
     for digit, tick in enumerate(axes.get_xticklabels()):
         if digit == shown.label:
-            tick.set(color=GREEN, fontweight="bold")
+            tick.set(color=RIGHT, fontweight="bold")
 
 
 def draw_image(axes: Any, image: np.ndarray) -> None:
@@ -148,27 +148,36 @@ def _plain(text: str) -> str:
 def draw_learning(
     folder: Path, train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]
 ) -> None:
-    """learning.svg and learning.png: losses, and the error on the test images, after each epoch from the first on."""
+    """learning.svg and learning.png, see `learning`."""
+    save(learning(train_loss, test_loss, accuracy), folder, "learning")
+
+
+def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]) -> Any:
+    """Losses, and the error on the test images, after each epoch from the first on."""
     epochs = range(1, len(accuracy) + 1)
     figure, (left, right) = subplots(1, 2, size=(8.4, 3.6))
     left.plot(epochs, train_loss, color=GREY, marker="o", label="training")
-    left.plot(epochs, test_loss, color=BLUE, marker="o", label="test")
+    left.plot(epochs, test_loss, color=ONE, marker="o", label="test")
     left.set(title="mean cross-entropy per image", ylim=(0, 1.05 * max(*train_loss, *test_loss)))
     left.legend()
     errors = [100 * (1 - one) for one in accuracy]
-    right.plot(epochs, errors, color=BLUE, marker="o")
+    right.plot(epochs, errors, color=ONE, marker="o")
     right.set(title="test error", ylabel="%", ylim=(0, 1.05 * max(errors) or 1))
     for axes in (left, right):
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
-    save(figure, folder, "learning")
+    return figure
 
 
 def draw_calibration(folder: Path, probabilities: np.ndarray, labels: np.ndarray) -> None:
-    """calibration.svg and calibration.png: how often the ensemble is as right as it is sure; the error on the surest.
+    """calibration.svg and calibration.png, see `calibration_of`."""
+    save(calibration_of(probabilities, labels), folder, "calibration")
+
+
+def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:
+    """How often the ensemble is as right as it is sure; the error on the surest images.
 
     Args:
-        folder: where they are saved.
         probabilities: float (n_images, n_classes), of the ensemble.
         labels: integers (n_images,).
     """
@@ -177,13 +186,13 @@ def draw_calibration(folder: Path, probabilities: np.ndarray, labels: np.ndarray
     there = quality.counts > 0
     left.plot((0, 1), (0, 1), color=GREY, linewidth=0.8)
     sizes = 12 + 90 * quality.counts[there] / quality.counts.max()
-    left.plot(quality.confidence[there], quality.accuracy[there], color=BLUE, linewidth=1)
-    left.scatter(quality.confidence[there], quality.accuracy[there], s=sizes, color=BLUE, zorder=3)
+    left.plot(quality.confidence[there], quality.accuracy[there], color=ONE, linewidth=1)
+    left.scatter(quality.confidence[there], quality.accuracy[there], s=sizes, color=ONE, zorder=3)
     left.set(xlabel="mean certainty of the ensemble", ylabel="share that is right", xlim=(0, 1.02), ylim=(0, 1.02))
     left.set_title(f"calibration error {100 * quality.expected_error:.2f} %")
     kept = 100 * np.arange(1, len(labels) + 1) / len(labels)
-    right.plot(100 - kept, 100 * errors, color=BLUE)
+    right.plot(100 - kept, 100 * errors, color=ONE)
     right.set(xlabel="least sure images left to a person, %", ylabel="error on the others, %", xlim=(0, 100))
     right.set_ylim(0, 1.05 * 100 * max(errors.max(), 1e-3) if len(errors) < 20 else 105 * max(errors[19:].max(), 1e-3))
     right.set_title(f"error of all {100 * errors[-1]:.2f} %")
-    save(figure, folder, "calibration")
+    return figure

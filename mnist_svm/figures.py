@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from common.figures import BLUE, COLOUR_MAP, GREY, INK, PALE, RED, boxes, draw_all, percent_axis, subplots
+from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, draw_all, percent_axis, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -46,7 +46,7 @@ def box_plot(
     positions, step = _exponents(penalties)
     means = errors.mean(axis=0)
     least = None if np.isnan(means).all() else int(np.nanargmin(np.round(means, 12)))  # ties as in best_point
-    colours = [RED if c == least else BLUE for c in range(n)]
+    colours = [BEST if c == least else ONE for c in range(n)]
     shown = [np.maximum(column[~np.isnan(column)], low) for column in errors.T]
     there = [c for c in range(n) if len(shown[c])]
     if there:
@@ -68,7 +68,7 @@ def box_plot(
     if least is not None:
         scope = "best of the grid" if best_gamma else "best of this gamma"
         text = f"{scope}: {100 * means[least]:.2f} % at C = {penalties[least]:.4g}"
-        axes.set_title(text, loc="right", color=RED)
+        axes.set_title(text, loc="right", color=BEST)
     return figure
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from common.engine.progress import duration
 from common.errors import Exit
@@ -72,8 +73,15 @@ def compare(all_measured: Sequence[RunTiming]) -> list[ScalingPoint]:
 
 
 def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
-    """scaling.svg and scaling.png: time with the perfect line, and efficiency with busy, against slots and nodes."""
-    from common.figures import BLUE, GREY, ORANGE, save, subplots
+    """scaling.svg and scaling.png, see `figure_of`."""
+    from common.figures import save
+
+    save(figure_of(points), folder, "scaling")
+
+
+def figure_of(points: Sequence[ScalingPoint]) -> Any:
+    """Time with the perfect line, and efficiency with busy, against slots and nodes."""
+    from common.figures import BLUE, GREY, ORANGE, subplots
 
     slots = [point.measured.n_slots for point in points]
     layouts = sorted({(point.measured.n_slots, point.measured.n_nodes) for point in points})
@@ -93,7 +101,7 @@ def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
         axes.set(xlabel="GPUs or CPU slots, and nodes", xlim=(0, 1.05 * counts[-1]))
         axes.set_xticks(counts, labels)
         axes.legend(loc="best")
-    save(figure, folder, "scaling")
+    return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

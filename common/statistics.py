@@ -125,7 +125,7 @@ def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
     from scipy.special import ndtri
 
     if not 0 <= n_wrong <= n or n == 0:
-        raise ValueError(f"{n_wrong} of {n} is no proportion")
+        raise ValueError(f"{n_wrong} of {n} is not a proportion")
     z = float(ndtri((1 + level) / 2))
     p = n_wrong / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)

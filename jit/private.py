@@ -133,7 +133,7 @@ def _flaw(folder: Path, others: int) -> str:
         return f"{error.strerror}"
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder"
+        return "it is not a folder"
     if found.st_uid != os.getuid():
         return f"it belongs to user {found.st_uid}, who could put code of his own there"
     if found.st_mode & others:

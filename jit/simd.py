@@ -72,7 +72,7 @@ class _MemoryModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, dmm.lookup(fe_type.dtype).get_data_type().as_pointer())
 
 
-F32, F64, I32, MASK = (Vector(t) for t in (types.float32, types.float64, types.int32, types.boolean))
+F32, F64, MASK = (Vector(t) for t in (types.float32, types.float64, types.boolean))
 
 
 def llvm_type(vector: Vector) -> ir.VectorType:

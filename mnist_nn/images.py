@@ -105,7 +105,7 @@ def _grey(path: Path) -> np.ndarray:
         limit = f"{MAX_PIXELS // 10**6} million pixels"
         raise UsageError(f"image {path} is too large: give one of at most {limit}") from error
     except Exception as error:  # decoders raise all kinds of errors on damaged files, and the fix is the same
-        raise UsageError(f"{path} is no readable image: give a file of {', '.join(FORMATS)}") from error
+        raise UsageError(f"{path} is not a readable image: give a file of {', '.join(FORMATS)}") from error
     levels, alpha = (np.asarray(band, dtype=np.float64) for band in bands)
     alpha /= 255
     backdrop = 255 if (levels * alpha).sum() < 127.5 * alpha.sum() else 0

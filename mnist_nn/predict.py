@@ -71,7 +71,7 @@ def load_model(path: Path) -> SavedNetwork:
             if weights[name].shape != shape or weights[name].dtype != np.float32:
                 raise ValueError(f"its {name} does not have the shape that its parameters ask for")
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
-        raise UsageError(f"{path} is no model of mnist_nn: train again with --save-models and --restart") from error
+        raise UsageError(f"{path} is not a model of mnist_nn: train again with --save-models and --restart") from error
     return SavedNetwork(params, frame, weights)
 
 

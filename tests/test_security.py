@@ -126,7 +126,7 @@ def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap, capsys: An
                 file.writestr(name, pickle.dumps(trap, protocol=2) if name.endswith("data.pkl") else content)
     Image.new("L", (8, 8), 255).save(tmp_path / "image.png")
     assert main([str(tmp_path / "r"), str(tmp_path / "image.png")]) == Exit.USAGE
-    assert "is no model of mnist_nn" in capsys.readouterr().err
+    assert "is not a model of mnist_nn" in capsys.readouterr().err
     assert not trap.path.exists()
 
 

@@ -31,7 +31,7 @@ class Goal:
         """The goal written as "minimize loss". Raises ValueError."""
         verb, _, name = words.partition(" ")
         if verb not in ("minimize", "maximize") or not name:
-            raise ValueError(f"{words!r} is no goal: write it as 'minimize loss' or 'maximize accuracy'")
+            raise ValueError(f"{words!r} is not a goal: write it as 'minimize loss' or 'maximize accuracy'")
         return cls(name, verb == "maximize")
 
     @property

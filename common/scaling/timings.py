@@ -39,7 +39,7 @@ def read(paths: Sequence[Path]) -> list[RunTiming]:
     tables = [path for path in paths if path.is_file()]
     if tables and len(tables) < len(paths):
         other = next(path for path in paths if path not in tables)
-        raise UsageError(f"{tables[0]} is a table and {other} is none: give tables only, or results folders only")
+        raise UsageError(f"{tables[0]} is a table and {other} is not: give tables only, or results folders only")
     return _trainings(tables) if tables else _studies(paths)
 
 

@@ -141,7 +141,7 @@ class Space:
                 continue
             if name not in self.parts:
                 raise UsageError(
-                    f"a point to begin with has {name}, which the space has not: it has {', '.join(self.parts)}"
+                    f"a point to begin with has {name}, which the space does not have: it has {', '.join(self.parts)}"
                 )
             if not self.parts[name].takes(value):
                 raise UsageError(f"a point to begin with has {name} = {value!r}, which is not in {self.parts[name]}")
@@ -188,7 +188,8 @@ class Space:
                 unknown = [other for other in self.conditions[name] if other not in self._parts]
                 if unknown:
                     raise UsageError(
-                        f"{name} depends on {unknown[0]}, which the space has not: it has {', '.join(self._parts)}"
+                        f"{name} depends on {unknown[0]}, which the space does not have: "
+                        f"it has {', '.join(self._parts)}"
                     )
                 raise UsageError(f"{', '.join(waiting)} depend on each other in a circle: take one condition away")
             found.append(ready[0])

@@ -78,7 +78,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
             with np.load(self._path, allow_pickle=False) as file:
                 array = file[name]
             if not isinstance(array, np.ndarray):  # NumPy hands out other members of the archive as bytes
-                raise ValueError(f"its {name} is no array")
+                raise ValueError(f"its {name} is not an array")
             return array
         except _DAMAGED as error:
             repair = f"restore it, or run python -m common.status --repair {self._path.parent.parent}"
@@ -269,7 +269,7 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
 
 def _no_header(path: Path) -> UsageError:
     return UsageError(
-        f"{path}, line 1, is no journal header, or a damaged one: use another --results folder, or --restart"
+        f"{path}, line 1, is not a journal header, or a damaged one: use another --results folder, or --restart"
     )
 
 
@@ -330,7 +330,7 @@ def _used(
 ) -> Used:
     used = Used(cpu_seconds, peak_bytes, gpu, gpu_bytes)
     if not all(part is None or type(part) in (int, float) for part in used):
-        raise TypeError("what it used is no number")
+        raise TypeError("what it used is not a number")
     return used
 
 
@@ -344,7 +344,7 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         where = tuple(record["place"])
         place = places.get(where) or places.setdefault(where, _place(*where))
         if not isinstance(record["error"], str | None):
-            raise TypeError("its error is no text")
+            raise TypeError("its error is not text")
         history.trials[key] = Trial(key, params)
         history.results[key] = Result(
             key,
@@ -372,7 +372,7 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
         death = record["death"]
         key, cause = death["key"], death["cause"]
         if not isinstance(key, str) or not isinstance(cause, str):
-            raise TypeError("its key or cause is no text")
+            raise TypeError("its key or cause is not text")
         history.deaths.append(Death(float(death["time"]), float(death["seconds"]), _place(*death["place"]), key, cause))
     elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has neither key nor run nor end")

@@ -68,7 +68,9 @@ class Optuna(Sampling):
         elif isinstance(self.sampler, library.samplers.BaseSampler):
             made = _seeded(copy.deepcopy(self.sampler), np.random.RandomState(seed))
         else:
-            raise UsageError(f"{self.sampler!r} is no sampler of Optuna: give one such as optuna.samplers.TPESampler()")
+            raise UsageError(
+                f"{self.sampler!r} is not a sampler of Optuna: give one such as optuna.samplers.TPESampler()"
+            )
         if type(made).__name__ == "CmaEsSampler":
             problem.requires("CMA-ES")
             numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]

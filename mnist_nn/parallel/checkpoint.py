@@ -78,7 +78,7 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
-        raise UsageError(f"{path} is no checkpoint of this program: train anew, without --resume") from error
+        raise UsageError(f"{path} is not a checkpoint of this program: train anew, without --resume") from error
     for name, value in settings.items():
         if stored.get(name) != value:
             raise UsageError(

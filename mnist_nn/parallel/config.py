@@ -50,9 +50,9 @@ def _object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigUnreadable(f"--config {path} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise UsageError(f"--config {path} is no JSON ({error})") from error
+        raise UsageError(f"--config {path} is not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UsageError(f'--config {path} is no JSON object: give {{"batch-size": 128}}, say')
+        raise UsageError(f'--config {path} is not a JSON object: give {{"batch-size": 128}}, say')
     return content
 
 

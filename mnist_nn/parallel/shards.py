@@ -44,7 +44,7 @@ class _Index(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _INDEX.get(module, ()) or (module == "torch" and name in _DTYPES):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of an index of tensors")
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of an index of tensors")
 
 
 class SafeReader(FileSystemReader):
@@ -99,7 +99,7 @@ def read_shards(folder: Path, tensors: Tensors) -> None:
         with _quiet():
             dcp.load(_flat(tensors), storage_reader=SafeReader(folder))
     except (CheckpointException, Exception) as error:
-        raise UsageError(f"{folder} is no checkpoint of this program: train anew, without --resume") from error
+        raise UsageError(f"{folder} is not a checkpoint of this program: train anew, without --resume") from error
 
 
 def same_folder(folder: Path) -> bool:

@@ -144,7 +144,7 @@ def test_results_folders(program: Any, tmp_path: Path) -> None:
     assert "a study of toys: 20 trials known" in check_results(tmp_path / "r")[0]
     assert "error" not in problem(tmp_path / "r")
     (tmp_path / "r" / "journal.jsonl").write_text("no journal\n")
-    assert "error:" in problem(tmp_path / "r") and "is no journal header" in problem(tmp_path / "r")
+    assert "error:" in problem(tmp_path / "r") and "is not a journal header" in problem(tmp_path / "r")
 
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="/dev/shm is no file system of its own")

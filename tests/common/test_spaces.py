@@ -92,7 +92,7 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (lambda: Choice(), "Choice(): give at least one option"),
         (lambda: Ordinal(1, 2, 1), "Ordinal(1, 2, 1): 1 is there twice, keep one"),
         (lambda: When(Float(0, 1)), "When(...) without a condition"),
-        (lambda: Space({"x": When(Float(0, 1), y=2)}), "x depends on y, which the space has not: it has x"),
+        (lambda: Space({"x": When(Float(0, 1), y=2)}), "x depends on y, which the space does not have: it has x"),
         (lambda: Space({"x": When(Int(0, 1), y=1), "y": When(Int(0, 1), x=1)}), "depend on each other in a circle"),
         (lambda: Space({"x": When(Int(0, 1), y="c"), "y": Choice("a", "b")}), "y is 'c', which is not in Choice"),
         (lambda: Space({"@x": Int(0, 1)}), "a parameter is called '@x'"),

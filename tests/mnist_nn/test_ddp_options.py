@@ -214,7 +214,7 @@ def test_an_index_of_a_stranger_runs_nothing(tmp_path: Path) -> None:
 
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch()))
     for reader in (SafeReader(tmp_path).read_metadata, lambda: read_shards(tmp_path, {"weights": whole()})):
-        with pytest.raises((pickle.UnpicklingError, UsageError), match="open is no part of|is no checkpoint of"):
+        with pytest.raises((pickle.UnpicklingError, UsageError), match="open is not part of|is not a checkpoint of"):
             reader()
     assert not marker.exists()
 
@@ -267,8 +267,8 @@ def test_a_file_of_options_and_the_command_line_wins(data: Path, tmp_path: Path)
     ("content", "says"),
     [
         (None, "cannot be read (No such file or directory)"),
-        ("[1]", "is no JSON object"),
-        ("{", "is no JSON (Expecting"),
+        ("[1]", "is not a JSON object"),
+        ("{", "is not JSON (Expecting"),
         ('{"batch-siz": 3}', "there is no option batch-siz"),
         ('{"help": true}', "there is no option help"),
         ('{"batch-size": "many"}', "'many' is not a whole number"),

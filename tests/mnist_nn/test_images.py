@@ -131,7 +131,7 @@ def test_files_that_are_no_images_are_refused_by_name(tmp_path: Path) -> None:
     contents = {"empty": b"", "text": b"a seven", "cut": whole[: len(whole) // 2], "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UsageError, match=f"{name} is no readable image"):
+        with pytest.raises(UsageError, match=f"{name} is not a readable image"):
             read_image(tmp_path / name, MNIST)
     with pytest.raises(UsageError, match="absent does not exist"):
         read_image(tmp_path / "absent", MNIST)

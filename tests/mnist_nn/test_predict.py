@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_refused_by_name(
     assert "--help" in refusal(capsys, results)
     assert "absent.png does not exist" in refusal(capsys, results, tmp_path / "absent.png")
     (tmp_path / "text.png").write_text("six")
-    assert "text.png is no readable image" in refusal(capsys, results, six, tmp_path / "text.png")
+    assert "text.png is not a readable image" in refusal(capsys, results, six, tmp_path / "text.png")
     assert "give another --output" in refusal(capsys, results, six, "--output", tmp_path / "text.png")
 
 
@@ -120,7 +120,7 @@ def test_a_bad_model_is_refused_by_name(
             path.write_bytes(bad)
         else:
             torch.save(bad, path)
-        assert f"{path} is no model of mnist_nn" in refusal(capsys, tmp_path / name, six)
+        assert f"{path} is not a model of mnist_nn" in refusal(capsys, tmp_path / name, six)
     assert not (tmp_path / "evil" / "evil").exists() and not Path("evil").is_file()
 
 

@@ -173,7 +173,7 @@ def closes_over(lock: Any) -> Any:
         ({"enqueue": {"x": 0.5}}, "enqueue={'x': 0.5}: give a list of points"),
         ({"strategy": "bayes"}, "strategy='bayes': give grid, random"),
         ({"strategy": "grid"}, "a grid needs to know how many values"),
-        ({"enqueue": [{"z": 1}]}, "has z, which the space has not: it has x"),
+        ({"enqueue": [{"z": 1}]}, "has z, which the space does not have: it has x"),
         ({"enqueue": [{"x": 7}]}, "has x = 7, which is not in Float"),
         ({"objective": 5}, "the objective is a int: give a function"),
         ({"objective": lambda trial: None}, "mend the objective: it returned None: return {'loss': ...}"),

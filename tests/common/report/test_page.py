@@ -169,7 +169,7 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any
     ("arguments", "words"),
     [
         (["nowhere"], "holds no study"),
-        (["nowhere", "--goal", "least"], "is no goal"),
+        (["nowhere", "--goal", "least"], "is not a goal"),
         (["nowhere", "--price", "-1"], "too small"),
         ([], "folders"),
     ],

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,9 @@ def write_report(path: Path, reports: Sequence[Report]) -> None:
 
 def page(reports: Sequence[Report]) -> str:
     """The page as HTML; the same journals make the same page."""
-    library, script = _library(), (HERE / "report.js").read_text(encoding="utf-8")
-    hashes = " ".join(f"'sha256-{_sha(text)}'" for text in (library.decode(), script))
+    compressed = (HERE / "echarts" / "echarts.min.js.gz").read_bytes()
+    script = (HERE / "report.js").read_text(encoding="utf-8")
+    hashes = " ".join(f"'sha256-{_sha(text)}'" for text in (gzip.decompress(compressed), script.encode()))
     licence = "\n\n".join(
         (HERE / "echarts" / name).read_text(encoding="utf-8") for name in ("NOTICE", "LICENSE", "LICENSE-d3")
     )
@@ -73,20 +73,15 @@ def page(reports: Sequence[Report]) -> str:
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hashes=Markup(hashes),
-        library=base64.b64encode(gzip.compress(library, 9, mtime=0)).decode(),
+        library=base64.b64encode(compressed).decode(),
         licence=licence,
         studies=shown,
         comparison=_comparison(reports) if len(reports) > 1 else [],
     )
 
 
-@cache
-def _library() -> bytes:
-    return gzip.decompress((HERE / "echarts" / "echarts.min.js.gz").read_bytes())
-
-
-def _sha(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _sha(text: bytes) -> str:
+    return base64.b64encode(hashlib.sha256(text).digest()).decode()
 
 
 def _study(report: Report) -> dict[str, Any]:

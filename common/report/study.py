@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class StudyRead:
     others: Mapping[str, tuple[Trial, Result]]
     running: bool = False
 
-    @property
+    @cached_property
     def best(self) -> Candidate | None:
         """The candidate of the best value among those that have as many folds as any; the first of equal ones."""
         valued = [one for one in self.candidates if one.value is not None and not math.isnan(one.value)]
@@ -108,12 +109,12 @@ class StudyRead:
         sign = -1.0 if self.goal.maximize else 1.0
         return min((one for one in valued if len(one.folds) == most), key=lambda one: sign * one.value)  # type: ignore[operator]
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """Names of the parameters that the candidates have, in the order first seen."""
         return list(dict.fromkeys(name for one in self.candidates for name in one.params))
 
-    @property
+    @cached_property
     def failures(self) -> list[tuple[Trial, Result]]:
         """Failed trials, in the journal's order."""
         return [(self.history.trials[key], result) for key, result in self.history.results.items() if result.failed]

@@ -1,0 +1,234 @@
+"""The page in a real browser: drawn without an error on any screen, it sorts, chooses, prints, and runs no other code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.report.content import HeatMap, Section
+from common.report.page import Report, page
+from tests.common.report.journals import death, many, trial_line, write
+from tests.common.report.test_page import HOSTILE, read
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+SCREENS: dict[str, dict[str, Any]] = {
+    "desktop": {"viewport": {"width": 1440, "height": 900}},
+    "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+}
+# A closed network refuses what Chromium itself would ask of it.
+QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+PATIENCE_MS = 120_000  # for a machine that does much else
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium. Skips where it is absent; in continuous integration it must be there."""
+    missing = "" if shutil.which("chromium") else "no chromium: tests/cluster/install.sh"
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing = "no playwright: pip install -r requirements-dev.txt"
+    if missing and os.environ.get("REQUIRE_CLUSTER"):
+        pytest.fail(missing)
+    if missing:
+        pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a study of 300 candidates with failures, deaths and a grid."""
+    folder = tmp_path_factory.mktemp("shown")
+    rng = np.random.default_rng(0)
+    folds = rng.uniform(0.01, 0.5, (5, 6, 8))
+    folds[:, 0, 0] = np.nan
+    axes = ("C", [10.0**n for n in range(8)]), ("gamma", [10.0**-n for n in range(6, 0, -1)])
+    grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3), folds[0], [["node1/0/0/gpu0"] * 8] * 6)
+    (folder / "report.html").write_text(page([Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])]))
+    return folder / "report.html"
+
+
+class Visit:
+    """A page that is open, what it complained of and what it asked for."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any):
+        self.context = browser.new_context(**{**SCREENS["desktop"], **options})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        self.page.on(
+            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            self.page.wait_for_selector("html[data-ready]", state="attached")
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.close()
+
+    def drawn(self, selector: str) -> Any:
+        """A live drawing, scrolled to, once it is drawn."""
+        self.page.locator(selector).first.scroll_into_view_if_needed()
+        self.page.wait_for_selector(f"{selector}[data-drawn]", state="attached")
+        return self.page.locator(selector).first
+
+    def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Drag from one point of an element to another, both as shares of its width and height."""
+        box = self.drawn(selector).bounding_box()
+        mouse = self.page.mouse
+        at = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (start, end)]
+        mouse.move(*at[0])
+        mouse.down()
+        mouse.move(*at[1], steps=8)
+        mouse.up()
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Wait until something is so; the page's own policy forbids Playwright's way, which evaluates a text."""
+        for _ in range(PATIENCE_MS // 50):
+            if true():
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError("it has not come about")
+
+    def n_shown(self) -> int:
+        """How many trials the table says that it shows."""
+        found = re.match(r"([\d,]+) of", self.page.locator(".trials .count").inner_text())
+        assert found is not None
+        return int(found[1].replace(",", ""))
+
+    def column(self, name: str) -> list[str]:
+        """What the table shows in a column."""
+        heads = self.page.locator(".live.trials thead button").all_inner_texts()
+        return self.page.locator(f".live.trials tbody tr > :nth-child({heads.index(name) + 1})").all_inner_texts()
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
+    chromium: Any, shown: Path, screen: str
+) -> None:
+    with Visit(chromium, shown, **SCREENS[screen]) as visit:
+        for selector in (".map", ".choice", ".parallel", ".scatter", ".live.time"):
+            canvas = visit.drawn(selector).locator("canvas").first
+            colours = canvas.evaluate(
+                "c => new Set(new Uint32Array("
+                "c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
+            )
+            assert colours > 3, f"{selector} shows nothing"
+        width = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width[0] <= width[1]
+        assert visit.complaints == []
+        assert [url for url in visit.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert not visit.page.locator(".static").first.is_visible(), "the live drawing takes its place"
+
+
+def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> None:
+    with Visit(chromium, shown) as visit:
+        button = visit.page.locator(".live.trials thead button", has_text=re.compile("^loss$"))
+        button.click()
+        losses = [float(text) for text in visit.column("loss")]
+        assert losses == sorted(losses) and visit.page.locator("th[aria-sort=ascending]").count() == 1
+        button.focus()
+        visit.page.keyboard.press("Enter")
+        again = [float(text) for text in visit.column("loss") if text]
+        assert again == sorted(again, reverse=True) and again[0] > losses[-1]
+        filter_ = visit.page.locator(".live.trials .filter")
+        filter_.fill("width > 400 relu")
+        visit.until(lambda: visit.n_shown() < 1000)
+        assert all(int(text) > 400 for text in visit.column("width")) and set(visit.column("act")) == {"relu"}
+        filter_.fill("memory")
+        visit.until(lambda: visit.n_shown() == 1)
+        assert "CUDA out of memory" in visit.column("failure")[0]
+
+
+def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, shown: Path) -> None:
+    with Visit(chromium, shown) as visit:
+        assert visit.n_shown() == 1000
+        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
+        chosen = visit.n_shown()
+        assert 0 < chosen < 1000
+        low, high = min(map(float, visit.column("loss"))), max(map(float, visit.column("loss")))
+        visit.page.locator(".all").click()
+        assert visit.n_shown() == 1000 and 0 < low <= high
+        box = visit.drawn(".parallel").bounding_box()
+        visit.drag(".parallel", (60 / box["width"], 0.3), (60 / box["width"], 0.6))  # the first axis, of the rate
+        visit.until(lambda: visit.n_shown() < 1000)
+        rates = [float(text) for text in visit.column("rate")]
+        assert 0 < visit.n_shown() < 1000 and min(rates) > 1e-5 and max(rates) < 1e-1
+        assert visit.complaints == []
+
+
+def test_another_row_of_the_grid_shows_its_folds(chromium: Any, shown: Path) -> None:
+    with Visit(chromium, shown) as visit:
+        canvas = visit.drawn(".choice").locator("canvas").first
+        before = canvas.evaluate("c => c.toDataURL()")
+        visit.page.locator(".panel select").first.select_option(index=5)
+        visit.until(lambda: canvas.evaluate("c => c.toDataURL()") != before)
+
+
+def test_without_javascript_and_on_paper_the_static_drawings_are_there(chromium: Any, shown: Path) -> None:
+    with Visit(chromium, shown, java_script_enabled=False) as visit:
+        assert visit.page.locator(".static svg").first.is_visible()
+        assert visit.page.locator("noscript").first.is_visible()
+    with Visit(chromium, shown) as visit:
+        visit.page.emulate_media(media="print")
+        assert visit.page.locator(".static svg").first.is_visible()
+        assert not visit.page.locator(".map").is_visible() and not visit.page.locator("nav").is_visible()
+
+
+def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
+    """Not in the page, nor in what is drawn or shown when the mouse is over it."""
+    key = HOSTILE[:190]
+    lines = [
+        trial_line(f"{n}{key}"[:190], {HOSTILE: HOSTILE, "x": n}, {"loss": n / 9.0}, begin=n, end=n + 1)
+        for n in range(9)
+    ]
+    lines.append(trial_line("bad", {HOSTILE: "b", "x": 9}, {}, begin=9, end=10, error=HOSTILE))
+    history = write(tmp_path / "r", lines, deaths=[death(0, 1, 1, key, HOSTILE)])
+    grid = HeatMap(
+        HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0), np.ones((2, 2)),
+        [[HOSTILE] * 2] * 2,
+    )  # fmt: skip
+    (tmp_path / "report.html").write_text(page([Report(read(history), [Section(HOSTILE, [grid])])]))
+    with Visit(chromium, tmp_path / "report.html") as visit:
+        for selector in (".map", ".choice", ".parallel", ".scatter", ".live.time"):
+            box = visit.drawn(selector).bounding_box()
+            for x in range(10):
+                for y in range(4):
+                    visit.page.mouse.move(
+                        box["x"] + box["width"] * (x + 0.5) / 10, box["y"] + box["height"] * (y + 0.5) / 4
+                    )
+        assert visit.page.evaluate("window.hacked") is None
+        assert visit.complaints == []
+        assert visit.page.locator("img").count() == 0
+
+
+def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(page([Report(read(many(100_000, tmp_path / "r")))]))
+    with Visit(chromium, tmp_path / "report.html") as visit:
+        assert visit.n_shown() == 100_000
+        visit.page.locator(".live.trials thead button", has_text=re.compile("^loss$")).click()
+        losses = [float(text) for text in visit.column("loss")]
+        assert losses == sorted(losses)
+        for selector in (".parallel", ".scatter", ".live.time"):
+            visit.drawn(selector)
+        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
+        assert 0 < visit.n_shown() < 100_000
+        assert visit.complaints == []

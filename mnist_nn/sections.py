@@ -37,8 +37,7 @@ def sections_of(history: History, data: Data | None, max_pixel: int, n_shown: in
             if "probabilities" in result.arrays:
                 refits[number] = result.arrays
     note = Note(
-        "The journal keeps the last loss of each training, not that after each epoch: there are no learning curves. "
-        "(`mnist_nn.ddp` keeps them in its log.)"
+        "The journal keeps the last loss of each training, not that after each epoch, so there are no learning curves."
     )
     if not refits:
         return [Section("Ensemble", [Note("No network of the ensemble is trained so far."), note])]
@@ -56,7 +55,7 @@ def sections_of(history: History, data: Data | None, max_pixel: int, n_shown: in
         Section("Test images", [
             _least_sure(probabilities, data, max_pixel, n_shown), _others(extra, data, max_pixel, noun),
         ]),
-        Section("What it is wrong and unsure about", _quality(probabilities.mean(axis=0), labels)),
+        Section("What it confuses", _quality(probabilities.mean(axis=0), labels)),
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from common.engine.progress import duration
 from common.report import drawings, live
 from common.report.content import Bars, Fact, HeatMap, Lines, Note, Panel, Pictures, Section, Table
 from common.report.importance import FEWEST, importance_of
-from common.report.study import Candidate, StudyRead, cost_of, why
+from common.report.study import StudyRead, cost_of, why
 from common.report.svg import words
 from common.report.timeline import REASONS, Timeline, timeline_of
 from common.storage.files import written_whole
@@ -154,7 +154,7 @@ def _facts(report: Report, time: Timeline | None) -> list[Fact]:
     read, facts = report.read, []
     best = read.best
     if best is not None and read.goal is not None:
-        facts.append(Fact("best parameters", _params(best)))
+        facts.append(Fact("best parameters", _words_of(best.params), _words_of(best.label)))
         interval = best.interval
         note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
         if interval:
@@ -197,11 +197,9 @@ def _facts(report: Report, time: Timeline | None) -> list[Fact]:
     return facts
 
 
-def _params(one: Candidate) -> str:
-    return ", ".join(
-        f"{name}\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{_short(value)}"
-        for name, value in {**one.label, **one.params}.items()
-    )
+def _words_of(params: Mapping[str, Any]) -> str:
+    space = "\N{NO-BREAK SPACE}"
+    return ", ".join(f"{name}{space}={space}{_short(value)}" for name, value in params.items())
 
 
 def _short(value: object) -> str:
@@ -223,8 +221,8 @@ def _history(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
     points = read.best_so_far()
     if not points or read.goal is None:
         return {"history": "", "history_about": ""}
-    every = [(one.ended if one.ended else float(n), one.value) for n, one in enumerate(read.candidates, 1)]
-    if time is None:
+    every = [(one.ended if read.timed else float(n), one.value) for n, one in enumerate(read.candidates, 1)]
+    if time is None or not read.timed:
         axis, place = "candidates", float
     else:
         unit, seconds = drawings.unit_of(time.seconds)
@@ -382,7 +380,7 @@ def _comparison(reports: Sequence[Report]) -> list[list[str]]:
         wall = time.seconds if time else cost["wall"]
         rows.append([
             f"{read.name} in {read.folder}", read.state, f"{len(read.history.results):,}", str(len(read.failures)),
-            _params(best) if best else "none",
+            _words_of(best.params) if best else "none",
             f"{read.goal.name} {words(best.value or 0.0, read.goal.percent)}" if best and read.goal else "",
             duration(wall) if wall else "not known", f"{cost['busy'] / 3600:.3g}",
         ])  # fmt: skip

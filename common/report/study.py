@@ -124,6 +124,11 @@ class StudyRead:
         """One word or two."""
         return "complete" if self.history.complete else "running" if self.running else "unfinished"
 
+    @property
+    def timed(self) -> bool:
+        """Whether the journal says when each candidate with a value was done."""
+        return all(one.ended for one in self.candidates if one.value is not None)
+
     def best_so_far(self) -> list[tuple[float, float]]:
         """(Unix time, value) of each candidate that was better than all that ended before it.
 
@@ -131,10 +136,9 @@ class StudyRead:
         """
         if self.goal is None:
             return []
-        timed = all(one.ended for one in self.candidates)
         most = max((len(one.folds) for one in self.candidates), default=0)
         found: list[tuple[float, float]] = []
-        places = [(one.ended if timed else float(n), one) for n, one in enumerate(self.candidates, 1)]
+        places = [(one.ended if self.timed else float(n), one) for n, one in enumerate(self.candidates, 1)]
         for at, one in sorted(places, key=lambda pair: pair[0]):
             value = one.value
             if value is None or not math.isfinite(value) or len(one.folds) < most:

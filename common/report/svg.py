@@ -85,7 +85,7 @@ class Plot(Drawing):
     ):
         super().__init__(height, alt, width)
         self._x, self._y, self._logs = _widened(x, logs[0]), _widened(y, logs[1]), logs
-        self._box = (left, 14.0, width - 14, height - 44)
+        self._box = (left, 16.0, width - 26, height - 44)
         x0, y0, x1, y1 = self._box
         for tick in ticks(*self._x, logs[0], 7):
             at = self.at(tick, self._y[0])[0]

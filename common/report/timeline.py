@@ -102,13 +102,15 @@ def timeline_of(history: History) -> Timeline | None:
             (result.ended, result.seconds, str(result.place), result.key, kind)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
+    # The journal has no time for a trial that failed with its worker: the last death at it is its end.
+    failed = {key for key, result in history.results.items() if result.failed and not result.ended}
+    failed_at = {death.key: death.time for death in history.deaths if death.key in failed}
     for death in history.deaths:
         number = _run_of(death.time, begins)
         deaths[number].append((death.time, str(death.place), death.cause))
-        recorded = history.results.get(death.key)
-        same = recorded is not None and recorded.failed and abs(recorded.ended - death.time) < 1.0
-        if death.key and death.seconds and not same:
-            events[number].append((death.time, death.seconds, str(death.place), death.key, "lost"))
+        if death.key and death.seconds:
+            kind = "failed" if death.time == failed_at.get(death.key) else "lost"
+            events[number].append((death.time, death.seconds, str(death.place), death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
     killed, offset = False, 0.0

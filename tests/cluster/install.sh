@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install the system packages that tests/cluster and tests/common/report/test_browser.py need (Debian or Ubuntu, as root). Quick when all is there.
+# Install the system packages that tests/cluster and the browser tests of tests/common/report need (Debian or Ubuntu, as
+# root). Quick when all is there.
 set -eu
 
 packages="iproute2 util-linux e2fsprogs munge slurmctld slurmd slurm-client libpmix-dev openssh-server openssh-client openmpi-bin nfs-ganesha nfs-ganesha-vfs libnfs-utils chromium fonts-dejavu-core"

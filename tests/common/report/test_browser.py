@@ -1,4 +1,4 @@
-"""The page in a real browser: drawn without an error on any screen, it sorts, chooses, prints, and runs no other code."""
+"""The page in a real browser: drawn without an error on any screen, it sorts, chooses, prints, runs no other code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SCREENS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
 }
 # A closed network refuses what Chromium itself would ask of it.
-QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+QUIET = (
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
+    "--disable-sync"
+)
 PATIENCE_MS = 120_000  # for a machine that does much else
 
 
@@ -220,6 +223,7 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         assert visit.page.locator("img").count() == 0
 
 
+@pytest.mark.timeout(600)
 def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(page([Report(read(many(100_000, tmp_path / "r")))]))
     with Visit(chromium, tmp_path / "report.html") as visit:

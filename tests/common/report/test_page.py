@@ -146,6 +146,7 @@ def test_three_thousand_trials_are_below_five_megabytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(tmp_path: Path) -> None:
     text = page([Report(read(many(100_000, tmp_path)))])
     assert len(text) < 15e6

@@ -93,6 +93,22 @@ def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
 
 
+def test_a_trial_that_failed_with_its_worker_ends_with_the_last_death(tmp_path: Path) -> None:
+    """The journal has no time of its own for it, and the others' times are still used."""
+    lines = [
+        trial_line("a", {"x": 1}, {"loss": 0.5}, begin=5, end=25),
+        trial_line("b", {"x": 2}, {}, begin=0, end=3, ended=0.0, error="killed by SIGSEGV", attempt=2),
+        trial_line("c", {"x": 3}, {"loss": 0.4}, begin=25, end=60),
+    ]
+    deaths = [death(1, 10, 4, "b", "killed by SIGSEGV"), death(2, 20, 3, "b", "killed by SIGSEGV")]
+    history = write(tmp_path, lines, deaths=deaths)
+    time = timeline_of(history)
+    assert time is not None
+    assert [(bar.kind, bar.begin, bar.end) for bar in time.slots[1].bars] == [("lost", 6, 10)]
+    assert [(bar.kind, bar.begin, bar.end) for bar in time.slots[2].bars] == [("failed", 17, 20)]
+    assert read(history).best_so_far() == [(BEGAN + 25, 0.5), (BEGAN + 60, 0.4)]
+
+
 def test_runs_are_laid_end_to_end_and_a_killed_one_ends_with_its_last_result(tmp_path: Path) -> None:
     write(tmp_path, [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=1, end=11)], seconds=None)
     later = [trial_line("b", {"x": 2}, {"loss": 1.0}, begin=1002, end=1010)]

@@ -25,7 +25,8 @@ ROOMS = {
     },
     "common.report": {"common", "common.engine.progress", "common.storage"},
     "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
-    "common.sklearn": {"common", "common.cluster", "common.engine", "kernel_svm"},
+    "common.sklearn": {"common", "common.cluster", "common.engine", "common.sklearn.sharing", "kernel_svm"},
+    "common.sklearn.sharing": set(),
     "common.spaces": {"common.errors", "common.settings", "common.trial"},
     "common.strategies": {"common.errors", "common.settings", "common.spaces", "common.trial"},
     "common.optimize": {

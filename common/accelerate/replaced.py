@@ -16,6 +16,7 @@ from sklearn.model_selection import _search, _search_successive_halving
 import common.sklearn
 import kernel_svm
 from common.sklearn import searches
+from common.sklearn.grids import SHARED
 
 SEARCHES = {
     "GridSearchCV": _search,
@@ -64,7 +65,9 @@ class Replaced:
         """Say on stderr what was replaced and what was not in the script that was compiled to `code`."""
         lines = []
         for (name, reason), number in self._fits.items():
-            how = "solved as a grid" if reason is None else f"evaluated one by one on all devices: {reason}"
+            how = f"evaluated one by one on all devices: {reason}"
+            if reason in (None, SHARED):
+                how = "solved as a grid" if reason is None else "that share fits with other candidates, on all devices"
             lines.append(f"{name}: {number} fits {how}")
         if self._svc:
             lines.append(f"SVC: {self._svc} single fits by the same solver")

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import joblib
@@ -21,8 +21,9 @@ from sklearn.model_selection import _validation
 
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
-from common.sklearn.grids import groups_of, solved
+from common.sklearn.grids import Group, Sharing, graph_of, groups_of, parts_of, solved
 from common.sklearn.shared_steps import SharedSteps
+from common.sklearn.walk import walked
 from common.sklearn.warned import Seen, converged, issue, noting
 from common.trial import Batch, Evaluation, Outcome, Result, Search, Trial
 
@@ -92,8 +93,13 @@ class Folds(Experiment):
 
     def __post_init__(self) -> None:
         if self.search is not None:
-            object.__setattr__(self, "estimator", _described(self.search.estimator))
+            described = _described(self.search.estimator)
+            within = " share='tolerance'" if self.search.share == "tolerance" else ""
+            object.__setattr__(self, "estimator", described + within)
+            object.__setattr__(self, "sharing", self.search.sharing)
             object.__setattr__(self, "scoring", without_address(repr(self.search.scoring)))
+
+    sharing: ClassVar[Sharing]  # set with the search
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -105,7 +111,7 @@ class Folds(Experiment):
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
         content = cloudpickle.dumps(
-            (list(self.tasks), self.search.accelerate, sklearn.get_config()), 5, buffer_callback=buffers.append
+            (list(self.tasks), self.sharing, sklearn.get_config()), 5, buffer_callback=buffers.append
         )
         arrays = {"tasks": np.frombuffer(content, np.uint8)}
         for number, buffer in enumerate(buffers):
@@ -121,27 +127,36 @@ class Folds(Experiment):
 
     def searches(self) -> Iterator[Search]:
         trials = {task.key: task.trial() for task in self.tasks}
-        yield _one_round(
-            [tuple(trials[key] for key in group.keys) for group in groups_of(self.tasks, self.search.accelerate)]
-        )
+        yield _one_round([tuple(trials[key] for key in group.keys) for group in groups_of(self.tasks, self.sharing)])
 
     def n_trials(self) -> int | None:
         return len(self.tasks) or None
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
-        """A fold's candidates apart from another's: the folds of a batch share samples only."""
+        """A fold's candidates apart from another's, since the folds of a batch share samples only.
+
+        On one fold, those that share the fit of the last step stay together.
+        """
         splits = dict.fromkeys(trial.params["split"] for trial in batch)
-        return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
+        if len(splits) > 1:
+            return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
+        trials = {trial.key: trial for trial in batch}
+        members = [task for task in self.tasks if task.key in trials]
+        (group, *others) = groups_of(members, self.sharing)
+        if others or group.how != "shared":
+            return [batch]
+        parts = parts_of({task.candidate: task for task in members}, self.sharing)
+        return [tuple(trials[key] for key in part) for part in parts]
 
     def evaluator(self) -> Objective:
         """The objective for this process, which has the tasks."""
-        return Evaluator(list(self.tasks), self.search.accelerate, None)
+        return Evaluator(list(self.tasks), self.sharing, None)
 
     def objective(self, worker: WorkerContext) -> Objective:
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
-        tasks, accelerate, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(tasks, accelerate, config)
+        tasks, sharing, config = pickle.loads(data["tasks"].data, buffers=buffers)
+        return Evaluator(tasks, sharing, config)
 
 
 def _one_round(batches: list[Batch]) -> Search:
@@ -155,16 +170,16 @@ class Evaluator:
         config: scikit-learn's in the process that asked; None in that process itself.
     """
 
-    def __init__(self, tasks: Sequence[Task], accelerate: bool, config: Mapping[str, Any] | None):
+    def __init__(self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any] | None):
         self._tasks = {task.key: task for task in tasks}
-        self._accelerate, self._config = accelerate, config
+        self._sharing, self._config = sharing, config
         self._steps = SharedSteps()
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         with sklearn.config_context(**self._config) if self._config else nullcontext():
-            for group in groups_of([self._tasks[trial.key] for trial in batch], self._accelerate):
+            for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
-                answers = self._grid(tasks) if group.grid else self._one_by_one(tasks)
+                answers = self._answers(group, tasks)
                 try:
                     while True:
                         answer, seen = noting(lambda answers=answers: next(answers, None))  # type: ignore[misc]
@@ -183,14 +198,19 @@ class Evaluator:
                 what = _validation._fit_and_score(task.estimator, *task.args, **task.kwargs)
             yield task, what
 
-    def _grid(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        listed = list(tasks.values())
-        try:
-            yield from solved(listed)
-        except (ValueError, TypeError, MemoryError) as error:  # unusable samples: each fit says so in its own way
-            if listed[0].kwargs["error_score"] == "raise":
-                raise
-            log.info("not solved as a grid: %s", error)
+    def _answers(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        """Together as far as they can be, the others one by one."""
+        if group.how == "grid":
+            listed = list(tasks.values())
+            try:
+                yield from solved(listed)
+            except (ValueError, TypeError, MemoryError) as error:  # unusable samples: each fit says so in its own way
+                if listed[0].kwargs["error_score"] == "raise":
+                    raise
+                log.info("not solved as a grid: %s", error)
+        elif group.how == "shared":
+            members = {task.candidate: task for task in tasks.values()}
+            yield from walked(members, graph_of(members, self._sharing))
         yield from self._one_by_one(tasks)  # what is left of them
 
 

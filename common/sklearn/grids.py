@@ -19,28 +19,31 @@ about; a model may answer for these very objects from what the grid has computed
 
 from __future__ import annotations
 
-import pickle
+import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import joblib
 import numpy as np
 import scipy.sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
-from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 from sklearn.svm import SVC  # now, as `common.accelerate` gives the name another meaning
-from sklearn.utils import _safe_indexing
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import _safe_split
 
 import kernel_svm
 from common.cluster.devices import free_memory, workers_here
+from common.sklearn.plan import Plan, StepFit, cloned, digest, graph
+from common.sklearn.scores import FittedModel, answer, standard, weight_name
+from common.sklearn.sharing import family_of
+from common.sklearn.sharing.family import Family, Settings, SplitPart
+
+log = logging.getLogger(__name__)
+
+SHARED = "it shares fits with other candidates"  # why a task is no part of a grid
 
 
 @dataclass(frozen=True)
@@ -48,28 +51,154 @@ class Group:
     """Tasks, by key, that one worker does together.
 
     Attributes:
-        grid: by the protocol.
+        how: "grid", on all splits by the protocol; "shared", on one split along a plan; "steps", where equal
+            transformers of a Pipeline are fitted once; "alone".
     """
 
     keys: tuple[str, ...]
-    grid: bool
+    how: str
 
 
-def groups_of(tasks: Sequence[Any], accelerate: bool) -> list[Group]:
-    """The tasks (see `folds.Task`) in groups: those of a grid, those with equal transformers, single ones."""
+@dataclass(frozen=True)
+class Sharing:
+    """What a search shares.
+
+    accelerate: grids by the protocol. share: "exact", "tolerance" or False, as the search. graphs: those of one study,
+    by candidates.
+    """
+
+    accelerate: bool
+    share: str | bool
+    graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "graphs": {}}
+
+    def family(self, estimator: Any) -> Family | None:
+        """The family of an estimator in a Pipeline, or alone on one split."""
+        if self.accelerate and _method(estimator) is not None:
+            return _WHOLE
+        return family_of(type(estimator), self.share)
+
+
+def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
+    """The tasks (see `folds.Task`) in groups."""
     groups: dict[tuple[Any, ...], list[str]] = {}
+    shared: dict[int, dict[int, Any]] = {}
     for task in tasks:
-        grid = accelerate and why_not(task) is None
         steps, last = _parted(task)
-        shared: tuple[Any, ...] = (task.key,)
-        if grid:
-            # Without transformers all folds have the samples in common; candidates of one gamma share a kernel.
-            other = {name: value for name, value in last.items() if name != "C"}
-            shared = (_hash(other),) if steps is None else (_hash(steps), task.split)
+        key: tuple[Any, ...] = ("alone", task.key)
+        if steps is None and sharing.accelerate and why_not(task) is None:
+            # All folds have the samples in common; candidates of one gamma share a kernel.
+            key = ("grid", digest({name: value for name, value in last.items() if name != "C"}))
+        elif why_alone(task, sharing) is None:
+            shared.setdefault(task.split, {})[task.candidate] = task
+            continue
         elif steps is not None:
-            shared = (_hash(steps), task.split)
-        groups.setdefault((grid, *shared), []).append(task.key)
-    return [Group(tuple(keys), grid) for (grid, *_), keys in groups.items()]
+            key = ("steps", digest(steps), task.split)
+        groups.setdefault(key, []).append(task.key)
+    made = [Group(tuple(keys), how) for (how, *_), keys in groups.items()]
+    for members in shared.values():
+        fits = graph_of(members, sharing)
+        if not fits:
+            made += [Group((task.key,), "alone") for task in members.values()]
+        for fit in fits:
+            ordered = tuple(members[number].key for number in fit.candidates)
+            together = len(ordered) > 1 or fit.family is not None
+            made.append(Group(ordered, "shared" if together else "alone"))
+    return made
+
+
+def parts_of(tasks: Mapping[int, Any], sharing: Sharing) -> list[tuple[str, ...]]:
+    """Of the tasks of one split that are done along a plan, the keys of those that share the fit of the last step."""
+    ends = [end for fit in graph_of(tasks, sharing) for end in fit.ends]
+    return [tuple(tasks[number].key for number in end.candidates) for end in ends]
+
+
+def graph_of(tasks: Mapping[int, Any], sharing: Sharing) -> tuple[StepFit, ...]:
+    """The graph of fits of the tasks of one split, by candidate; most splits have the same.
+
+    It is empty where parameters cannot be set: scikit-learn says so when it fits the candidates one by one.
+    """
+    numbers = tuple(tasks)
+    if numbers not in sharing.graphs:
+        parameters = {number: task.kwargs["parameters"] or {} for number, task in tasks.items()}
+        try:
+            sharing.graphs[numbers] = graph(tasks[numbers[0]].estimator, parameters, sharing.family)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.info("no plan: %s: %s", type(error).__name__, error)
+            sharing.graphs[numbers] = ()
+    return sharing.graphs[numbers]
+
+
+def plan_of(tasks: Sequence[Any], sharing: Sharing) -> Plan:
+    """What the candidates share, as it is known before the work."""
+    first: dict[int, Any] = {}
+    for task in tasks:
+        first.setdefault(task.candidate, task)
+    alone = {number: reason for number, task in first.items() if (reason := why_alone(task, sharing)) is not None}
+    together = {number: task for number, task in first.items() if number not in alone}
+    fits = graph_of(together, sharing) if together else ()
+    if not fits:
+        alone.update(dict.fromkeys(together, "its parameters cannot be set"))
+    for fit in fits:
+        if len(fit.candidates) == 1 and fit.family is None:
+            alone[fit.candidates[0]] = "no other candidate has a fit in common with it"
+    kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
+    return Plan(kept, alone, len({task.split for task in tasks}))
+
+
+def why_alone(task: Any, sharing: Sharing) -> str | None:
+    """Why a task can have no fit in common with another candidate of its split; None where it may."""
+    estimator, parameters = task.estimator, task.kwargs["parameters"] or {}
+    pipeline = type(estimator) is Pipeline and estimator.memory is None
+    if not sharing.share and not (pipeline and sharing.accelerate and why_not(task) is None):
+        return "share is False"
+    if isinstance(estimator, Pipeline) and not pipeline:
+        return "the Pipeline has a memory of its own, or is of another class"
+    if not pipeline and (family := sharing.family(estimator)) is None:
+        return f"{type(estimator).__name__} shares no fit"
+    if not pipeline and family is _WHOLE and (reason := why_not(task)) is not None:
+        return reason
+    if pipeline and {"steps", "memory", "transform_input", "verbose"} & set(parameters):
+        return "the Pipeline itself is searched"
+    given = [name for name, value in task.kwargs["fit_params"].items() if value is not None]
+    if set(given) - {weight_name(estimator)}:
+        return f"fit is given {', '.join(given)}"
+    if not standard(task.kwargs["scorer"]):
+        return "the scorer is a function of its own, which may look into the estimator"
+    if "precomputed" in [value for value in parameters.values() if isinstance(value, str)] or _pairwise(estimator):
+        return "its samples are distances or kernels"
+    return None
+
+
+def _pairwise(estimator: Any) -> bool:
+    return bool(get_tags(estimator).input_tags.pairwise)
+
+
+class WholeGrid(Family):
+    """An estimator with the protocol, at the end of a Pipeline: it takes whatever candidates differ in."""
+
+    shared = frozenset()
+    single = True
+
+    def shares(self, name: str) -> bool:
+        return True
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        method = _method(model)
+        assert method is not None
+        X, y, weight, splits = _joined(part)
+        found: list[Any] = [None] * len(settings)
+        asked = [(part.X if part.X_train is None else part.X_train, part.X_test)]
+        for fitted in method(
+            [cloned(setting) for setting in settings], X, y, splits, sample_weight=weight, parts=asked
+        ):
+            found[fitted.candidate] = fitted.model if fitted.error is None else None
+        return found
+
+
+_WHOLE = WholeGrid()
 
 
 def why_not(task: Any) -> str | None:
@@ -87,15 +216,11 @@ def why_not(task: Any) -> str | None:
         if kernel == "precomputed" and steps is not None:
             return "a precomputed kernel comes out of a Pipeline"
     given = [name for name, value in task.kwargs["fit_params"].items() if value is not None]
-    if set(given) - {_weight_name(task.estimator)}:
+    if set(given) - {weight_name(task.estimator)}:
         return f"fit is given {', '.join(given)}"
-    if steps is not None and not _standard(task.kwargs["scorer"]):
+    if steps is not None and not standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the Pipeline"
     return None
-
-
-def _weight_name(estimator: Any) -> str:
-    return f"{estimator.steps[-1][0]}__sample_weight" if isinstance(estimator, Pipeline) else "sample_weight"
 
 
 _REPLACED: dict[str, Any] = {}
@@ -114,13 +239,6 @@ def _parted(task: Any) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     return {name: value for name, value in parameters.items() if not name.startswith(prefix)}, last
 
 
-def _hash(parameters: Mapping[str, Any]) -> Any:
-    try:
-        return joblib.hash(parameters)
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return tuple((name, id(value)) for name, value in sorted(parameters.items()))
-
-
 def _method(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
@@ -130,40 +248,22 @@ def _method(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     return None
 
 
-def _standard(scorer: Any) -> bool:
-    """Whether it asks the estimator for predictions only."""
-    if isinstance(scorer, _MultimetricScorer):
-        return all(map(_standard, scorer._scorers.values()))
-    return isinstance(scorer, _BaseScorer | _PassthroughScorer)
-
-
 def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """(task, scikit-learn's answer) of the tasks of one group with `grid`; what could not be solved is left out."""
+    """(task, scikit-learn's answer) of the tasks of one "grid"; what could not be solved is left out."""
     first = tasks[0]
-    (X, y), steps = first.args[:2], _parted(first)[0]
+    X, y = first.args[:2]
     splits = {task.split: (task.kwargs["train"], task.kwargs["test"]) for task in tasks}
-    candidates = {task.candidate: _parted(task)[1] for task in tasks}
+    candidates = {task.candidate: task.kwargs["parameters"] or {} for task in tasks}
     wanted = {(task.candidate, task.split): task for task in tasks}
     estimator, begin = first.estimator, time.perf_counter()
     parts, labels = [], []
-    example = clone(estimator).set_params(**clone_values(first.kwargs["parameters"] or {}))
+    example = clone(estimator).set_params(**cloned(first.kwargs["parameters"] or {}))
     for train, test in splits.values():
         X_train, y_train = _safe_split(example, X, y, train)
         X_test, y_test = _safe_split(example, X, y, test, train)
         parts.append((X_train, X_test))
         labels.append((y_train, y_test))
-    weight = first.kwargs["fit_params"].get(_weight_name(first.estimator))
-    if steps is not None:  # one split: its samples as the last step sees them
-        before = clone(estimator).set_params(**clone_values(steps))[:-1]
-        ((X_train, X_test),), ((y_train, _),) = parts, labels
-        X_train = before.fit_transform(X_train, y_train)
-        for _, step in before.steps:
-            X_test = X_test if step in (None, "passthrough") else step.transform(X_test)
-        parts = [(X_train, X_test)]
-        estimator = estimator.steps[-1][1]
-        if weight is not None:
-            weight = np.concatenate([_safe_indexing(weight, part) for part in next(iter(splits.values()))])
-        X, y, splits = _joined(parts[0], labels[0], next(iter(splits)))
+    weight = first.kwargs["fit_params"].get("sample_weight")
     shared_seconds = (time.perf_counter() - begin) / len(tasks)
     method, numbers = _method(estimator), list(candidates)
     assert method is not None
@@ -171,57 +271,17 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     for fitted in method(list(candidates.values()), X, y, list(splits.values()), sample_weight=weight, parts=parts):
         task = wanted.get((numbers[fitted.candidate], names[fitted.split]))
         if task is not None:
-            seconds = fitted.seconds + shared_seconds
-            yield task, _answer(task, fitted, parts[fitted.split], labels[fitted.split], seconds)
+            found = FittedModel(fitted.model, fitted.error, fitted.seconds + shared_seconds)
+            yield task, answer(task, found, parts[fitted.split], labels[fitted.split])
 
 
-def _gave_up(model: Any) -> Exception | None:
-    """What is wrong with an SVC that has no limit of iterations and reached the solver's own."""
-    if getattr(model, "fit_status_", 0) and model.max_iter == -1:
-        return ConvergenceWarning(
-            "the fit did not end within the solver's own limit of iterations: scale the samples, or set max_iter to "
-            "have a score nevertheless"
-        )
-    return None
-
-
-def clone_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of estimators among the parameters, and the others as they are."""
-    return {name: clone(value, safe=False) for name, value in parameters.items()}
-
-
-def _joined(parts: Any, labels: Any, split: int) -> tuple[Any, Any, dict[int, Any]]:
-    """Training and validation samples below each other, with their split."""
-    X_train, X_test = parts
-    sparse = scipy.sparse.issparse(X_train)
-    X = (
-        scipy.sparse.vstack(parts, format="csr")
-        if sparse
-        else np.concatenate([np.asarray(X_train), np.asarray(X_test)])
-    )
-    n_train, n_test = X_train.shape[0], X_test.shape[0]
-    y = np.concatenate([np.asarray(labels[0]), np.asarray(labels[1])])
-    return X, y, {split: (np.arange(n_train), np.arange(n_train, n_train + n_test))}
-
-
-def _answer(task: Any, fitted: Any, parts: Any, labels: Any, seconds: float) -> dict[str, Any]:
-    """As scikit-learn's function that fits and scores."""
-    kwargs = task.kwargs
-    scorer, error_score = kwargs["scorer"], kwargs["error_score"]
-    both = (("test", parts[1], labels[1]), ("train", parts[0], labels[0]))[: 1 + kwargs["return_train_score"]]
-    what: dict[str, Any] = {"fit_time": seconds, "n_test_samples": len(labels[1])}
-    begin = time.perf_counter()
-    error = fitted.error or _gave_up(fitted.model)
-    if error is not None:
-        if error_score == "raise":
-            raise error
-        several = isinstance(scorer, _MultimetricScorer)
-        for name, _, _ in both:
-            what[f"{name}_scores"] = dict.fromkeys(scorer._scorers, error_score) if several else error_score
-        what["fit_error"] = "".join(traceback.format_exception(error))
-        return {**what, "score_time": 0.0}
-    for name, samples, truth in both:
-        params = _validation._check_method_params(task.args[0], params=kwargs["score_params"], indices=kwargs[name])
-        what[f"{name}_scores"] = _validation._score(fitted.model, samples, truth, scorer, params, error_score)
-        what.setdefault("score_time", time.perf_counter() - begin)
-    return {**what, "fit_error": None}
+def _joined(part: SplitPart) -> tuple[Any, Any, Any, list[tuple[np.ndarray, np.ndarray]]]:
+    """Training and validation samples below each other, their labels and weights, and the split."""
+    n_train, n_test = part.X.shape[0], part.X_test.shape[0]
+    if scipy.sparse.issparse(part.X):
+        X = scipy.sparse.vstack((part.X, part.X_test), format="csr")
+    else:
+        X = np.concatenate([np.asarray(part.X), np.asarray(part.X_test)])
+    y = np.concatenate([np.asarray(part.y), np.asarray(part.y_test)])
+    weight = None if part.weight is None else np.concatenate([np.asarray(part.weight), np.ones(n_test)])
+    return X, y, weight, [(np.arange(n_train), np.arange(n_train, n_train + n_test))]

@@ -40,6 +40,7 @@ class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 -
         gpu: str | None = None,
         trial_timeout: float | None = None,
         accelerate: bool = True,
+        share: str | bool = "exact",
     ) -> None:
         super().__init__(
             estimator, param_grid, factor=factor, resource=resource, max_resources=max_resources,
@@ -48,7 +49,7 @@ class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 -
             n_jobs=n_jobs, verbose=verbose,
         )  # fmt: skip
         self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate = trial_timeout, accelerate
+        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share
 
 
 class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D101 - made below
@@ -80,6 +81,7 @@ class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D1
         gpu: str | None = None,
         trial_timeout: float | None = None,
         accelerate: bool = True,
+        share: str | bool = "exact",
     ) -> None:
         super().__init__(
             estimator, param_distributions, n_candidates=n_candidates, factor=factor, resource=resource,
@@ -88,4 +90,4 @@ class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D1
             random_state=random_state, n_jobs=n_jobs, verbose=verbose,
         )  # fmt: skip
         self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate = trial_timeout, accelerate
+        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share

@@ -23,7 +23,7 @@ import numpy as np
 import sklearn.model_selection as theirs
 from sklearn.base import _fit_context
 from sklearn.model_selection import _search
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from common.cluster.devices import WORKERS_HERE
@@ -32,7 +32,8 @@ from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.sklearn.folds import Folds, Task, converged_of, results_of
-from common.sklearn.grids import why_not
+from common.sklearn.grids import SHARED, Sharing, plan_of, why_not
+from common.sklearn.plan import Plan
 from common.studies import evaluate, join, run_study
 from common.trial import Outcome
 
@@ -49,6 +50,7 @@ class OnEngine(_search.BaseSearchCV):
         "gpu": [str, None],
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
+        "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
     }
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
     results: Any
@@ -56,6 +58,7 @@ class OnEngine(_search.BaseSearchCV):
     gpu: str | None
     trial_timeout: float | None
     accelerate: bool
+    share: str | bool
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -85,10 +88,36 @@ class OnEngine(_search.BaseSearchCV):
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, in which the name Parallel means a study."""
         self._converged: list[np.ndarray] = []
+        self._plans: list[Plan] = []
         original: Any = _search.BaseSearchCV.fit.__wrapped__
         names = {**original.__globals__, "Parallel": lambda *_, **__: _Tasks(self)}
         fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
-        return _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
+        _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
+        self._say_what_was_shared()
+        return self
+
+    def _say_what_was_shared(self) -> None:
+        """Add to `cv_results_` with whom each candidate shares a fit, where any does."""
+        if not any(plan.shares for plan in self._plans):
+            return
+        shared: list[tuple[int, ...]] = []
+        for plan in self._plans:
+            found, offset = plan.shared_with(), len(shared)
+            shared += [tuple(offset + other for other in found[number]) for number in sorted(found)]
+        column = np.empty(len(shared), object)
+        column[:] = shared
+        self.cv_results_["shared_with"] = column
+
+    def __getattr__(self, name: str) -> Any:
+        """`plan_`, which no list of attributes has: scikit-learn's tests compare those with their own search's."""
+        if name == "plan_" and vars(self).get("_plans"):
+            return self._plans[-1]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def sharing(self) -> Sharing:
+        """What candidates may share."""
+        return Sharing(self.accelerate, self.share)
 
     def _in_this_process(self) -> bool:
         """Whether the folds are evaluated here, without a study: as asked for, or inside a worker of any kind."""
@@ -98,11 +127,15 @@ class OnEngine(_search.BaseSearchCV):
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         folds = Folds(self, tasks)
-        reasons = Counter(why_not(task) if self.accelerate else "accelerate is False" for task in tasks)
+        plan = plan_of(tasks, folds.sharing)
+        self._plans.append(plan)
+        reasons = Counter(self._no_grid(task, plan) for task in tasks)
         for watcher in watchers:
             watcher(self, reasons)
-        if self.verbose and self.accelerate:
-            _say(reasons)
+        if self.verbose:
+            print(plan, file=sys.stderr)
+            if self.accelerate:
+                _say(reasons)
         if self._in_this_process():
             return self._answers(tasks, evaluate(folds, objective=folds.evaluator()))
         workers = self.workers
@@ -120,6 +153,11 @@ class OnEngine(_search.BaseSearchCV):
         if transport.size > 1:
             transport.broadcast(("study", options))
         return self._answers(tasks, run_study(folds, options))
+
+    def _no_grid(self, task: Task, plan: Plan) -> str | None:
+        """Why a task is not solved as part of a grid; None where it is."""
+        reason = why_not(task) if self.accelerate else "accelerate is False"
+        return reason if reason is None or task.candidate in plan.alone else SHARED
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
@@ -155,7 +193,7 @@ class _Tasks:
 
 def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
-        if reason is not None:
+        if reason not in (None, SHARED):
             print(f"{number} of {reasons.total()} fits are not solved as a grid: {reason}", file=sys.stderr)
 
 
@@ -178,8 +216,11 @@ def dismiss(transport: Transport) -> None:
 
 DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
-    The arguments and attributes are scikit-learn's; these arguments are added, and the attribute `converged`: bool
-    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`.
+    The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `converged`: bool
+    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`; and `plan_`:
+    what the candidates share (of a halving search, those of the last iteration). Where any fit is shared, but for
+    grids of SVC alone, `cv_results_["shared_with"]` has for each candidate the numbers of those below the same fit,
+    and the time of a fit is divided by the number of candidates that use it.
 
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
@@ -188,6 +229,9 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.
+        share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
+            `common.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
+            estimator's own `tol`; False: none.
     """
 
 
@@ -214,13 +258,14 @@ class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made below
         gpu: str | None = None,
         trial_timeout: float | None = None,
         accelerate: bool = True,
+        share: str | bool = "exact",
     ) -> None:
         super().__init__(
             estimator, param_grid, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv, verbose=verbose,
             pre_dispatch=pre_dispatch, error_score=error_score, return_train_score=return_train_score,
         )  # fmt: skip
         self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate = trial_timeout, accelerate
+        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share
 
 
 class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made below
@@ -248,6 +293,7 @@ class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - m
         gpu: str | None = None,
         trial_timeout: float | None = None,
         accelerate: bool = True,
+        share: str | bool = "exact",
     ) -> None:
         super().__init__(
             estimator, param_distributions, n_iter=n_iter, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv,
@@ -255,4 +301,4 @@ class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - m
             return_train_score=return_train_score,
         )  # fmt: skip
         self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate = trial_timeout, accelerate
+        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share

@@ -1,0 +1,103 @@
+"""Transformers whose size is searched: all are fitted by one fit, each keeps its part.
+
+Why the result is the single one.
+
+- PCA with the solvers "full" and "covariance_eigh", and "auto" where it chooses one of them for each size, decomposes
+  the samples, or their covariance, whole, whatever `n_components` is; the size only says how many of the components,
+  sorted, are kept. They are computed once with all components and cut by the same rules: equal to the bit. The
+  randomised solver and ARPACK compute other vectors for each size, and so do truncated SVD and NMF: these are not
+  shared.
+- Filters of features (the best k, the best percent, or those that pass a test) score each feature by itself, and only
+  then look at the size. The scores are computed once.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.utils.validation import _num_samples
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+
+
+class Components(Family):
+    """PCAs that differ in the number of components."""
+
+    shared = frozenset({"n_components"})
+
+    def why_not(self, model: Any) -> str | None:
+        if model.svd_solver not in ("auto", "full", "covariance_eigh"):
+            return f"the solver {model.svd_solver} computes other components for each size"
+        return None
+
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
+        sizes = [setting.get("n_components", model.n_components) for setting in settings]
+        solver = self._solver(model, sizes, part.X)
+        whole = clone(model).set_params(n_components=None, svd_solver=solver)
+        X = whole.fit_transform(part.X)
+        made: list[tuple[Any, Any] | None] = []
+        for size, setting in zip(sizes, settings, strict=True):
+            n = len(whole.components_)
+            if not valid(model, setting) or (size is not None and (isinstance(size, str) or not 1 <= size <= n)):
+                made.append(None)
+                continue
+            one = copy(whole)
+            one.n_components, one.svd_solver = size, model.svd_solver
+            n = n if size is None else int(size)
+            for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+                setattr(one, name, np.array(getattr(whole, name)[:n]))
+            one.n_components_ = n
+            rest = whole.explained_variance_[n:]
+            one.noise_variance_ = np.mean(rest) if len(rest) else 0.0
+            # "full" gives U S, column by column; the other solver multiplies, and a smaller product rounds otherwise.
+            made.append((one, X[:, :n] if solver == "full" and isinstance(X, np.ndarray) else one.transform(part.X)))
+        return made
+
+    def _solver(self, model: Any, sizes: list[Any], X: Any) -> str:
+        """What scikit-learn takes for each of the sizes. Raises ValueError where that is not one and the same."""
+        if scipy.sparse.issparse(X):
+            raise ValueError("sparse samples have no full solver")
+        if model.svd_solver != "auto":
+            return str(model.svd_solver)
+        n, p = _num_samples(X), np.shape(X)[1]
+        if p <= 1000 and n >= 10 * p:
+            return "covariance_eigh"
+        large = [size is None or size >= 0.8 * min(n, p) for size in sizes if not isinstance(size, str)]
+        if max(n, p) <= 500 or all(large):
+            return "full"
+        raise ValueError("the randomised solver computes other components for each size")
+
+
+class Filters(Family):
+    """Filters that score each feature, and differ in how many of them they keep."""
+
+    def __init__(self, size: str):
+        self.size = size
+
+    def shares(self, name: str) -> bool:
+        return name == self.size
+
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
+        first = {"k": "all"} if self.size == "k" else {}
+        whole = clone(model).set_params(**first).fit(part.X, part.y)
+        made: list[tuple[Any, Any] | None] = []
+        for setting in settings:
+            one = copy(whole)
+            one.__dict__.update(setting)
+            fine = valid(model, setting) and not self._too_many(one)
+            made.append((one, one.transform(part.X)) if fine else None)
+        return made
+
+    def _too_many(self, model: Any) -> bool:
+        """Whether `fit` would say that there are not so many features."""
+        return self.size == "k" and model.k != "all" and model.k > model.n_features_in_
+
+
+FAMILIES: dict[str, Family] = {"PCA": Components(), "SelectKBest": Filters("k")}
+FAMILIES["SelectPercentile"] = Filters("percentile")
+for _name in ("SelectFpr", "SelectFdr", "SelectFwe"):
+    FAMILIES[_name] = Filters("alpha")

@@ -1,0 +1,90 @@
+"""What a family of estimators has to say, and the samples of one split."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sklearn.base import clone
+
+Settings = Sequence[Mapping[str, Any]]  # for each candidate, the values of the parameters in which they differ
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """The samples of one split as a step sees them.
+
+    X, y, weight: what the step is fitted to; weight may be None. X_test, y_test: the validation samples. X_train: the
+    training samples as a scorer asks about them; None where none does.
+    """
+
+    X: Any
+    y: Any
+    weight: Any
+    X_test: Any
+    y_test: Any
+    X_train: Any = None
+
+    @property
+    def asked(self) -> list[Any]:
+        """The objects with samples that scorers will ask a model about."""
+        return [self.X_test] if self.X_train is None else [self.X_test, self.X_train]
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Keyword arguments of `fit`."""
+        return {} if self.weight is None else {"sample_weight": self.weight}
+
+
+class Family(ABC):
+    """Estimators of one class that one fit serves, where they differ in the parameters `shared` alone.
+
+    Attributes:
+        shared: names of those parameters.
+        exact: whether a shared result is the single one, at least up to rounding; if not, it is within the tolerance
+            that the estimator has as a parameter.
+        single: whether it also fits one candidate, better than the estimator itself.
+    """
+
+    shared: ClassVar[frozenset[str]]
+    single: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    def shares(self, name: str) -> bool:
+        """Whether candidates may differ in the parameter of that name."""
+        return name in self.shared
+
+    def why_not(self, model: Any) -> str | None:
+        """Why candidates with the other parameters of this unfitted model share nothing; None where they do."""
+        return None
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        """Fit the last step of all candidates.
+
+        Args:
+            model: unfitted, with the parameters that all have in common. It is not changed.
+            settings: what each candidate sets.
+            part: the samples. A model may answer for the very objects `part.asked` from what is known.
+
+        Returns:
+            A fitted model for each candidate; None for one that must be fitted alone.
+
+        Raises:
+            Exception: of any kind, where all must be fitted alone.
+        """
+        raise NotImplementedError
+
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
+        """The same for a step before the last: (fitted transformer, transformed `part.X`) of each."""
+        raise NotImplementedError
+
+
+def valid(model: Any, setting: Mapping[str, Any]) -> bool:
+    """Whether scikit-learn accepts the values of a candidate."""
+    try:
+        clone(model).set_params(**setting)._validate_params()
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""Forests: the trees of the smaller one are the first of the larger, and so are the sums of what they say.
+
+Why the result is the single one. The seeds of the trees are drawn one after the other from `random_state`, and a tree
+depends on its seed alone, so a forest of n has the first n trees of a larger one, to the bit. A forest adds what its
+trees predict in their order and divides by their number (with `n_jobs` above 1 in the order in which they end, which
+differs from run to run by rounding): the sums of a larger forest, looked at after n trees, are the same. With
+`oob_score` the forest grows by scikit-learn's own `warm_start`, which computes that score at each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
+
+from common.sklearn.sharing.family import Settings, SplitPart, valid
+from common.sklearn.sharing.prefixes import Prefixes
+
+
+class _Sums:
+    """What the first n trees say of some samples X, added, for all sizes; computed when first asked for."""
+
+    def __init__(self, whole: Any, X: Any, sizes: Sequence[int]):
+        self.X, self._whole, self._sizes = X, whole, set(sizes)
+        self._sums: dict[int, np.ndarray] = {}
+
+    def of(self, n: int) -> np.ndarray:
+        if not self._sums:
+            X = self._whole._validate_X_predict(self.X)
+            total: np.ndarray | float = 0.0
+            for number, tree in enumerate(self._whole.estimators_, 1):
+                says = getattr(tree, "predict_proba", tree.predict)
+                total = total + says(X, check_input=False)
+                if number in self._sizes:
+                    self._sums[number] = np.asarray(total)
+        return self._sums[n]
+
+
+class _KnowsSums:
+    """A forest that answers for samples of which the sums are known."""
+
+    _known: tuple[_Sums, ...] = ()
+
+    def _mean(self, X: Any) -> np.ndarray | None:
+        for sums in self._known:
+            if sums.X is X and self.n_outputs_ == 1:  # type: ignore[attr-defined]
+                return sums.of(len(self.estimators_)) / len(self.estimators_)  # type: ignore[attr-defined]
+        return None
+
+
+class _Classes(_KnowsSums):
+    def predict_proba(self, X: Any) -> Any:
+        mean = self._mean(X)
+        return super().predict_proba(X) if mean is None else mean  # type: ignore[misc]
+
+
+class _Numbers(_KnowsSums):
+    def predict(self, X: Any) -> Any:
+        mean = self._mean(X)
+        return super().predict(X) if mean is None else mean  # type: ignore[misc]
+
+
+class PrefixOfForestClassifier(_Classes, RandomForestClassifier):
+    """The first trees of a forest."""
+
+
+class PrefixOfExtraTreesClassifier(_Classes, ExtraTreesClassifier):
+    """The first trees of a forest."""
+
+
+class PrefixOfForestRegressor(_Numbers, RandomForestRegressor):
+    """The first trees of a forest."""
+
+
+class PrefixOfExtraTreesRegressor(_Numbers, ExtraTreesRegressor):
+    """The first trees of a forest."""
+
+
+_CLASSES: dict[type, type] = {
+    RandomForestClassifier: PrefixOfForestClassifier,
+    ExtraTreesClassifier: PrefixOfExtraTreesClassifier,
+    RandomForestRegressor: PrefixOfForestRegressor,
+    ExtraTreesRegressor: PrefixOfExtraTreesRegressor,
+}
+
+
+class Forests(Prefixes):
+    """Candidates that differ in the number of trees."""
+
+    def __init__(self) -> None:
+        super().__init__("n_estimators", _cut)
+
+    def why_not(self, model: Any) -> str | None:
+        if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):
+            return "with balanced classes a forest with an out-of-bag score does not grow"
+        return super().why_not(clone(model).set_params(oob_score=False))
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
+        whole = max((one for one in made if one is not None), key=lambda one: one.n_estimators)
+        whole = copy(whole)
+        known = tuple(_Sums(whole, X, [one.n_estimators for one in made if one is not None]) for X in part.asked)
+        for one in made:
+            if one is not None and one.n_jobs in (None, 1):
+                one._known, one.__class__ = known, _CLASSES[type(one)]
+        return made
+
+    def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        right = {place: setting["n_estimators"] for place, setting in enumerate(settings) if valid(model, setting)}
+        whole, at = clone(model).set_params(warm_start=True), {}
+        for n in sorted(set(right.values())):
+            whole.set_params(n_estimators=n).fit(part.X, part.y, **part.weights)
+            at[n] = copy(whole).set_params(warm_start=model.warm_start)
+            at[n].estimators_ = list(whole.estimators_)
+        return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
+
+
+def _cut(model: Any, n: int) -> None:
+    model.estimators_ = model.estimators_[:n]
+
+
+FAMILIES = {kind.__name__: Forests() for kind in _CLASSES}

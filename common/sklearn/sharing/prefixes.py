@@ -1,0 +1,93 @@
+"""Ensembles that grow one member after the other: the smaller one is the beginning of the larger.
+
+Why the result is the single one. All draw the random numbers of their members one after the other from one stream that
+begins at `random_state`, and no member depends on how many follow (scikit-learn's `warm_start` rests on the same). So
+the first n members of the largest ensemble are those of an ensemble of n, to the bit:
+
+- bagging: the seeds of all members are drawn first, as one array, whose beginning does not depend on its length;
+- AdaBoost: a round changes the weights of samples for the rounds after it alone; one that ends early does so in the
+  same round for each n beyond it;
+- gradient boosting, also with histograms: a stage is fitted to what the stages before it left over. Early stopping
+  looks at the scores of stages so far; an n beyond the last stage has all.
+
+With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
+nothing to be equal to: nothing is shared. Out-of-bag scores of bagging depend on all members: they are not shared
+either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from numbers import Integral
+from typing import Any
+
+from sklearn.base import clone
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+
+
+class Prefixes(Family):
+    """Candidates that differ in the number of members.
+
+    number: the parameter's name. cut: makes a copy of a fitted ensemble, whose parameter is already set, smaller.
+    """
+
+    def __init__(self, number: str, cut: Callable[[Any, int], None]):
+        self.number, self.cut = number, cut
+
+    def shares(self, name: str) -> bool:
+        return name == self.number
+
+    def why_not(self, model: Any) -> str | None:
+        if not isinstance(model.random_state, Integral):
+            return "random_state is no integer, so that single fits would differ from each other"
+        if getattr(model, "oob_score", False):
+            return "out-of-bag scores need each number of members by itself"
+        return None
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        sizes = [setting.get(self.number, getattr(model, self.number)) for setting in settings]
+        right = [valid(model, setting) for setting in settings]
+        largest = max(size for size, fine in zip(sizes, right, strict=True) if fine)
+        whole = clone(model).set_params(**{self.number: largest}).fit(part.X, part.y, **part.weights)
+        made: list[Any] = []
+        for size, fine in zip(sizes, right, strict=True):
+            one = copy(whole) if fine else None
+            if one is not None:
+                setattr(one, self.number, size)
+                self.cut(one, size)
+            made.append(one)
+        return made
+
+
+def _bagging(model: Any, n: int) -> None:
+    model.estimators_, model.estimators_features_ = model.estimators_[:n], model.estimators_features_[:n]
+    model._seeds = model._seeds[:n]
+
+
+def _ada_boost(model: Any, n: int) -> None:
+    model.estimators_ = model.estimators_[:n]
+    model.estimator_weights_, model.estimator_errors_ = model.estimator_weights_[:n], model.estimator_errors_[:n]
+
+
+def _gradient_boosting(model: Any, n: int) -> None:
+    model.estimators_, model.train_score_ = model.estimators_[:n], model.train_score_[:n]
+    model.n_estimators_ = len(model.estimators_)
+    if hasattr(model, "oob_scores_"):
+        model.oob_improvement_, model.oob_scores_ = model.oob_improvement_[:n], model.oob_scores_[:n]
+        model.oob_score_ = model.oob_scores_[-1]
+
+
+def _histograms(model: Any, n: int) -> None:
+    """Scores have one value more than there are iterations: that of the beginning."""
+    model._predictors = model._predictors[:n]
+    model.train_score_, model.validation_score_ = model.train_score_[: n + 1], model.validation_score_[: n + 1]
+
+
+FAMILIES: dict[str, Family] = {}
+for _kind in ("Classifier", "Regressor"):
+    FAMILIES[f"Bagging{_kind}"] = Prefixes("n_estimators", _bagging)
+    FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost)
+    FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting)
+    FAMILIES[f"HistGradientBoosting{_kind}"] = Prefixes("max_iter", _histograms)

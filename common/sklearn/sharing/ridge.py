@@ -1,0 +1,130 @@
+"""Ridge regression and classification: one product of the samples for all penalties.
+
+Why the result is the single one. With dense samples scikit-learn's solver ("auto", "cholesky") centres X and y and
+solves (X'X + alpha I) w = X'y, or (XX' + alpha I) c = y with w = X'c where there are more features than samples. The
+centred samples and both products do not depend on alpha. They are computed once, by the same functions, and each alpha
+is solved for by the same function as in scikit-learn: results are equal to the bit. With solver "svd" the
+decomposition is shared, and results are equal up to rounding. Where a matrix is singular, that candidate is fitted
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy import linalg
+from sklearn.base import clone
+from sklearn.linear_model import _ridge
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import validate_data
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+
+_ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
+
+
+class _FirstAnswer:
+    """What a function of scikit-learn returned when it was first called."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._kept: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._kept is None:
+            self._kept = self._function(*args, **kwargs)
+        return self._kept
+
+
+class _Solver:
+    """Stands for scikit-learn's `_ridge_regression`, which is called for one alpha after the other."""
+
+    def __init__(self) -> None:
+        self._ready: tuple[np.ndarray, ...] | None = None
+
+    def __call__(self, X: Any, y: Any, alpha: Any, sample_weight: Any = None, solver: str = "auto", **_: Any) -> Any:
+        if self._ready is None:
+            flat = y.ndim == 1
+            y = y.reshape(-1, 1) if flat else y
+            if sample_weight is not None:
+                X, y, _root = _ridge._rescale_data(X, y, sample_weight)
+            self._flat = flat
+            if solver == "svd":
+                U, s, Vt = np.linalg.svd(X, full_matrices=False)
+                self._ready = (s, Vt, U.T @ y)
+            elif X.shape[1] > X.shape[0]:
+                self._ready = (safe_sparse_dot(X, X.T), y, X)
+            else:
+                self._ready = (safe_sparse_dot(X.T, X), safe_sparse_dot(X.T, y), X[:0])
+        dtype = self._ready[0].dtype
+        alpha = np.asarray(alpha, dtype)
+        if solver == "svd":
+            s, Vt, Uty = self._ready
+            d, nonzero = np.zeros((len(s), 1), dtype), s > 1e-15
+            d[nonzero] = s[nonzero][:, None] / (s[nonzero][:, None] ** 2 + alpha)
+            coef = (Vt.T @ (d * Uty)).T
+        else:
+            product, right, X = self._ready
+            A = product.copy()
+            A.flat[:: len(A) + 1] += alpha
+            solution = linalg.solve(A, right, assume_a="pos", overwrite_a=True)
+            coef = safe_sparse_dot(X.T, solution).T if len(X) else solution.T
+            solver = "cholesky"
+        return (coef.ravel() if self._flat else coef), None, solver
+
+
+class Penalties(Family):
+    """Candidates that differ in alpha."""
+
+    shared = frozenset({"alpha"})
+
+    def why_not(self, model: Any) -> str | None:
+        if model.positive or model.solver not in ("auto", "cholesky", "svd"):
+            return "its solver goes step by step"
+        return None
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        if scipy.sparse.issparse(part.X):
+            raise ValueError("sparse samples are solved step by step")
+        first = clone(model)
+        X, y, weight = self._validated(first, part)
+        names = {
+            **_ridge._BaseRidge.fit.__globals__,
+            "_preprocess_data": _FirstAnswer(_ridge._preprocess_data),
+            "_ridge_regression": _Solver(),
+        }
+        # scikit-learn's own `fit`, in which two names mean the above
+        fit = FunctionType(_ridge._BaseRidge.fit.__code__, names, "fit", _ridge._BaseRidge.fit.__defaults__)
+        made = []
+        for setting in settings:
+            one = clone(model).set_params(**setting)
+            one.__dict__ = {**vars(first), **setting}
+            fine = isinstance(one.alpha, Real) and valid(model, setting)
+            try:
+                made.append(fit(one, X, y, weight) if fine else None)
+            except _ALONE:
+                made.append(None)
+        return made
+
+    def _validated(self, model: Any, part: SplitPart) -> tuple[Any, Any, Any]:
+        X, y = validate_data(
+            model, part.X, part.y, dtype=[np.float64, np.float32], force_writeable=True, multi_output=True,
+            y_numeric=True,
+        )  # fmt: skip
+        return X, y, part.weight
+
+
+class ClassifierPenalties(Penalties):
+    """The same of a classifier, which regresses on -1 and 1."""
+
+    def _validated(self, model: Any, part: SplitPart) -> tuple[Any, Any, Any]:
+        X, _, weight, Y = model._prepare_data(part.X, part.y, part.weight, model.solver)
+        return X, Y, weight
+
+
+FAMILIES = {"Ridge": Penalties(), "RidgeClassifier": ClassifierPenalties()}

@@ -1,0 +1,193 @@
+"""Each family beside single fits, on samples that hypothesis draws: many of them equally far, some of them equal."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    AdaBoostRegressor,
+    BaggingClassifier,
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.feature_selection import SelectFpr, SelectKBest, SelectPercentile
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.tree import DecisionTreeClassifier
+
+from tests.common.sklearn.sharing.beside import compared
+
+drawn = settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+FEW = st.integers(0, 2**31)
+
+
+def samples(seed: int, whole: bool, n: int = 60, p: int = 4, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Samples and labels. whole: small whole numbers, so that many are equally far, and some equal."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 4, (n, p)).astype(float) if whole else rng.normal(size=(n, p))
+    y = rng.permutation(np.arange(n) % classes)
+    return X, y
+
+
+@drawn
+@given(seed=FEW, whole=st.booleans(), p=st.sampled_from([3, 20]), algorithm=st.sampled_from(["auto", "brute"]))
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "cosine"])
+@pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss"])
+def test_neighbours(caplog: Any, scoring: str, metric: str, seed: int, whole: bool, p: int, algorithm: str) -> None:
+    """k from one to more than there are samples; also at and beyond half of them, where scikit-learn takes no tree."""
+    X, y = samples(seed, whole, p=p)
+    X[:, 0] += 1.0  # no sample is zero: it would have no cosine
+    grid = {"n_neighbors": [1, 3, 8, 19, 20, 40], "weights": ["uniform", "distance"]}
+    kind = KNeighborsClassifier(metric=metric, algorithm="auto" if metric == "cosine" else algorithm)
+    ours = compared(caplog, kind, grid, X, y, scoring=scoring, return_train_score=True)
+    assert ours.plan_.n_fits == 3 and ours.cv_results_["shared_with"][0] == tuple(range(1, 12))
+
+
+@drawn
+@given(seed=FEW, whole=st.booleans(), p=st.sampled_from([3, 20]))
+def test_neighbours_of_numbers(caplog: Any, seed: int, whole: bool, p: int) -> None:
+    X, y = samples(seed, whole, p=p, classes=9)
+    grid = {"n_neighbors": [1, 2, 3, 5, 8, 19], "weights": ["uniform", "distance", np.sqrt]}
+    compared(caplog, KNeighborsRegressor(), grid, X, y.astype(float), atol=1e-12)
+
+
+PREFIXES: list[tuple[Any, str]] = [
+    (RandomForestClassifier(random_state=1), "n_estimators"),
+    (RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
+    (RandomForestRegressor(random_state=1, max_features=0.5), "n_estimators"),
+    (ExtraTreesClassifier(random_state=1, class_weight="balanced"), "n_estimators"),
+    (ExtraTreesRegressor(random_state=1, bootstrap=True), "n_estimators"),
+    (BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5), "n_estimators"),
+    (AdaBoostClassifier(random_state=1), "n_estimators"),
+    (AdaBoostRegressor(random_state=1), "n_estimators"),
+    (GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2), "n_estimators"),
+    (GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1), "n_estimators"),
+    (HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5), "max_iter"),
+    (
+        HistGradientBoostingRegressor(random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1),
+        "max_iter",
+    ),
+]
+
+
+@settings(drawn, max_examples=1)
+@given(seed=FEW, weighted=st.booleans())
+@pytest.mark.parametrize(("estimator", "number"), PREFIXES, ids=lambda value: str(value)[:30])
+def test_ensembles(caplog: Any, estimator: Any, number: str, seed: int, weighted: bool) -> None:
+    """Early stopping ends some of them before the largest number; 0 members is an error of that candidate alone."""
+    X, y = samples(seed, whole=False)
+    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
+    scoring = None if "Regressor" in type(estimator).__name__ else "neg_log_loss"
+    with pytest.warns(Warning):
+        ours = compared(
+            caplog, estimator, {number: [4, 1, 12, 0]}, X, y, fit_params=weights, scoring=scoring,
+            return_train_score=True,
+        )  # fmt: skip
+    assert ours.plan_.n_fits == 3
+
+
+@settings(drawn, max_examples=1)
+@given(seed=FEW)
+@pytest.mark.parametrize("subsample", [1.0, 0.6])
+def test_lightgbm(caplog: Any, subsample: float, seed: int) -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
+    X, y = samples(seed, whole=False)
+    model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_child_samples=3, subsample=subsample, subsample_freq=1)
+    compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring="neg_log_loss")
+
+
+@drawn
+@given(seed=FEW, wide=st.booleans(), weighted=st.booleans(), intercept=st.booleans())
+@pytest.mark.parametrize("solver", ["auto", "svd"])
+def test_ridge(caplog: Any, solver: str, seed: int, wide: bool, weighted: bool, intercept: bool) -> None:
+    """More features than samples, too."""
+    X, y = samples(seed, whole=False, p=70 if wide else 5)
+    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
+    grid = {"alpha": [0.01, 1.0, 100.0]}
+    for model in (Ridge, RidgeClassifier):
+        estimator = model(solver=solver, fit_intercept=intercept)
+        atol = 1e-12 if solver == "svd" else 0.0
+        compared(caplog, estimator, grid, X, y, atol, fit_params=weights, return_train_score=True)
+
+
+@drawn
+@given(seed=FEW, weighted=st.booleans(), several=st.booleans())
+@pytest.mark.parametrize("kernel", ["rbf", "polynomial", "linear"])
+def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, several: bool) -> None:
+    """Enough samples for several blocks of the reduction; alphas with which scikit-learn itself solves."""
+    X, y = samples(seed, whole=False, n=170)
+    targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
+    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
+    grid = {"alpha": [1e-13, *np.logspace(-3, 3, 7)], "gamma": [0.1, 1.0]}
+    compared(caplog, KernelRidge(kernel=kernel), grid, X, targets, atol=1e-8, fit_params=weights)
+
+
+@drawn
+@given(seed=FEW, tall=st.booleans())
+@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "auto"])
+def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall: bool) -> None:
+    """Shared on both levels; the size 99 fails alone."""
+    X, y = samples(seed, whole=False, n=90 if tall else 60, p=5 if tall else 12)
+    model = Pipeline([("pca", PCA(svd_solver=solver, whiten=seed % 2 == 0)), ("knn", KNeighborsClassifier())])
+    grid = {
+        "pca__n_components": [1, 3, 5, None],
+        "knn__n_neighbors": [1, 3, 4],
+        "knn__weights": ["uniform", "distance"],
+    }
+    ours = compared(caplog, model, grid, X, y, return_train_score=True)
+    assert ours.plan_.n_fits == 3 * (1 + 4)
+    assert all(len(others) == 5 for others in ours.cv_results_["shared_with"])
+
+
+@drawn
+@given(seed=FEW)
+@pytest.mark.parametrize(
+    ("selector", "grid"),
+    [
+        (SelectKBest(), {"k": [3, 1, "all"]}),
+        (SelectPercentile(), {"percentile": [100, 50]}),
+        (SelectFpr(), {"alpha": [0.9, 0.99]}),
+    ],
+    ids=["best", "percent", "test"],
+)
+def test_filters_of_features(caplog: Any, selector: Any, grid: Any, seed: int) -> None:
+    X, y = samples(seed, whole=False)
+    model = Pipeline([("select", selector), ("ridge", RidgeClassifier())])
+    grid = {**{f"select__{name}": values for name, values in grid.items()}, "ridge__alpha": [0.1, 1.0]}
+    compared(caplog, model, grid, X, y)
+
+
+@drawn
+@given(seed=FEW)
+@pytest.mark.parametrize(
+    ("estimator", "grid"),
+    [
+        (Lasso(tol=1e-8, max_iter=100_000), {"alpha": [0.001, 0.1, 0.01]}),
+        (ElasticNet(tol=1e-8, max_iter=100_000), {"alpha": [0.001, 0.1, 0.01], "l1_ratio": [0.2, 0.8]}),
+        (LogisticRegression(tol=1e-8, max_iter=10_000), {"C": [1.0, 0.01, 0.1]}),
+    ],
+    ids=["lasso", "elastic net", "logistic"],
+)
+def test_within_the_tolerance(caplog: Any, estimator: Any, grid: Any, seed: int) -> None:
+    X, y = samples(seed, whole=False)
+    scoring = "neg_log_loss" if "C" in grid else None
+    ours = compared(caplog, estimator, grid, X, y, atol=1e-5, share="tolerance", scoring=scoring)
+    assert ours.plan_.n_saved == 3 * 2 * len(grid.get("l1_ratio", [1]))
+    assert compared(caplog, estimator, grid, X, y, scoring=scoring).plan_.n_saved == 0  # exact by default

@@ -1,0 +1,145 @@
+"""What is shared, what is not and why, and that a shared search is scikit-learn's in all else."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.model_selection as theirs
+from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_selection import VarianceThreshold
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC
+
+from common.sklearn import GridSearchCV, HalvingGridSearchCV
+from tests.common.sklearn.sharing.beside import compared
+from tests.common.sklearn.test_searches import same
+
+X, Y = load_iris(return_X_y=True)
+TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
+GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
+TREE = """\
+40 fits of steps on 5 splits; 230 are spared by sharing
+    StandardScaler: 18 candidates
+        PCA, one fit for n_components 1, 2, 3: 18 candidates
+            KNeighborsClassifier p=1, one fit for n_neighbors 1, 3, 9: 3 candidates, 3 times
+            KNeighborsClassifier p=2, one fit for n_neighbors 1, 3, 9: 3 candidates, 3 times"""
+
+
+def test_the_plan_of_a_pipeline_shares_on_each_level(capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    search = compared(caplog, TWO_LEVELS, GRID, X, Y, cv=5, verbose=1)
+    assert str(search.plan_) == TREE
+    assert TREE in capsys.readouterr().err
+    shared = search.cv_results_["shared_with"]
+    for number, parameters in enumerate(search.cv_results_["params"]):
+        names = ("pca__n_components", "knn__p")
+        others = [search.cv_results_["params"][other] for other in shared[number]]
+        assert len(others) == 2 and all(other[name] == parameters[name] for other in others for name in names)
+
+
+def test_workers_share_and_give_the_same_table() -> None:
+    """One split, so that its batch is divided between the two workers."""
+    arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}
+    search = GridSearchCV(TWO_LEVELS, GRID, workers=2, **arguments).fit(X, Y)
+    same(search, theirs.GridSearchCV(TWO_LEVELS, GRID, **arguments).fit(X, Y))
+    same(search, GridSearchCV(TWO_LEVELS, GRID, workers=0, **arguments).fit(X, Y))
+
+
+class Mine(KNeighborsClassifier):
+    """A user's own, which may compute something else."""
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "arguments", "reason"),
+    [
+        (Mine(), {"n_neighbors": [1, 2]}, {}, "Mine shares no fit"),
+        (KNeighborsClassifier(), {"n_neighbors": [1, 2]}, {"share": False}, "share is False"),
+        (KNeighborsClassifier(), {"n_neighbors": [1]}, {}, "no other candidate has a fit in common with it"),
+        (LogisticRegression(), {"C": [1.0, 2.0]}, {}, "LogisticRegression shares no fit"),
+        (
+            KNeighborsClassifier(),
+            {"n_neighbors": [1, 2]},
+            {"scoring": lambda model, X, y: float(type(model) is KNeighborsClassifier)},
+            "the scorer is a function of its own, which may look into the estimator",
+        ),
+        (
+            Pipeline([("scale", StandardScaler()), ("knn", KNeighborsClassifier())], memory="unused"),
+            {"knn__n_neighbors": [1, 2]},
+            {},
+            "the Pipeline has a memory of its own, or is of another class",
+        ),
+    ],
+    ids=["subclass", "off", "single", "no family", "scorer", "memory"],
+)
+def test_what_is_not_shared(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, estimator: Any, grid: Any, arguments: Any, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    search = GridSearchCV(estimator, grid, cv=2, workers=0, refit=False, **arguments).fit(X, Y)
+    assert set(search.plan_.alone.values()) == {reason} and search.plan_.n_saved == 0
+    assert "shared_with" not in search.cv_results_ and (search.cv_results_["mean_test_score"] > 0.5).all()
+
+
+def test_without_a_seed_no_prefix_is_shared_which_is_said_once() -> None:
+    grid = {"n_estimators": [2, 4], "max_depth": [1, 2]}
+    with pytest.warns(UserWarning, match="RandomForestClassifier share no fit: random_state is no integer") as seen:
+        search = GridSearchCV(RandomForestClassifier(), grid, cv=2, workers=0, refit=False).fit(X, Y)
+    assert len(seen) == 1 and search.plan_.n_saved == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GridSearchCV(RandomForestClassifier(), grid, cv=2, workers=0, refit=False).fit(X, Y)
+
+
+def test_a_step_that_fails_or_does_nothing_concerns_its_candidates_alone() -> None:
+    model = Pipeline([("keep", VarianceThreshold()), ("scale", StandardScaler()), ("ridge", RidgeClassifier())])
+    grid = {
+        "keep__threshold": [0.0, 1e9],
+        "scale": [StandardScaler(), "passthrough", PCA(1)],
+        "ridge__alpha": [0.1, -1.0, 1.0],
+    }
+    tables = []
+    for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {})):
+        with pytest.warns(theirs._validation.FitFailedWarning):
+            tables.append(kind(model, grid, cv=2, error_score=-1.0, **own).fit(X, Y).cv_results_)
+    for name in ("split0_test_score", "split1_test_score", "rank_test_score"):
+        assert tables[0][name].tolist() == tables[1][name].tolist()
+    assert (tables[0]["mean_test_score"] == -1.0).sum() == 9 + 3
+    with pytest.raises(ValueError, match="The 'alpha' parameter of RidgeClassifier"):
+        GridSearchCV(model, grid, cv=2, error_score="raise", workers=0).fit(X, Y)
+
+
+def _doubled(x: np.ndarray) -> np.ndarray:
+    x *= 2.0
+    return x
+
+
+@pytest.mark.parametrize("step", [StandardScaler(copy=False), FunctionTransformer(_doubled)], ids=["copy", "function"])
+def test_a_step_that_writes_to_its_samples_does_not_change_those_of_others(caplog: Any, step: Any) -> None:
+    model = Pipeline([("first", StandardScaler()), ("step", step), ("knn", KNeighborsClassifier())])
+    grid = {"step": [step, "passthrough"], "knn__n_neighbors": [1, 4]}
+    compared(caplog, model, grid, X, Y, return_train_score=True)
+
+
+def test_weights_of_samples_reach_the_last_step(caplog: Any) -> None:
+    model = Pipeline([("scale", StandardScaler()), ("ridge", RidgeClassifier())])
+    weights = {"ridge__sample_weight": np.linspace(0.1, 3.0, len(Y))}
+    search = compared(caplog, model, {"ridge__alpha": [0.1, 10.0]}, X, Y, fit_params=weights)
+    assert search.plan_.n_fits == 3 * 2
+
+
+def test_several_scores_of_a_grid_of_svc_below_a_searched_step(caplog: Any) -> None:
+    model = Pipeline([("pca", PCA(svd_solver="full")), ("svc", SVC(tol=1e-6))])
+    grid = {"pca__n_components": [1, 3], "svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}
+    search = compared(caplog, model, grid, X, Y, scoring=["accuracy", "f1_macro"])
+    assert search.plan_.n_fits == 3 * (1 + 2)
+
+
+def test_halving_says_what_its_candidates_share() -> None:
+    search = HalvingGridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 2, 3, 4]}, workers=0, random_state=0)
+    shared = search.fit(X, Y).cv_results_["shared_with"]
+    assert shared[0] == (1, 2, 3) and all(number >= 4 for number in shared[4])

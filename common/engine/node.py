@@ -237,7 +237,8 @@ class _RanksPart:
         journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
         if report:
             print(f"time taken: {duration(seconds)}")
-            self._write_page(journal.folder, data)
+            with working("report.html is written", rank=0):
+                self._write_page(journal.folder, data)
             print(f"results: {journal.folder}")
         for result in failed:
             log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))

@@ -3,8 +3,13 @@
 import heapq
 import json
 import math
+import os
+import pty
 import re
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,7 @@ from common.engine.study import Study
 from common.experiment import WorkerContext
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.helpers import journal_lines, start, table_without_run, wait_for_lines
+from tests.helpers import ROOT, journal_lines, start, table_without_run, wait_for_lines
 
 
 class Simulated:
@@ -151,6 +156,33 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
     while time.monotonic() - begin < 1.5:
         report(3, 20, "epoch")
     assert 1 <= len(sent) <= 2 and sent[0] == Headway("epoch", 3.0, 20.0, 1)
+
+
+WORKS = """
+import sys, time
+from common.engine.progress import start_logging
+from common.storage.waiting import working
+start_logging(0, "host", 0)
+with working("the data are loaded", int(sys.argv[1])):
+    time.sleep(2.5)
+"""
+
+
+def test_at_a_terminal_the_first_words_come_after_a_second() -> None:
+    """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
+    said = {}
+    for rank in ("0", "1"):
+        ours, theirs = pty.openpty()
+        subprocess.run([sys.executable, "-c", WORKS, rank], cwd=ROOT, stderr=theirs, check=True, timeout=60)
+        os.close(theirs)
+        said[rank] = b""
+        with suppress(OSError):  # which is how a terminal ends
+            while part := os.read(ours, 1 << 16):
+                said[rank] += part
+        os.close(ours)
+    assert b"rank 0 host the data are loaded for 1 s" in said["0"] and said["1"] == b""
+    command = [sys.executable, "-c", WORKS, "0"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stderr == b""
 
 
 def test_without_an_agent_steps_go_nowhere() -> None:

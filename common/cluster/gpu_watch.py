@@ -25,6 +25,7 @@ from common.cluster.process import begin_helper
 log = logging.getLogger(__name__)
 
 ASK_S = 2.0
+SILENT_S = 6.0  # a GPU that has not answered for so long does not answer
 HANG_S = 30.0  # without a result after its GPU's error, or in the kernel while its GPU does not answer
 # Errors of programs, which CUDA tells to the worker itself (NVIDIA's device plugin for Kubernetes passes over the same
 # ones), and the records of memory errors that were mended.
@@ -38,8 +39,9 @@ class GpuWatch:
 
     def __init__(self, entries: Iterable[str]):
         words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), *dict.fromkeys(entries)]
-        # Nobody waits for it at the end: it may be in the kernel for ever.
-        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        found_here = str(Path(__file__).parents[2])  # this script may have been started from any folder
+        environ = {**os.environ, "PYTHONPATH": f"{found_here}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        self._process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._output = self._process.stdout
         os.set_blocking(self._output.fileno(), False)
@@ -77,7 +79,7 @@ class GpuWatch:
             said, heard = self._errors.get(entry, ("", 0.0))
             if said and heard > since and now - heard > HANG_S:
                 return f"no result within {HANG_S:g} s after its GPU {entry} reported: {said}"
-        silent = [entry for entry in entries if now - self._answered.get(entry, now) > 3 * ASK_S]
+        silent = [entry for entry in entries if now - self._answered.get(entry, now) > SILENT_S]
         if not silent or not in_kernel(pid):
             self._stuck.pop(pid, None)
         elif now - self._stuck.setdefault(pid, now) > HANG_S:
@@ -88,7 +90,7 @@ class GpuWatch:
         """End it."""
         self._process.kill()
         self._output.close()
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):  # it may be in the kernel for ever
             self._process.wait(0.2)
 
 

@@ -31,6 +31,8 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     machine = Machine(tmp_path / "machine", gpus={A: SLICES, B: ()})
     for name, value in machine.environ(NVML=str(tmp_path)).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.chdir(tmp_path)  # anywhere
     monkeypatch.setattr(gpu_watch, "HANG_S", 0.5)
     return tmp_path
 
@@ -89,11 +91,19 @@ def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
 
 
-def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(nvml: Path, fifo: Path) -> None:
+def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
+    nvml: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it waits for may be a file system, which comes back; a GPU that does not answer does not."""
     told: list[Any] = []
+    monkeypatch.setattr(gpu_watch, "SILENT_S", 1e9)  # on a busy machine an answer may be late
     setup = Setup(pickle.dumps(Toy(2, at=("t0=in_kernel",))), {}, "cuda", os.getpid(), {})
-    agent = Agent(told.append, setup, [Device(f"cuda:{B}", B)], [Place()])
+
+    def tell(message: Any) -> None:  # of the coordinator's messages those that end a batch
+        if isinstance(message, (Died, Returned)):
+            told.append(message)
+
+    agent = Agent(tell, setup, [Device(f"cuda:{B}", B)], [Place()])
 
     def step_until(condition: Callable[[], object]) -> None:
         end = time.monotonic() + 60
@@ -110,6 +120,7 @@ def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(nvm
         step_until(lambda: time.monotonic() > seen + 2)  # well over HANG_S
         assert not told and process.killed is None
         (nvml / "hang").touch()
+        monkeypatch.setattr(gpu_watch, "SILENT_S", 1.0)
         step_until(lambda: told)
         (died,) = told
         assert isinstance(died, Died) and not died.lost

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.common.test_images import write_files
-from tests.helpers import ROOT, alive
+from tests.helpers import ROOT, alive, write_files
 from tests.stand_ins import SLICES, A, B, Machine
 
 DOCTOR = ("-m", "common.doctor")

@@ -20,10 +20,10 @@ from sklearn.svm import SVC
 import kernel_svm as shared
 from common.errors import UsageError
 from common.experiment import WorkerContext
-from common.images import fold_slices, load, standardised
+from common.images import load, standardised
 from kernel_svm.cuda import Gpu, Loaded, fit, solve_gammas
 from kernel_svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE
-from kernel_svm.cuda.launch import STATE, Lanes, solve_paths
+from kernel_svm.cuda.launch import STATE, Lanes
 from kernel_svm.cuda.matrices import STRIP, kernels_minus_one
 from kernel_svm.cuda.plan import plan
 from kernel_svm.kernel import kernel_minus_one
@@ -35,8 +35,8 @@ from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers.cuda import CudaSolver
 from tests.helpers import ROOT
 from tests.kernel_svm.emulator import COMPILER, Emulator
+from tests.kernel_svm.problems import TOLERANCE, Binary, clouds, folds_of
 
-TOLERANCE = 1e-3
 GAMMAS, PENALTIES = [1e-3, 1e-1], [0.01, 1.0, 100.0, 1e4]
 GB = 10**9
 
@@ -48,57 +48,11 @@ def digits(n: int) -> tuple[np.ndarray, np.ndarray]:
     return ((images[:n] - 8) / 6).astype(np.float32), labels[:n]
 
 
-def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
-
-
-def clouds(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    y = np.where(np.arange(n) % 3, 1, -1)
-    return rng.normal(size=(n, 6)) + 0.4 * y[:, None], y
-
-
 def sanitizer() -> Path | None:
     """ThreadSanitizer's library, which must be there before Python begins."""
     command = [str(COMPILER), "-print-file-name=libtsan.so"]
     found = subprocess.run(command, capture_output=True, text=True).stdout.strip() if COMPILER else ""
     return Path(found) if os.path.isabs(found) else None
-
-
-class Binary:
-    """One problem of two classes with some lanes left out, its matrix K - 1, and its path on any device."""
-
-    def __init__(self, n: int, gamma: float, seed: int = 0) -> None:
-        x, y = clouds(n, seed)
-        samples = shared.prepare(x, -y)  # the positive class first
-        self.matrix = kernel_minus_one(samples, gamma)
-        self.sign = np.zeros(samples.width, np.int8)
-        self.sign[samples.row_of] = y
-        self.sign[samples.row_of[: n // 5]] = 0  # a fold
-        self.exact = self.matrix.astype(np.float64)
-
-    def path(self, device: Any, penalties: list[float], max_iter: int = 10**7) -> Walked:
-        kernels = device.xp.asarray(self.matrix).ravel()
-        problems = [(0, Lanes.of(self.sign))]
-        (path,) = solve_paths(
-            device, kernels, [(0, len(self.matrix))], problems, np.array(penalties), TOLERANCE, max_iter
-        )
-        return path
-
-    def spread(self, path: Walked) -> np.ndarray:
-        """betas, (n_penalties, width)"""
-        betas = np.zeros((len(path.betas), len(self.sign)))
-        betas[:, path.columns] = path.betas
-        return betas
-
-    def objective(self, beta: np.ndarray) -> float:
-        return 0.5 * beta @ self.exact @ beta - self.sign @ beta
-
-    def violation(self, beta: np.ndarray, bound: float) -> float:
-        gradient, alpha = self.exact @ beta - self.sign, self.sign * beta
-        up = np.where(self.sign > 0, alpha < bound, alpha > 0) & (self.sign != 0)
-        low = np.where(self.sign > 0, alpha > 0, alpha < bound) & (self.sign != 0)
-        return gradient[low].max() - gradient[up].min()
 
 
 def same_bits(a: Walked, b: Walked) -> bool:
@@ -175,7 +129,9 @@ class TestKernel:
 def test_no_thread_touches_what_another_does_between_two_barriers() -> None:
     program = (
         "from tests.kernel_svm.emulator import RACES\n"
-        "from tests.kernel_svm.test_cuda import SCRATCH, Binary, Emulator\n"
+        "from kernel_svm.cuda.device import SCRATCH\n"
+        "from tests.kernel_svm.emulator import Emulator\n"
+        "from tests.kernel_svm.problems import Binary\n"
         "for shared_memory in (1 << 20, SCRATCH):\n"
         "    device = Emulator(64, shared_memory, options=RACES)\n"
         "    print(Binary(100, 1.0).path(device, [0.1, 1e3, 1e4], max_iter=4).iterations)"

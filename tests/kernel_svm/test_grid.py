@@ -13,19 +13,16 @@ from sklearn.datasets import load_digits
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
-from common.images import fold_slices, load, standardised
+from common.images import load, standardised
 from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.plan import MatrixPlan
 from tests.helpers import ROOT
+from tests.kernel_svm.problems import Sized, folds_of
 
 pytestmark = pytest.mark.numerical
 
 GB = 10**9
-
-
-def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
 
 
 def digits(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -223,15 +220,6 @@ def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
 def test_an_unknown_way_to_many_classes_is_refused():
     with pytest.raises(ValueError, match="multiclass is 'all'"):
         choose_plan(Sized(100, 3), "all", 1, GB)
-
-
-class Sized:
-    """As much of `Samples` as a plan looks at, of any size without the memory."""
-
-    def __init__(self, n: int, k: int, n_features: int = 784) -> None:
-        self.class_start = np.linspace(0, n, k + 1).astype(int)
-        self.classes, self.row_of, self.width = np.arange(k), np.empty(n, np.int8), n
-        self.panels = np.broadcast_to(np.float32(0), (n // 16, n_features, 16))
 
 
 @pytest.mark.parametrize(

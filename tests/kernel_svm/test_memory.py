@@ -26,6 +26,7 @@ from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
 from tests.helpers import ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
+from tests.kernel_svm.problems import Sized
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -142,8 +143,6 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
     [(4 * GB, 0, False), (9.5 * GB, 1, False), (16 * GB, 2, False), (24 * GB, 2, True)],
 )
 def test_plans_of_two_workers_at_full_size(memory: float, kernels: int, distances: bool) -> None:
-    from tests.kernel_svm.test_grid import Sized
-
     samples: Any = Sized(60_000, 10)
     plan = choose_plan(samples, "ovr", 24, int(memory), 2, 2)
     assert (plan.kernels, plan.distances) == (kernels, distances) and plan.need <= memory

@@ -16,7 +16,7 @@ from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from kernel_svm import SVC, fit_grid
-from tests.kernel_svm.test_svc import problems
+from tests.kernel_svm.problems import problems
 
 # The solution is asked for tightly, so that both solvers must find the same one.
 TIGHT = {"tol": 1e-6}

@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse
 import sklearn.svm
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -17,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernel_svm import SVC
 from kernel_svm.svc import LARGE, dense
+from tests.kernel_svm.problems import problems
 
 # Two solutions to the tolerance differ by it, as scikit-learn's do, which fails the same two checks.
 DIFFER = {
@@ -27,31 +27,6 @@ DIFFER = {
 @parametrize_with_checks([SVC(), SVC(kernel="linear")], expected_failed_checks=lambda estimator: DIFFER)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
-
-
-@st.composite
-def problems(draw):
-    """Samples, labels, weights or None, and parameters of an SVC with a unique solution."""
-    n, k = draw(st.integers(8, 60)), draw(st.integers(2, 5))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    y = np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
-    x = rng.normal(size=(n, draw(st.integers(1, 6)))) + draw(st.floats(0, 1.5)) * rng.normal(size=(k, 1))[y]
-    if draw(st.booleans()):
-        x = x.round(1)  # duplicates, some with different labels
-    kernel = draw(st.sampled_from(["rbf", "rbf", "linear", "poly"]))
-    weights = rng.choice([0.0, 0.3, 1.0, 2.5], n) if draw(st.booleans()) else None
-    if weights is not None:
-        weights[:k] = 1.0  # no class is without weight
-    return x, np.array([f"class {c}" for c in range(k)])[y], weights, {
-        "kernel": kernel,
-        "C": 10 ** draw(st.floats(-2, 1)),
-        "gamma": draw(st.sampled_from(["scale", "auto", 0.05, 0.7])),
-        "degree": draw(st.integers(1, 3)),
-        "coef0": draw(st.sampled_from([0.0, 1.0])),
-        "class_weight": draw(st.sampled_from([None, "balanced", {"class 0": 2.0}])),
-        "decision_function_shape": draw(st.sampled_from(["ovo", "ovr"])),
-        "tol": 1e-6,
-    }  # fmt: skip
 
 
 @settings(max_examples=80, deadline=None)

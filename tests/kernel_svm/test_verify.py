@@ -14,7 +14,7 @@ from kernel_svm.cuda.launch import Lanes
 from kernel_svm.cuda.verify import WrongResult, check_launch, check_solution
 from kernel_svm.path import Path, Whole, solve_path
 from tests.kernel_svm.emulator import COMPILER, Emulator
-from tests.kernel_svm.test_cuda import Binary, clouds, folds_of
+from tests.kernel_svm.problems import Binary, clouds, folds_of
 
 PENALTIES = np.array([0.1, 1.0, 100.0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pickle
@@ -40,9 +39,9 @@ from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import load_model
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
+from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
 
 ENDS_WITHIN_S = 30.0
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # also on a machine with GPUs these train on CPUs
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +62,6 @@ def one_thread() -> Iterator[None]:
             patch.setenv(name, value)
         yield
     torch.set_num_threads(before)
-
-
-def losses(folder: Path) -> list[float]:
-    """All losses in a log: of steps while training, and of epochs."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [line[name] for line in lines for name in ("loss", "train_loss", "test_loss", "accuracy") if name in line]
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "ddp.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # The same steps, whatever the number of processes

@@ -29,7 +29,7 @@ from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
-from tests.mnist_nn.test_ddp import ONE_THREAD, losses, rows
+from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
 
 DDP = ("-m", "mnist_nn.ddp")
 TWO = ("--nproc-per-node", "2")

@@ -15,10 +15,8 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.halving import leading, rungs
 from mnist_nn.keys import EPOCH_LIMIT
 from tests.helpers import reported, table_without_run
+from tests.mnist_nn.small import FULL
 
-FULL = Bagging(
-    2, 9, dataset="digits", train_size=150, test_size=40, folds=2, max_conv_layer=4, max_hidden_layer=16, epochs=6
-)
 HALVED = replace(FULL, halving=3)
 
 

@@ -12,42 +12,11 @@ from mnist_nn.steps.autograd import AutogradStep
 from mnist_nn.steps.choose import make_step
 from mnist_nn.steps.hidden import DenseHidden, KernelHidden
 from mnist_nn.steps.manual import ManualStep
+from tests.mnist_nn.networks import TOLERANCE, architecture, batches
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("one_thread")]
 
 CPU = torch.device("cpu")
-TOLERANCE = 5e-6  # Relative difference of a loss, of any step of 200.
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    training.prepare(CPU)
-    yield
-    torch.set_num_threads(before)
-
-
-def architecture(seed, largest=(32, 200)):
-    """A random network on 12 x 12 images, with a learning rate and momentum of the search's own ranges."""
-    random = np.random.default_rng(seed)
-    return {
-        "n_conv_layer": int(random.integers(1, largest[0])),
-        "kernel_size": int(random.integers(2, 11)),
-        "n_hidden_layer": int(random.integers(1, largest[1])),
-        "learning_rate": float(10 ** random.uniform(-5, -1)),
-        "momentum": float(10 ** random.uniform(-2, 0)),
-    }
-
-
-def batches(seed, n_steps, batch_size, shape=(12, 12)):
-    """Images of noise around one pattern per class, so that there is something to learn; the last batch is smaller."""
-    generator = torch.Generator().manual_seed(seed)
-    patterns = torch.randn(10, *shape, generator=generator)
-    for step in range(n_steps):
-        n = batch_size if step < n_steps - 1 else max(1, batch_size - 3)
-        labels = torch.randint(10, (n,), generator=generator)
-        yield patterns[labels] + torch.randn(n, *shape, generator=generator), labels
 
 
 def run(step, params, *, seed=0, n_steps=200, batch_size=10, shape=(12, 12), make=make_step, dtype=torch.float32):

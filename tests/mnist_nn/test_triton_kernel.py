@@ -52,7 +52,7 @@ def check_steps() -> None:
     import numpy as np
 
     from mnist_nn.steps import grouped, grouped_hidden
-    from tests.mnist_nn.test_grouped import alone, architecture, pictures, stepped
+    from tests.mnist_nn.networks import alone, architecture, pictures, stepped
 
     grouped.make_hidden = grouped_hidden.FusedHidden
     params, (x, y) = architecture(3) | {"n_conv_layer": 4, "kernel_size": 9, "n_hidden_layer": 20}, pictures(40)

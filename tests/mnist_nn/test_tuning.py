@@ -12,7 +12,7 @@ from common.trial import Evaluation, Search
 from mnist_nn.experiment import Bagging, best_set
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from tests.helpers import table_without_run
-from tests.mnist_nn.test_halving import FULL
+from tests.mnist_nn.small import FULL
 
 
 def losses_of(experiment: Bagging) -> list[Any]:

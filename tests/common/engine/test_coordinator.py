@@ -1,84 +1,24 @@
 """The coordinator's decisions, with the test in the place of the agents."""
 
 import time
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from common.cluster.transport import Lost
-from common.engine.coordinator import Coordinator, slots_of
-from common.engine.messages import Died, Drain, Drained, Interrupted, Returned, Run
+from common.engine.messages import Died, Drained, Interrupted, Returned
 from common.engine.queue import Costs, Queue, end_of
-from common.engine.study import Study
 from common.storage.history import read_journal
-from common.storage.journal import Journal
-from common.trial import NoRoom, Place, Result, Search, Trial
-
-
-def cost_of(trial: Trial) -> float:
-    return float(trial.params["cost"])
-
+from common.trial import NoRoom, Result, Search, Trial
+from tests.common.engine.played import Played, places
 
 HEADER = {"settings": {"experiment": "toy"}}
-
-
-class Played:
-    """A coordinator and the batches it has given to each slot."""
-
-    def __init__(
-        self, folder: Path, search: Search, places: list[list[Place]], costs: Costs | None = None, **options: Any
-    ):
-        self.now = 0.0  # of the coordinator's clock
-        self.study = Study([search], {}, {})
-        self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
-        self.drained: list[int] = []
-        journal = Journal(folder, HEADER)
-        self.coordinator = Coordinator(
-            self.study,
-            journal,
-            tell=self._tell,
-            slots=slots_of(places),
-            costs=costs or Costs(cost_of),
-            clock=lambda: self.now,
-            **options,
-        )
-        self.folder = folder
-        self.coordinator.step()
-
-    def _tell(self, rank: int, message: object) -> None:
-        if isinstance(message, Run):
-            self.given[rank, message.slot].append(message)
-        elif isinstance(message, Drain):
-            self.drained.append(rank)
-
-    def answer(self, slot: tuple[int, int], seconds: float = 9.0, value: float = 1.0, error: str | None = None) -> None:
-        """The slot finishes the first batch that it has."""
-        run = self.given[slot].pop(0)
-        results = tuple(Result(t.key, {"v": value}, seconds=seconds, error=error) for t in run.batch)
-        self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
-        self.coordinator.step()
-
-    def die(
-        self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False, lost: bool = False
-    ) -> None:
-        self.given[slot].clear()
-        self.coordinator.handle(slot[0], Died(slot[1], cause, building, lost))
-        self.coordinator.step()
-
-    def keys(self, slot: tuple[int, int]) -> list[list[str]]:
-        return [[trial.key for trial in run.batch] for run in self.given[slot]]
 
 
 def trials(n: int, per_batch: int = 1) -> Search:
     every = [Trial(f"t{i}", {"cost": i}) for i in range(n)]
     yield [tuple(every[i : i + per_batch]) for i in range(0, n, per_batch)]
-
-
-def places(*slots: int) -> list[list[Place]]:
-    return [[Place(f"host{rank}", rank, slot, "cpu") for slot in range(n)] for rank, n in enumerate(slots)]
 
 
 def test_costly_batches_first_over_all_ranks(tmp_path: Path) -> None:

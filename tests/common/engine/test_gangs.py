@@ -11,7 +11,7 @@ import pytest
 from common.cluster.transport import Lost
 from common.engine.messages import Drained, Interrupted, Lend, Run
 from common.trial import Gang, Search, Trial
-from tests.common.engine.test_coordinator import Played, places
+from tests.common.engine.played import Played, places
 
 
 def gang_of(trial: Trial) -> Gang:

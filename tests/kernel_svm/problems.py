@@ -1,0 +1,96 @@
+"""Samples and problems that tests of several files solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import kernel_svm as shared
+from common.images import fold_slices
+from kernel_svm.cuda.launch import Lanes, solve_paths
+from kernel_svm.kernel import kernel_minus_one
+from kernel_svm.path import Path as Walked
+
+TOLERANCE = 1e-3
+
+
+def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
+
+
+def clouds(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.where(np.arange(n) % 3, 1, -1)
+    return rng.normal(size=(n, 6)) + 0.4 * y[:, None], y
+
+
+class Binary:
+    """One problem of two classes with some lanes left out, its matrix K - 1, and its path on any device."""
+
+    def __init__(self, n: int, gamma: float, seed: int = 0) -> None:
+        x, y = clouds(n, seed)
+        samples = shared.prepare(x, -y)  # the positive class first
+        self.matrix = kernel_minus_one(samples, gamma)
+        self.sign = np.zeros(samples.width, np.int8)
+        self.sign[samples.row_of] = y
+        self.sign[samples.row_of[: n // 5]] = 0  # a fold
+        self.exact = self.matrix.astype(np.float64)
+
+    def path(self, device: Any, penalties: list[float], max_iter: int = 10**7) -> Walked:
+        kernels = device.xp.asarray(self.matrix).ravel()
+        problems = [(0, Lanes.of(self.sign))]
+        (path,) = solve_paths(
+            device, kernels, [(0, len(self.matrix))], problems, np.array(penalties), TOLERANCE, max_iter
+        )
+        return path
+
+    def spread(self, path: Walked) -> np.ndarray:
+        """betas, (n_penalties, width)"""
+        betas = np.zeros((len(path.betas), len(self.sign)))
+        betas[:, path.columns] = path.betas
+        return betas
+
+    def objective(self, beta: np.ndarray) -> float:
+        return 0.5 * beta @ self.exact @ beta - self.sign @ beta
+
+    def violation(self, beta: np.ndarray, bound: float) -> float:
+        gradient, alpha = self.exact @ beta - self.sign, self.sign * beta
+        up = np.where(self.sign > 0, alpha < bound, alpha > 0) & (self.sign != 0)
+        low = np.where(self.sign > 0, alpha > 0, alpha < bound) & (self.sign != 0)
+        return gradient[low].max() - gradient[up].min()
+
+
+class Sized:
+    """As much of `Samples` as a plan looks at, of any size without the memory."""
+
+    def __init__(self, n: int, k: int, n_features: int = 784) -> None:
+        self.class_start = np.linspace(0, n, k + 1).astype(int)
+        self.classes, self.row_of, self.width = np.arange(k), np.empty(n, np.int8), n
+        self.panels = np.broadcast_to(np.float32(0), (n // 16, n_features, 16))
+
+
+@st.composite
+def problems(draw):
+    """Samples, labels, weights or None, and parameters of an SVC with a unique solution."""
+    n, k = draw(st.integers(8, 60)), draw(st.integers(2, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    y = np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
+    x = rng.normal(size=(n, draw(st.integers(1, 6)))) + draw(st.floats(0, 1.5)) * rng.normal(size=(k, 1))[y]
+    if draw(st.booleans()):
+        x = x.round(1)  # duplicates, some with different labels
+    kernel = draw(st.sampled_from(["rbf", "rbf", "linear", "poly"]))
+    weights = rng.choice([0.0, 0.3, 1.0, 2.5], n) if draw(st.booleans()) else None
+    if weights is not None:
+        weights[:k] = 1.0  # no class is without weight
+    return x, np.array([f"class {c}" for c in range(k)])[y], weights, {
+        "kernel": kernel,
+        "C": 10 ** draw(st.floats(-2, 1)),
+        "gamma": draw(st.sampled_from(["scale", "auto", 0.05, 0.7])),
+        "degree": draw(st.integers(1, 3)),
+        "coef0": draw(st.sampled_from([0.0, 1.0])),
+        "class_weight": draw(st.sampled_from([None, "balanced", {"class 0": 2.0}])),
+        "decision_function_shape": draw(st.sampled_from(["ovo", "ovr"])),
+        "tol": 1e-6,
+    }  # fmt: skip

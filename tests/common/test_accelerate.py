@@ -36,8 +36,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_script_prints_the_same_once(program: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     plain = program("script.py", "plain", cwd=tmp_path, status=4)

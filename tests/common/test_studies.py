@@ -72,9 +72,20 @@ def test_a_notebook_has_no_file(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.replace('gpu="none"', 'gpu="99"').replace("int(sys.argv[1])", "None"))
+FRONT_DOOR = "from common import Experiment, RunOptions, Trial, one_round, per_trial, run_study\n"
+ROOMS = """
+from common.engine.options import RunOptions
+from common.experiment import Experiment, one_round, per_trial
+from common.studies import run_study
+from common.trial import Trial
+"""
+
+
+@pytest.mark.parametrize(("ranks", "door"), [(0, ROOMS), (2, FRONT_DOOR)], ids=["0", "2"])
+def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int, door: str) -> None:
+    text = SCRIPT.replace('gpu="none"', 'gpu="99"').replace("int(sys.argv[1])", "None")
+    assert FRONT_DOOR in text
+    (tmp_path / "script.py").write_text(text.replace(FRONT_DOOR, door))
     done = program(tmp_path / "script.py", ranks=ranks, status=2, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path)
     assert "--gpu 99, but no GPU is visible" in done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1

@@ -50,7 +50,7 @@ from common.trial import Place
 PROG = "python -m common.doctor"
 SELF_CHECK = ("host", "device", "program", "self-check", "found", "seconds")
 BENCHMARK = ("host", "device", "program", "what", "measured", "assumed")
-BENCHMARK_S = 105.0  # for each model of device, from the beginning; a process that still measures is ended 10 s later
+BENCHMARK_S = 100.0  # for each model of device, from the beginning; a process that still measures is ended 10 s later
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.engine.live import Overview, TimeLeft
 from common.errors import printable
@@ -97,16 +97,9 @@ class Progress:
     def __init__(self, quiet: bool, file: StatusFile):
         self._quiet, self._file = quiet, file
         self._drawn, self._written = time.monotonic(), -FILE_SECONDS
-        self._bar = None
+        self._bar: Any = None
         if sys.stderr.isatty() and not quiet:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bar
-
-            columns = (MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
-            self._bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False)
-            self._task = self._bar.add_task("trials", note="")
-            self._bar.start()
+            self._bar = _bar()
 
     def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
         """Show the study as it is, if that is due.
@@ -130,16 +123,36 @@ class Progress:
 
     def _draw(self, seen: Overview) -> None:
         note = note_of(seen)
-        if self._bar:
-            from rich.markup import escape
-
-            self._bar.update(self._task, completed=seen.done, total=seen.total, note=escape(note), refresh=True)
-        else:
+        if self._bar is None:
             log.info("%d of %d trials%s", seen.done, seen.total, f", {note}" if note else "")
+        else:
+            self._bar.note = note
+            self._bar.update(self._bar.task_ids[0], completed=seen.done, total=seen.total, refresh=True)
 
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
+
+
+def _bar() -> Any:
+    """A bar on stderr with what its `note` says below, in as many lines as that takes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.text import Text
+
+    class BarWithNote(Bar):
+        note = ""
+
+        def get_renderables(self) -> Iterator[Any]:
+            yield from super().get_renderables()
+            yield Text(self.note)
+
+    columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+    bar = BarWithNote(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    bar.add_task("trials")
+    bar.start()
+    return bar
 
 
 def note_of(seen: Overview) -> str:

@@ -1,13 +1,16 @@
 """What a running study says of itself: steps, the longest trial, the time left, the status file."""
 
+import fcntl
 import heapq
 import json
 import math
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -168,21 +171,38 @@ with working("the data are loaded", int(sys.argv[1])):
 """
 
 
+def at_a_terminal(*arguments: str) -> str:
+    """What a Python program says on stderr where that is a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    job = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=theirs
+    )
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # which is how a terminal ends
+        while part := os.read(ours, 1 << 16):
+            said += part
+    os.close(ours)
+    assert job.wait(60) == 0, said.decode()
+    return said.decode()
+
+
 def test_at_a_terminal_the_first_words_come_after_a_second() -> None:
     """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
-    said = {}
-    for rank in ("0", "1"):
-        ours, theirs = pty.openpty()
-        subprocess.run([sys.executable, "-c", WORKS, rank], cwd=ROOT, stderr=theirs, check=True, timeout=60)
-        os.close(theirs)
-        said[rank] = b""
-        with suppress(OSError):  # which is how a terminal ends
-            while part := os.read(ours, 1 << 16):
-                said[rank] += part
-        os.close(ours)
-    assert b"rank 0 host the data are loaded for 1 s" in said["0"] and said["1"] == b""
+    assert "rank 0 host the data are loaded for 1 s" in at_a_terminal("-c", WORKS, "0")
+    assert at_a_terminal("-c", WORKS, "1") == ""
     command = [sys.executable, "-c", WORKS, "0"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stderr == b""
+
+
+def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
+    study = ("-m", "tests.toys", "3", "--seconds", "2", "--steps", "40", "--gpu", "none", "--workers", "1")
+    said = at_a_terminal(*study, "--results", str(tmp_path / "r"))
+    assert "1/3" in said and re.search(
+        r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 40", said, re.DOTALL
+    ), said
 
 
 def test_without_an_agent_steps_go_nowhere() -> None:

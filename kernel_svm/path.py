@@ -10,6 +10,8 @@ is gathered into a small dense matrix that stays in the processor's cache. Where
 most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
 learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
 
+Where a gathered problem needs thousands of iterations, `newton` moves all free multipliers together now and then.
+
 The arrays of the compiled functions are listed in `smo`.
 """
 
@@ -26,6 +28,7 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import compiled, fma, load, prefetch, splat, store, widen, writable
+from kernel_svm.newton import aligned_doubles, newton_step
 from kernel_svm.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
@@ -33,6 +36,8 @@ GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iter
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
 WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active,
 LEFT_OVER = 0.2  # and which part of their violation they are left with
+NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
+FACTOR = 10  # iterations that a Newton step must be worth: the cube of its multipliers, by so many times the lanes
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
@@ -51,14 +56,6 @@ def _aligned(count, width):
 
 
 @compiled
-def _aligned_doubles(count):
-    """float64 zeros (count,) that begin on a 64-byte border."""
-    raw = np.zeros(count + 8)
-    start = (-raw.ctypes.data // 8) % 8
-    return raw[start : start + count]
-
-
-@compiled
 def _begin(sign, weights):
     """(blocks, columns, sign, weights, f, beta, up, low) of a problem, from sign and weights by column."""
     blocks, count = np.empty(sign.size // LANES, np.int32), 0
@@ -74,7 +71,7 @@ def _begin(sign, weights):
     for t in range(width):
         column = np.int64(blocks[t // LANES]) * LANES + t % LANES
         columns[t], lane_sign[t], lane_weights[t] = column, sign[column], weights[column]
-    f, beta = _aligned_doubles(width), _aligned_doubles(width)
+    f, beta = aligned_doubles(width), aligned_doubles(width)
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     return blocks[:count].copy(), columns, lane_sign, lane_weights, f, beta, up, low
 
@@ -177,7 +174,7 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, 
     count = lanes.size
     width = -(-count // LANES) * LANES
     now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
-    g, b, sub_bounds, s = _aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+    g, b, sub_bounds, s = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
     sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
     for p in range(width):
@@ -190,6 +187,7 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, 
         source_columns[p], g[p], b[p], s[p], sub_bounds[p] = columns[t], f[t], beta[t], sign[t], bounds[t]
     source, source_slot = rows, slot
     done = spent = 0
+    next_newton = NEWTON
     while True:
         matrix = _aligned(count, width)
         _gather(source, source_slot, source_columns, matrix)
@@ -204,6 +202,10 @@ def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, 
             spent += k
             if status == CONVERGED or done == limit:
                 break
+            if done >= next_newton:
+                m = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
+                set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
+                next_newton = done + max(NEWTON, m * m * m // (FACTOR * width))
             m = _active(s[:width], g, sub_up, sub_low, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break

@@ -103,6 +103,20 @@ def test_long_paths_with_gathered_problems_stay_optimal(gamma):
         assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
 
 
+def test_noisy_samples_of_few_dimensions_at_a_large_penalty():
+    """Pair by pair alone the largest C takes two million iterations."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(400, 4))
+    y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=400) > 0, 1, -1)
+    penalties = [1.0, 1e2, 1e4, 1e5]
+    betas, path, kernel = solve(x, y, 0.01, penalties)
+    assert path.converged.all() and path.iterations[-1] < 500_000
+    for bound, beta in zip(penalties, betas, strict=True):
+        assert (y * beta >= 0).all() and (y * beta <= bound).all()
+        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-6 * np.abs(beta).sum()
+        assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+
+
 def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
     x, y = separable(MAX_ACTIVE + 1000, seed=1)
     samples = prepare(x, -y)

@@ -163,11 +163,12 @@ def bars(panel: Bars) -> Markup:
     drawing = Drawing(
         24 * len(panel.bars) + 8,
         f"{panel.title}: " + ", ".join(f"{name} {words(bar[0], panel.percent)}" for name, bar in panel.bars.items()),
+        480,
     )
-    left, room = 190.0, WIDTH - 190 - 90
+    left, room = 140.0, 480 - 140 - 66
     for n, (name, (value, low, high)) in enumerate(panel.bars.items()):
         y = 24 * n + 4
-        drawing.text(left - 8, y + 14, label(name), "tick", "end")
+        drawing.text(left - 8, y + 14, label(name, 20), "tick", "end")
         length = room * max(0.0, min(value, most)) / most if math.isfinite(value) else room
         drawing.rect(left, y + 2, length, 16, "bar", f"{name}: {words(value, panel.percent)}")
         reach = length

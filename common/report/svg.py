@@ -58,8 +58,8 @@ class Drawing:
         )
 
     def markup(self) -> Markup:
-        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-            _n(self.width), _n(self.height), self._alt, Markup("").join(self._parts)
+        return Markup('<svg viewBox="0 0 {} {}" style="--width:{}px" role="img" aria-label="{}">{}</svg>').format(
+            _n(self.width), _n(self.height), _n(self.width), self._alt, Markup("").join(self._parts)
         )
 
 

@@ -16,6 +16,7 @@ from common.report.content import HeatMap, Section
 from common.report.page import Report, page
 from tests.common.report.journals import death, many, trial_line, write
 from tests.common.report.test_page import HOSTILE, read
+from tests.helpers import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -140,6 +141,12 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
         assert visit.complaints == []
         assert [url for url in visit.asked if not url.startswith(("file:", "data:", "blob:"))] == []
         assert not visit.page.locator(".static").first.is_visible(), "the live drawing takes its place"
+
+
+def test_the_example_in_docs_is_one_of_this_version(chromium: Any) -> None:
+    with Visit(chromium, ROOT / "docs" / "report-example.html") as visit:
+        visit.drawn(".parallel")
+        assert visit.complaints == [] and visit.page.locator(".sheet svg").count() > 1
 
 
 def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> None:

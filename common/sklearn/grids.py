@@ -77,7 +77,8 @@ class Sharing:
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
         if self.accelerate and _method(estimator) is not None:
-            return _WHOLE
+            kernel = getattr(estimator, "kernel", None) if isinstance(estimator, SVC) else None
+            return None if callable(kernel) or kernel == "precomputed" else _WHOLE
         return family_of(type(estimator), self.share)
 
 

@@ -157,7 +157,8 @@ class OnEngine(_search.BaseSearchCV):
     def _no_grid(self, task: Task, plan: Plan) -> str | None:
         """Why a task is not solved as part of a grid; None where it is."""
         reason = why_not(task) if self.accelerate else "accelerate is False"
-        return reason if reason is None or task.candidate in plan.alone else SHARED
+        other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
+        return SHARED if other else reason
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""

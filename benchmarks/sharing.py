@@ -1,0 +1,173 @@
+"""CPU seconds of searches that share fits, against scikit-learn's GridSearchCV, on one thread, scores side by side.
+
+    python -m benchmarks.sharing [--rows kNN forest ...] [--results FILE]
+
+Each row runs both in turn in one process, without workers, with the same folds (3 for ensembles and Pipelines, 5 for
+the others), and without the refit; "faster by" is the ratio of their CPU seconds. "bound" is what sharing can bring at
+most: for ensembles, the sum of all sizes over the largest. The last rows have pipelines with joblib.Memory as a peer:
+scikit-learn's own way to keep fitted steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy comes
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn.model_selection as theirs
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_regression
+from sklearn.decomposition import PCA
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.feature_selection import SelectKBest
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks.machine import circumstances, publish, table
+from common.sklearn import GridSearchCV
+
+Row = tuple[Any, dict[str, Any], Any, Any, int]
+
+
+def digits(n: int | None = None) -> tuple[Any, Any]:
+    X, y = load_digits(return_X_y=True)
+    return X[:n], y[:n]
+
+
+def numbers(n: int, p: int) -> tuple[Any, Any]:
+    return make_regression(n, p, n_informative=p // 2, noise=20.0, random_state=0)
+
+
+TREES = [10, 20, 30, 40, 50, 60, 70]
+STAGES = [10, 20, 30, 40]
+
+
+def ensemble(model: Any, number: str, values: list[int], other: str, others: list[Any]) -> Row:
+    return (model, {number: values, other: others}, *digits(600), 3)
+
+
+def lightgbm() -> Row:
+    from lightgbm import LGBMClassifier
+
+    return ensemble(LGBMClassifier(n_jobs=1, verbose=-1), "n_estimators", STAGES, "learning_rate", [0.05, 0.1])
+
+
+def pca_and_neighbours() -> Row:
+    model = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
+    grid = {"pca__n_components": [5, 10, 15, 20, 30, 40], "knn__n_neighbors": list(range(1, 20, 2))}
+    return (model, grid, *digits(900), 3)
+
+
+def three_steps() -> Row:
+    model = Pipeline([("select", SelectKBest()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
+    grid = {
+        "select__k": [30, 35, 40, 45, 50],
+        "pca__n_components": [5, 10, 15, 20, 25],
+        "ridge__alpha": list(np.logspace(-2, 3, 8)),
+    }
+    return (model, grid, *digits(900), 3)
+
+
+NEIGHBOURS = {
+    "n_neighbors": list(range(1, 31)),
+    "weights": ["uniform", "distance"],
+    "metric": ["euclidean", "manhattan"],
+}
+ROWS: dict[str, Callable[[], Row]] = {
+    "kNN": lambda: (KNeighborsClassifier(), NEIGHBOURS, *digits(), 5),
+    "forest": lambda: ensemble(RandomForestClassifier(random_state=0), "n_estimators", TREES, "max_depth", [5, None]),
+    "extra": lambda: ensemble(ExtraTreesClassifier(random_state=0), "n_estimators", TREES, "max_depth", [5, None]),
+    "boosting": lambda: ensemble(
+        GradientBoostingClassifier(random_state=0, max_depth=2), "n_estimators", STAGES, "learning_rate", [0.05, 0.1]
+    ),
+    "histograms": lambda: ensemble(
+        HistGradientBoostingClassifier(random_state=0), "max_iter", STAGES, "learning_rate", [0.05, 0.1]
+    ),
+    "lightgbm": lightgbm,
+    "kernel": lambda: (
+        KernelRidge(kernel="rbf"),
+        {"alpha": list(np.logspace(-3, 2, 25)), "gamma": [0.003, 0.01, 0.03]},
+        *numbers(1500, 20),
+        5,
+    ),
+    "ridge": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(20_000, 500), 5),
+    "ridge-small": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(5_000, 300), 5),
+    "pipeline": pca_and_neighbours,
+    "three-steps": three_steps,
+}
+LONG = ("ridge",)  # above a minute
+
+
+def searched(search: Any, X: Any, y: Any) -> tuple[Any, float]:
+    """The fitted search and its CPU seconds."""
+    begin = time.process_time()
+    search.fit(X, y)
+    return search, time.process_time() - begin
+
+
+def measure(name: str) -> dict[str, str]:
+    """A row of the table."""
+    model, grid, X, y, folds = ROWS[name]()
+    splitter = theirs.KFold(folds, shuffle=True, random_state=0)
+    arguments: dict[str, Any] = {"cv": list(splitter.split(X)), "refit": False}
+    small = {key: values[:2] for key, values in grid.items()}
+    GridSearchCV(clone(model), small, cv=2, refit=False, workers=0).fit(X[:200], y[:200])  # imports
+    ours, seconds = searched(GridSearchCV(clone(model), grid, workers=0, **arguments), X, y)
+    reference, alone = searched(theirs.GridSearchCV(clone(model), grid, **arguments), X, y)
+    memory = "-"
+    if isinstance(model, Pipeline):
+        with tempfile.TemporaryDirectory() as folder:
+            kept, cached = searched(
+                theirs.GridSearchCV(clone(model).set_params(memory=folder), grid, **arguments), X, y
+            )
+        memory = f"{cached:.2f}"
+        assert kept.best_score_ == reference.best_score_
+    names = [f"split{split}_test_score" for split in range(folds)]
+    difference = max(float(np.abs(ours.cv_results_[n] - reference.cv_results_[n]).max()) for n in names)
+    sizes = next((values for key, values in grid.items() if key in ("n_estimators", "max_iter")), None)
+    return {
+        "search": f"{name}, {X.shape[0]} x {X.shape[1]}",
+        "candidates": str(len(reference.cv_results_["params"])),
+        "sharing (s)": f"{seconds:.2f}",
+        "GridSearchCV (s)": f"{alone:.2f}",
+        "faster by": f"{alone / seconds:.1f}",
+        "bound": "-" if sizes is None else f"{sum(sizes) / max(sizes):.1f}",
+        "with joblib.Memory (s)": memory,
+        "best score": f"{ours.best_score_:.6f} / {reference.best_score_:.6f}",
+        "largest difference of a score": f"{difference:.1g}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[name for name in ROWS if name not in LONG])
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
+    settings = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows = []
+    for name in settings.rows:
+        rows.append(measure(name))
+        print(rows[-1], flush=True)
+    facts = circumstances("scikit-learn", "numpy", "scipy", threads=1)
+    publish(f"{facts}\n\n{table(rows)}", settings.results)
+
+
+if __name__ == "__main__":
+    main()

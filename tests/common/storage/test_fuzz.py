@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common.errors import UsageError
 from common.images import read_idx
-from common.status import describe
+from common.status import described, status_of
 from common.storage.history import NAME, read_journal
 from common.storage.journal import Journal
 from tests.helpers import HEADER, journal_of, outcome
@@ -35,7 +35,7 @@ def accepted(folder: Path) -> bool:
         assert "\n" not in str(error) and NAME in str(error)
         return False
     if history is not None:
-        describe(folder, history, running=False).encode()
+        "\n".join(described(status_of(folder, history, running=False))).encode()
         for result in history.results.values():
             assert isinstance(result.failed, bool) and isinstance(result.seconds, float)
     try:

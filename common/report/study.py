@@ -124,7 +124,7 @@ class StudyRead:
         """One word or two."""
         return "complete" if self.history.complete else "running" if self.running else "unfinished"
 
-    @property
+    @cached_property
     def timed(self) -> bool:
         """Whether the journal says when each candidate with a value was done."""
         return all(one.ended for one in self.candidates if one.value is not None)

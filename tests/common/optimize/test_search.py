@@ -219,9 +219,10 @@ def test_an_objective_that_breaks_its_contract_late_ends_the_search_which_then_g
 
     with pytest.raises(UsageError, match=r"it returned loss, price, before cost, loss: return the same"):
         search(renamed, **how)
-    with pytest.raises(UsageError, match=r"mend the objective: it returned None: return {'loss': ...} \(trial 4\)"):
+    with pytest.raises(UsageError, match=r"mend the objective: it returned None: return {'loss': ...} \(trial [45]\)"):
         search(lambda trial: {"loss": 1.0, "cost": 2.0} if trial.number < 4 else None, **how)
-    assert 1 <= len(journal_lines(tmp_path / "r")) <= 5
+    kept = len(journal_lines(tmp_path / "r"))
+    assert kept <= 5 and (kept >= 1 or workers)  # of two workers the first may be that with the wrong trial
 
     def mended(trial: Any) -> dict[str, float]:
         return {"loss": float("nan") if trial.number == 5 else 1.0, "cost": 2.0}  # NaN later on is a failure

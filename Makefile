@@ -61,10 +61,10 @@ lint: .venv/dev
 	ruff format --check .
 	mypy
 
-# Tests of a cluster share addresses: one of the two processes runs them all.
+# Tests of a cluster share addresses, so one process runs them all, for as long as the two others need for the rest.
 check: export HYPOTHESIS_PROFILE = full
-check: lint docs test test-avx2
-	python -m pytest -n 2 -m "slow or cluster"
+check: lint docs test-avx2
+	python -m pytest -n 3
 
 test-avx2: .venv/dev
 	python -m tests.avx2 python -m pytest -n 2 -m "numerical and not slow"

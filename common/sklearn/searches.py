@@ -112,7 +112,7 @@ class OnEngine(_search.BaseSearchCV):
         """`plan_`, which no list of attributes has: scikit-learn's tests compare those with their own search's."""
         if name == "plan_" and vars(self).get("_plans"):
             return self._plans[-1]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return object.__getattribute__(self, name)  # raises what it raised before this was asked
 
     @property
     def sharing(self) -> Sharing:

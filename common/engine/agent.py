@@ -303,10 +303,12 @@ class Agent:
                 process.news = None
 
     def _died(self, slot: Slot, process: Process) -> None:
-        process.handle.join(5 if process.killed is None else 0)
+        # The pipe of a process that was killed closes a moment before it has ended.
+        left = BURY_SECONDS if process.killed is None else max(0.0, process.killed + BURY_SECONDS - self._time)
+        process.handle.join(min(5.0, left))
         self._read_output(slot, process)
         cause = _cause(process)
-        if lost := not self._bury(slot, BURY_SECONDS if process.killed is None else 0):
+        if lost := not self._bury(slot, left):
             cause += f"\n{cause.splitlines()[-1]}; it did not end within {BURY_SECONDS:g} s, so its slot is given up"
         if process.ending and not process.sent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)

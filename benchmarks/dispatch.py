@@ -119,7 +119,7 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
     Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal
     is real, on this machine's disk. With by_processor the time moves on by the coordinator's processor time in place of
     wall time, for a machine that others use as well; waits for its disk are then left out. The last trials of a study
-    leave slots without work whoever gives it out; so `busy` leaves out what comes after a slot's last trial.
+    leave slots without work in any engine; so `busy` leaves out what comes after a slot's last trial.
     """
     rng = np.random.default_rng(0)
     n_trials = n_slots * per_slot

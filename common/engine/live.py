@@ -93,7 +93,7 @@ class Overview:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Overview:
-        """From what `as_json` gave, of whoever wrote it. Raises ValueError, TypeError or KeyError."""
+        """From what `as_json` gave, if that is what it is. Raises ValueError, TypeError or KeyError."""
         counts = {name: int(content[name]) for name in ("done", "failed", "total", "slots", "n_running")}
         running = [
             Running(str(one["key"]), str(one["place"]), float(one["seconds"]), str(one["step"]))

@@ -193,6 +193,7 @@ def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:
     kept = 100 * np.arange(1, len(labels) + 1) / len(labels)
     right.plot(100 - kept, 100 * errors, color=ONE)
     right.set(xlabel="least sure images left to a person, %", ylabel="error on the others, %", xlim=(0, 100))
-    right.set_ylim(0, 1.05 * 100 * max(errors.max(), 1e-3) if len(errors) < 20 else 105 * max(errors[19:].max(), 1e-3))
+    first = min(19, len(errors) - 1)  # the error on fewer images jumps, and would set the scale
+    right.set_ylim(0, 105 * max(errors[first:].max(), 1e-3))
     right.set_title(f"error of all {100 * errors[-1]:.2f} %")
     return figure

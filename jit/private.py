@@ -85,14 +85,18 @@ def library_folder(variable: str) -> Path:
     """
     named = os.environ.get(variable, "")
     if named:
-        links, folder = Path(os.path.abspath(named)), Path(os.path.realpath(named))
-        flaw = next(_unsafe(links), "") or _flaw(folder, 0o022)
-        if not flaw:
-            return folder
+        if not (flaw := why_unsafe(Path(named))):
+            return Path(os.path.realpath(named))
         log.warning("%s=%s is not used: %s", variable, named, flaw)
     folder = private_folder() / LIBRARIES[variable]
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def why_unsafe(folder: Path) -> str:
+    """Why others could change what is in a folder, which is made if it was not there; "" if only this user can."""
+    links, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
+    return next(_unsafe(links), "") or _flaw(real, 0o022)
 
 
 @contextmanager

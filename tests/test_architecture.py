@@ -30,7 +30,7 @@ ROOMS = {
     "common.spaces": {"common.errors", "common.settings", "common.trial"},
     "common.strategies": {"common.errors", "common.settings", "common.spaces", "common.trial"},
     "common.optimize": {
-        "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
+        "jit", "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
     },
     "common.accelerate": {"common", "common.engine", "common.sklearn", "kernel_svm"},
     "common.scaling": {"common", "common.engine", "common.storage"},

@@ -78,6 +78,7 @@ class ObjectiveTrial:
     fold: int
     hosts: tuple[str, ...]
     _folder: Path
+    _point: Mapping[str, Any]  # the parameters as a journal holds them
 
     @property
     def folder(self) -> Path:
@@ -152,7 +153,7 @@ class TrialEvaluator:
         seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
         given = ObjectiveTrial(
             piece.number, self._space.given(piece.point), seed, self._worker.device, piece.start, piece.until,
-            piece.fold, hosts_here(), folder_of(piece, self._folder),
+            piece.fold, hosts_here(), folder_of(piece, self._folder), piece.point,
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):

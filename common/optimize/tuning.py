@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
 from common.experiment import Data, Experiment, Objective, WorkerContext
+from common.optimize.chain import Chain
 from common.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
 from common.optimize.study import SearchStudy, TrialRecord, records
 from common.spaces import Space
@@ -29,9 +31,11 @@ class WorkersPart:
     folder: Path  # of all trials' folders
 
     def evaluator(self, worker: WorkerContext) -> Objective:
-        problem = self.problem
+        problem, objective = self.problem, self.objective
+        if isinstance(objective, Chain):
+            objective = objective.in_worker(worker, problem.seed)
         return TrialEvaluator(
-            self.objective, problem.space, Contract(list(problem.objectives)), problem.seed, self.folder, worker
+            objective, problem.space, Contract(list(problem.objectives)), problem.seed, self.folder, worker
         )
 
 
@@ -77,6 +81,9 @@ class Tuning(Experiment):
             shared = self.plan.strategy.lanes(problem)
             return [tale.lane(shared, first if not n else []) for n in range(problem.batch)]
         return [tale.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
+
+    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
+        return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
 
     def gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:

@@ -1,0 +1,37 @@
+"""Features that depend on two of three parameters: trials that agree in those share them.
+
+python examples/shared_features.py            # or: mpirun -n 2 python examples/shared_features.py
+
+Of 24 trials 3 compute features on each node; the others have them from memory that the workers share.
+"""
+
+from sklearn.datasets import load_digits
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import RidgeClassifier
+from sklearn.model_selection import cross_val_score
+
+from common import Float, Ordinal, search
+from common.optimize import Chain, Link
+from common.strategies import Grid
+
+
+class Digits:
+    def setup(self, device):  # once in each worker
+        images, self.labels = load_digits(return_X_y=True)
+        self.images = images / 16
+
+    def features(self, trial):  # once for each gamma and number
+        kernel = Nystroem(gamma=trial.params["gamma"], n_components=trial.params["number"], random_state=trial.seed)
+        return kernel.fit_transform(self.images)
+
+    def model(self, trial, features):  # for each trial
+        scores = cross_val_score(RidgeClassifier(trial.params["penalty"]), features, self.labels, cv=3)
+        return {"accuracy": scores.mean()}
+
+
+space = {"gamma": Ordinal(0.01, 0.03, 0.1), "penalty": Float(1e-6, 1, log=True), "number": 300}
+objective = Chain(Link("features", "gamma", "number"), "model", of=Digits, limit_gb=0.5)
+
+if __name__ == "__main__":
+    study = search(objective, space, strategy=Grid(points=8), maximize="accuracy")
+    print(study.report())

@@ -117,6 +117,15 @@ def test_extras_ask_for_what_the_files_ask_for() -> None:
         assert own in parts[extra] and base | sets[extra] == lines_of(f"requirements-{extra}.txt"), extra
 
 
+@pytest.mark.parametrize("cuda", ["", "-cu11", "-cu12", "-cu13"])
+def test_pins_are_versions_that_the_file_allows(cuda: str) -> None:
+    """Needs no index; `test_versions_are_known_to_work_together` resolves the files, where their indexes are reached."""
+    pinned = dict(line.split("==") for line in lines_of(f"requirements-pin{cuda}.txt"))
+    for line in lines_of(f"requirements{cuda}.txt"):
+        asked = Requirement(line)
+        assert asked.specifier.contains(pinned[asked.name]), f"{line}, but {pinned[asked.name]} is pinned"
+
+
 OF_USERS = {"lightgbm"}  # imported only where an estimator of the user's is made of it
 
 

@@ -223,7 +223,9 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
     Format: two zero bytes, 0x08 for uint8, the number of dimensions, each length as a big-endian
     32-bit integer, then the values (Y. LeCun, "The MNIST database of handwritten digits").
-    Raises UsageError naming the file when it is unreadable, of another kind, or not of its stated length.
+
+    Raises:
+        UsageError: the file is unreadable, of another kind, or not of its stated length; it is named.
     """
     try:
         with waiting(f"folder {path.parent} has not answered"):

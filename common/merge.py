@@ -31,8 +31,9 @@ class MergeOptions:
 def merge(folders: Sequence[Path], into: Path) -> History:
     """Add to the study in `into` every result of `folders` that it lacks, or has as a failure only.
 
-    Raises UsageError when a folder holds no study, or one of other settings, before anything is written; and as
-    Journal does for `into`.
+    Raises:
+        UsageError: a folder holds no study, or one of other settings, and nothing was written; or as `Journal` says it
+            of `into`.
     """
     histories = [read_study(folder) for folder in folders]
     header = histories[0].header

@@ -166,7 +166,9 @@ def look(folder: Path) -> Iterator[Status]:
     """The study again and again, once a second at most, until it has ended.
 
     Its journal is read anew when it has grown; of a large one seldom, so that reading takes little of the time.
-    Raises UsageError where there is no study.
+
+    Raises:
+        UsageError: there is no study.
     """
     history, size, pause = read_study(folder), -1, 0.0
     read = time.monotonic()

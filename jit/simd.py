@@ -122,7 +122,15 @@ def call_intrinsic(builder: Any, name: str, result: Any, *arguments: Any, **opti
 
 
 def address_of(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
-    """LLVM code for the address of a flat element of an array or its memory. array: its type in numba."""
+    """LLVM code for the address of a flat element of an array or of its memory.
+
+    Args:
+        context: numba's target context.
+        builder: LLVM's builder.
+        array: numba's type of the array or of the memory.
+        value: LLVM's value of it.
+        offset: LLVM's integer, in elements.
+    """
     first = value if isinstance(array, Memory) else context.make_array(array)(context, builder, value).data
     return builder.gep(first, [offset])
 

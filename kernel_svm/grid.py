@@ -50,15 +50,31 @@ def solve_gamma(
     max_iter: int = MAX_ITER,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[PointResult]]:
-    """Solve all C of one gamma on each fold; returns [fold][C] in the order given.
+    """Solve all C of one gamma on each fold.
 
-    distances: squared distances of all samples, if the plan keeps them. kernel: K - 1 of all samples for this
-    gamma, if the plan keeps it ("whole"); made here if not given. Both are only read, and may lie in shared memory.
-    told: hears how many binary problems are solved, for all C and folds, and of how many.
     Points of one fold depend on which C are asked for together, within the tolerance; nothing else affects them.
     At a C so small that all decision values of one-vs-rest differ by less than the tolerance, predictions are those
     of one of many solutions that satisfy it, here as in LIBSVM; a smaller tolerance determines them.
-    Raises ValueError for a class that is missing from the training part of a fold, and for C or gamma not above 0.
+
+    Args:
+        samples: all samples, of training and validation parts.
+        gamma: above 0.
+        penalties: every C, above 0, in any order.
+        folds: the parts of each fold.
+        plan: which matrices are kept, and whether classes are separated one-vs-one or one-vs-rest.
+        distances: float32 (width, width), squared distances of all samples, if the plan keeps them. Only read; may lie
+            in shared memory.
+        kernel: float32 (width, width), K - 1 of all samples for this gamma, if the plan keeps it ("whole"); made here
+            if not given. Only read; may lie in shared memory.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem and C, after which it counts as not converged.
+        told: hears how many binary problems are solved, for all C and folds, and of how many.
+
+    Returns:
+        [fold][C], in the order given.
+
+    Raises:
+        ValueError: a class is missing from the training part of a fold, or C or gamma is not above 0.
     """
     order = np.argsort(penalties, kind="stable")
     back = np.argsort(order)
@@ -202,8 +218,19 @@ def fit(
 ) -> Classifier:
     """Fit one support vector classifier.
 
-    x: (n, n_features). y: (n,). memory: bytes that may be used. multiclass: "ovo" or "ovr".
-    Raises ValueError for unusable input, MemoryError if the least that is needed does not fit.
+    Args:
+        x: (n, n_features), any numeric type.
+        y: (n,), labels.
+        C: penalty, above 0.
+        gamma: of the kernel, above 0.
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
+        memory: bytes that may be used.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem.
+
+    Raises:
+        ValueError: the input cannot be used.
+        MemoryError: the least that is needed does not fit.
     """
     samples = prepare(x, y)
     plan = choose_plan(samples, multiclass, 1, memory)
@@ -220,7 +247,18 @@ def fit_samples(
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
 ) -> Classifier:
-    """Fit one classifier to all samples. plan, distances, kernel: as for `solve_gamma`."""
+    """Fit one classifier to all samples. All arguments are as for `solve_gamma`.
+
+    Args:
+        samples: what it is fitted to.
+        C: penalty, above 0.
+        gamma: above 0.
+        plan: which matrices are kept.
+        distances: float32 (width, width), or None.
+        kernel: float32 (width, width), or None.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem.
+    """
     everything = [np.arange(len(samples.row_of))]
     penalties = np.array([C], np.float64)
     (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)

@@ -79,7 +79,10 @@ def prepare(x: np.ndarray, y: np.ndarray, folds: np.ndarray | None = None) -> Sa
         x: (n, n_features), finite.
         y: (n,), labels of at least two classes.
         folds: (n,), by which samples of a class are sorted: a fold that is left out then leaves out whole blocks of a
-            row, and solving has less to read. Raises ValueError for anything else.
+            row, and solving has less to read.
+
+    Raises:
+        ValueError: x or y is anything else.
     """
     if x.ndim != 2 or len(x) != len(y):
         raise ValueError(f"x has shape {x.shape} and y {y.shape}: (n, n_features) and (n,) are needed")
@@ -144,9 +147,15 @@ def _finish(products, norms_rows, norms_columns, same):
 def distances_between(
     a: np.ndarray, a_norms: np.ndarray, b: np.ndarray, b_norms: np.ndarray, same: np.ndarray, out: np.ndarray
 ) -> None:
-    """Squared distances of packed samples ``a`` from packed samples ``b``, to float32 ``out`` (LANES x panels of each).
+    """Squared distances of samples ``a`` from samples ``b``.
 
-    same: int64 (rows of out,), the column of the very same sample, whose distance is exactly zero, or -1.
+    Args:
+        a: float32, packed as by `packed`.
+        a_norms: float32, squared lengths of the samples of ``a``.
+        b: float32, packed likewise.
+        b_norms: float32, squared lengths of the samples of ``b``.
+        same: int64 (rows of out,), the column of the very same sample, whose distance is exactly zero, or -1.
+        out: float32 (LANES x panels of a, LANES x panels of b), overwritten.
     """
     for top in range(0, len(a), STRIP // LANES):
         panels, rows = slice(top, top + STRIP // LANES), slice(top * LANES, top * LANES + STRIP)
@@ -260,8 +269,18 @@ def kernel_minus_one(
     """K - 1 = expm1(-gamma * D2) of all samples, or of a part that begins and ends at multiples of 16.
 
     K - 1 rather than K because float32 keeps its relative precision where gamma is tiny and K nearly 1.
-    distances: the whole matrix of squared distances; computed for the part without it, to the same bits.
-    Returns float32 (width, width), or the part's shape, written to ``out`` if given, whose columns must be contiguous.
+
+    Args:
+        samples: all samples.
+        gamma: above 0.
+        distances: float32 (width, width), squared distances of all samples; computed for the part without it, to the
+            same bits.
+        out: float32 of the part's shape, to be overwritten, whose columns must be contiguous.
+        rows: of the part.
+        columns: of the part.
+
+    Returns:
+        float32 (width, width), or of the part's shape; ``out`` if that is given.
     """
     if distances is None:
         out = squared_distances(samples, out, rows, columns)

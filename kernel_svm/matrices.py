@@ -82,10 +82,17 @@ def keep(
 ) -> Matrices:
     """The matrices of the fastest plan for `memory` bytes per process.
 
-    n_points: the most that are solved in one call. buffers: kernel matrices and `DISTANCES`, sized by
-    `layout.buffer_sizes`, as many as the node had room for.
-    sharers: processes that share them. All use the memory that the first of them was given, so that all choose the
-    same plan. Raises MemoryError as `choose_plan` does.
+    Args:
+        samples: all samples.
+        multiclass: "ovo" or "ovr".
+        n_points: the most that are solved in one call: folds times values of C.
+        memory: bytes for each process. Processes that share matrices all use what the first of them was given, so that
+            all choose the same plan.
+        buffers: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as the node had room for.
+        sharers: processes that share the buffers.
+
+    Raises:
+        MemoryError: as `choose_plan` does.
     """
     n = n_strips(samples.width)
     there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}

@@ -73,13 +73,20 @@ def _voted(decisions, problems, k):
 class Solutions:
     """The binary problems of one training set, for all C.
 
-    Problem m separates classes ``problems[m] = (positive, negative)``, indices of classes; the negative is -1 for
-    "all others". Consecutive C often have one solution; each distinct one is kept once: ``solution_of[m][c]`` is its
-    number for penalty c. rows[m]: int64, rows of the samples that support any of problem m's solutions.
-    weights[m]: float64 (len(rows[m]), distinct), y * alpha. rhos[m]: float64 (distinct,). steps[m]: int64
-    (n_penalties,), iterations.
-    n_support: int64 (n_penalties,), distinct support vectors. iterations: int64, over all problems.
-    converged: bool, whether all problems did.
+    Consecutive C often have one solution, and each distinct one is kept once. In the lists, element m is of problem m.
+
+    Attributes:
+        samples: all samples.
+        n_penalties: values of C.
+        problems: (positive, negative), indices of the classes that are separated; the negative is -1 for "all others".
+        solution_of: int64 (n_penalties,), the number of the solution for each C.
+        rows: int64, rows of the samples that support any of the problem's solutions.
+        weights: float64 (len(rows[m]), distinct), y * alpha.
+        rhos: float64 (distinct,), thresholds.
+        steps: int64 (n_penalties,), iterations.
+        n_support: int64 (n_penalties,), distinct support vectors of all problems.
+        iterations: int64 (n_penalties,), over all problems.
+        converged: bool (n_penalties,), whether all problems did.
     """
 
     samples: Samples
@@ -103,7 +110,11 @@ class Solutions:
     def add(self, problem: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
         """Keep a solved path.
 
-        rows: of the samples that its lanes stand for. shift: what the matrix lacks, see `sources.py`; (len(rows),).
+        Args:
+            problem: the positive and the negative class, see `Solutions`.
+            path: the solution of each C.
+            rows: int64 (n_lanes,), rows of the samples that the path's lanes stand for.
+            shift: float64 (n_lanes,), what the matrix lacks, see `sources.py`.
         """
         used, number, weights = _distinct(path.betas, path.iterations, rows, self._support)
         first = np.searchsorted(number, np.arange(weights.shape[1]))  # the smallest C of each distinct solution
@@ -175,7 +186,8 @@ def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: 
 def binary_problems(k: int, multiclass: str) -> list[tuple[int, int]]:
     """(positive, negative) class indices of the binary problems of k classes.
 
-    Raises ValueError if ``multiclass`` is neither "ovo" nor "ovr".
+    Raises:
+        ValueError: ``multiclass`` is neither "ovo" nor "ovr".
     """
     if multiclass == "ovo":
         return [(a, b) for a in range(k) for b in range(a + 1, k)]

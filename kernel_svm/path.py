@@ -5,12 +5,7 @@ line search. Two cases need something else. If no multiplier of a solution touch
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
 takes fewer iterations.
 
-Within one C, lanes that cannot move any more leave the problem for a while (LIBSVM's shrinking rule); the rest
-is gathered into a small dense matrix that stays in the processor's cache. Where the rest is large, those that violate
-most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
-learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
-
-Where a gathered problem needs thousands of iterations, `newton` moves all free multipliers together now and then.
+Within one C, the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
 The arrays of the compiled functions are listed in `smo`.
 """
@@ -27,17 +22,12 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled, fma, load, prefetch, splat, store, widen, writable
-from kernel_svm.newton import aligned_doubles, newton_step
-from kernel_svm.smo import CONVERGED, MISSING, PREFETCH, iterate, set_masks
+from jit.simd import compiled, writable
+from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
+from kernel_svm.newton import aligned_doubles
+from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
 
-CHECK = 200  # iterations between two looks at whether gathering pays
-GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
-MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
-WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active,
-LEFT_OVER = 0.2  # and which part of their violation they are left with
-NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
-FACTOR = 10  # iterations that a Newton step must be worth: the cube of its multipliers, by so many times the lanes
+LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
@@ -45,14 +35,6 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, whether it has
 # begun, its iterations, those since the last gathering, those until the next look, rows that are missing.
 AT, STARTED, DONE, SPENT, LEFT, WANTED = range(6)
-
-
-@compiled
-def _aligned(count, width):
-    """float32 zeros (count, width) that begin on a 64-byte border."""
-    raw = np.zeros(count * width + 16, np.float32)
-    start = (-raw.ctypes.data // 4) % 16
-    return raw[start : start + count * width].reshape(count, width)
 
 
 @compiled
@@ -77,71 +59,6 @@ def _begin(sign, weights):
 
 
 @compiled
-def _active(sign, f, up, low, extremes, lanes):
-    """Write the lanes that may still move to ``lanes``; return how many."""
-    least, most = extremes
-    count = 0
-    for t in range(sign.size):
-        if (up[t] and low[t]) or (up[t] and f[t] <= most) or (low[t] and f[t] >= least):
-            lanes[count] = t
-            count += 1
-    return count
-
-
-@compiled
-def _nth(values, n):
-    """The n-th smallest of ``values``, counted from 0, by C. A. R. Hoare's quickselect; they change their order."""
-    low, high = 0, values.size - 1
-    while low < high:
-        pivot, i, j = values[(low + high) // 2], low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while pivot < values[j]:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if n <= j:
-            high = j
-        elif n >= i:
-            low = i
-        else:
-            break
-    return values[n]
-
-
-@compiled
-def _most_violating(f, up, low, lanes):
-    """WORKING of the lanes at most, in their order: half of them those that most want to rise, half to fall."""
-    keys = np.empty((2, lanes.size))
-    for p in range(lanes.size):
-        t = lanes[p]
-        keys[0, p] = f[t] if up[t] else np.inf
-        keys[1, p] = -f[t] if low[t] else np.inf
-    limits, room = np.empty(2), np.empty(2, np.int64)
-    for side in range(2):
-        limits[side] = _nth(keys[side].copy(), WORKING // 2 - 1)
-        room[side] = WORKING // 2
-        for p in range(lanes.size):
-            room[side] -= keys[side, p] < limits[side]
-    chosen, count = np.empty(lanes.size, np.int64), 0
-    for p in range(lanes.size):
-        wanted = False
-        for side in range(2):
-            if keys[side, p] < limits[side]:
-                wanted = True
-            elif keys[side, p] == limits[side] and room[side] > 0:
-                wanted = True
-                room[side] -= 1
-        if wanted:
-            chosen[count] = lanes[p]
-            count += 1
-    return chosen[:count]
-
-
-@compiled
 def _wish(slot, columns, f, up, low, extremes, column, wanted):
     """List ``column`` and others that are far from optimal and not there; return how many."""
     least, most = extremes
@@ -156,81 +73,6 @@ def _wish(slot, columns, f, up, low, extremes, column, wanted):
             wanted[count] = columns[t]
             count += 1
     return count
-
-
-@compiled
-def _gather(rows, slot, columns, matrix):
-    for p in range(columns.size):
-        row = slot[columns[p]]
-        for q in range(columns.size):
-            matrix[p, q] = rows[row, columns[q]]
-
-
-@compiled
-def _solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
-    """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
-    # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.
-    moved = beta.copy()
-    count = lanes.size
-    width = -(-count // LANES) * LANES
-    now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
-    g, b, sub_bounds, s = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
-    sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
-    for p in range(width):
-        own_slot[p] = p
-    for p in range(width // LANES):
-        blocks[p] = p
-    # The state of the gathered problem begins as that of the whole one.
-    for p in range(count):
-        t = lanes[p]
-        source_columns[p], g[p], b[p], s[p], sub_bounds[p] = columns[t], f[t], beta[t], sign[t], bounds[t]
-    source, source_slot = rows, slot
-    done = spent = 0
-    next_newton = NEWTON
-    while True:
-        matrix = _aligned(count, width)
-        _gather(source, source_slot, source_columns, matrix)
-        set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
-        while True:
-            at_most = min(CHECK, limit - done)
-            status, k, _ = iterate(
-                matrix, own_slot, blocks[: width // LANES], s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most,
-                extremes,
-            )  # fmt: skip
-            done += k
-            spent += k
-            if status == CONVERGED or done == limit:
-                break
-            if done >= next_newton:
-                m = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
-                set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
-                next_newton = done + max(NEWTON, m * m * m // (FACTOR * width))
-            m = _active(s[:width], g, sub_up, sub_low, extremes, kept)
-            if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
-                break
-        for p in range(count):
-            moved[now[p]] = b[p]
-        if status == CONVERGED or done == limit:
-            break
-        for p in range(m):
-            q = kept[p]
-            now[p], g[p], b[p], s[p], sub_bounds[p] = now[q], g[q], b[q], s[q], sub_bounds[q]
-        for p in range(m, width):
-            s[p] = 0
-        source, source_slot, source_columns = matrix, own_slot, kept[:m].copy()
-        count, spent = m, 0
-        width = -(-count // LANES) * LANES
-    for t in lanes:
-        change = moved[t] - beta[t]
-        if change != 0.0:
-            step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
-            for at in range(0, f.size, LANES):
-                prefetch(rows, row + columns[at] + PREFETCH)
-                store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
-            beta[t] = moved[t]
-    set_masks(sign, beta, bounds, up, low)
-    return status, done
 
 
 @compiled
@@ -249,7 +91,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, toleranc
             return MISSING
         if status == CONVERGED or state[DONE] >= limit:
             return status
-        count = _active(sign, f, up, low, extremes, lanes)
+        count = active(sign, f, up, low, extremes, lanes)
         partial = count > MAX_ACTIVE
         size, spared = (WORKING, sign.size) if partial else (count, sign.size - count)
         cost = GATHER * size * size
@@ -258,7 +100,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, toleranc
         if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
             gathered, goal = lanes[:count], tolerance
             if partial:
-                gathered = _most_violating(f, up, low, gathered)
+                gathered = most_violating(f, up, low, gathered)
                 goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
             missing = 0
             for t in gathered:
@@ -268,7 +110,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, toleranc
             if missing:
                 state[WANTED] = missing
                 return MISSING
-            _, k = _solve_gathered(
+            _, k = solve_gathered(
                 rows, slot, columns, gathered, sign, f, beta, up, low, bounds, goal, limit - state[DONE], extremes
             )
             state[DONE] += k
@@ -415,10 +257,15 @@ def solve_path(
 ) -> Path:
     """Solve one binary problem for ascending ``penalties``.
 
-    kernel: rows of K - 1. sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
-    max_iter: iterations per C after which it is given up and reported as not converged. weights: float64 (width,),
-    above 0 for the samples of the problem; the bound of a multiplier is C times its sample's weight, 1 if not given.
-    give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
+    Args:
+        kernel: rows of K - 1.
+        sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
+        penalties: every C, ascending, above 0.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per C, after which it is given up and reported as not converged.
+        weights: float64 (width,), above 0 for the samples of the problem; the bound of a multiplier is C times its
+            sample's weight, 1 if not given.
+        give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
     """
     blocks, columns, *lanes = _begin(sign, np.ones(len(sign)) if weights is None else weights)
     count, width = len(penalties), len(columns)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jit import LANES
+from kernel_svm.gathered import MAX_ACTIVE
 from kernel_svm.kernel import Samples
 from kernel_svm.multiclass import binary_problems
-from kernel_svm.path import MAX_ACTIVE
 from kernel_svm.sources import CHUNK
 
 THREADS = 2  # where processes share a matrix: the cores of those that wait for another gamma's are not idle then
@@ -49,11 +49,19 @@ def choose_plan(
 ) -> MatrixPlan:
     """The fastest plan that fits ``memory`` bytes per process.
 
-    n_points: folds times values of C that are solved in one call at most. sharers: processes of this node that share
-    the squared distances and, for one-vs-rest, kernel matrices, each counted with its part of them. kernels: kernel
-    matrices at most. distances: whether squared distances may be kept.
-    Raises MemoryError, which says what is needed, where not even the most frugal plan fits, and ValueError if
-    ``multiclass`` is neither "ovo" nor "ovr".
+    Args:
+        samples: all samples.
+        multiclass: "ovo" or "ovr".
+        n_points: folds times values of C that are solved in one call at most.
+        memory: bytes for each process.
+        sharers: processes of this node that share the squared distances and, for one-vs-rest, kernel matrices, each
+            counted with its part of them.
+        kernels: kernel matrices at most.
+        distances: whether squared distances may be kept.
+
+    Raises:
+        MemoryError: not even the most frugal plan fits; it says what is needed.
+        ValueError: ``multiclass`` is neither "ovo" nor "ovr".
     """
     width, k = samples.width, len(samples.classes)
     binary_problems(k, multiclass)

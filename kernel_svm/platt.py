@@ -41,10 +41,20 @@ def sigmoids(
     max_iter: int,
     seed: int,
 ) -> np.ndarray:
-    """A and B of the sigmoid 1 / (1 + exp(A f + B)) of one pair for every C: float64 (2, n_penalties).
+    """The sigmoid 1 / (1 + exp(A f + B)) of one pair of classes for every C.
 
-    kernel, sign, weights, penalties, tolerance, max_iter: as for `solve_path`. order: rows of the pair's samples in the
-    order in which they were given, the positive class first.
+    Args:
+        kernel: as for `solve_path`.
+        sign: int8 (width,), as for `solve_path`.
+        weights: float64 (width,), as for `solve_path`.
+        order: int64, rows of the pair's samples in the order in which they were given, the positive class first.
+        penalties: float64 (n_penalties,), ascending.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per C.
+        seed: of the folds on which decision values are computed.
+
+    Returns:
+        A and B, float64 (2, n_penalties).
     """
     order = order[shuffled(len(order), seed)]
     values = np.zeros((len(order), len(penalties)))

@@ -112,10 +112,19 @@ class Pool:
 
     @contextmanager
     def holding(self, what: float, fill: Fill) -> Iterator[np.ndarray]:
-        """A matrix that holds `what` (not 0), read-only, for as long as the context lasts.
+        """A matrix that holds `what`, for as long as the context lasts.
 
-        Waits while others use all matrices for something else. fill: writes a strip of it.
-        Raises RuntimeError inside a context of the same process, which could wait for itself.
+        It waits while others use all matrices for something else.
+
+        Args:
+            what: a number that stands for the content, not 0.
+            fill: writes a strip of it.
+
+        Yields:
+            The matrix, read-only.
+
+        Raises:
+            RuntimeError: this process is inside such a context already, and could wait for itself.
         """
         if self._busy:
             raise RuntimeError("a process can use one matrix of a pool at a time")

@@ -125,15 +125,19 @@ class Solved:
 
 
 class Data:
-    """Samples and what all kernels have in common on them."""
+    """Samples and what all kernels have in common on them.
+
+    Args:
+        x: float64 (n, n_features), or (n, n) for the kernel "precomputed".
+        y: int (n,), classes.
+        kernel: its name, as in `functions.NAMES`.
+        memory: bytes that may be used; what is free by default.
+        folds: as for `prepare`.
+    """
 
     def __init__(
         self, x: np.ndarray, y: np.ndarray, kernel: str, memory: int | None = None, folds: np.ndarray | None = None
     ) -> None:
-        """x: float64 (n, n_features), or (n, n) for "precomputed". y: int (n,). memory: bytes that may be used.
-
-        folds: as for `prepare`.
-        """
         self.x = x
         features = x if kernel == "rbf" else x[:, :0]
         self.samples: Samples = prepare(features, y, folds)
@@ -169,9 +173,19 @@ def solve(
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
 
-    max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit. seeds: of each training's folds for
-    probabilities, where they are wanted. give_up: once a binary problem has reached the limit, leave out what remains
-    of that C and of larger ones, as not converged; a training set then takes one such problem's time at most.
+    Args:
+        data: samples and labels.
+        function: the kernel.
+        penalties: float64 (n_penalties,), ascending.
+        trainings: the training sets.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit.
+        seeds: of each training's folds for probabilities, where they are wanted.
+        give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
+            not converged; a training set then takes one such problem's time at most.
+
+    Returns:
+        What was solved, for each training set.
     """
     samples = data.samples
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter

@@ -29,8 +29,13 @@ def refined(
 ) -> list[Path]:
     """The paths of one machine for several training sets, with `rhos` that are computed from K in double.
 
-    rows: of each column of the machine's matrix, in the samples. signs, weights: for each path, by column, as
-    `solve_path` was given them.
+    Args:
+        source: the kernel's rows, also in double.
+        rows: int64 (width,), for each column of the machine's matrix its row in the samples.
+        paths: as `solve_path` returned them, one for each training set.
+        signs: int8 (width,) for each path, as `solve_path` was given it.
+        weights: float64 (width,) for each path, as `solve_path` was given it.
+        penalties: float64 (n_penalties,), ascending.
     """
     used = np.flatnonzero(np.any(signs, axis=0))
     number = [np.cumsum([0, *(path.betas[1:] != path.betas[:-1]).any(axis=1)]) for path in paths]

@@ -49,10 +49,16 @@ def majority_vote(probabilities: np.ndarray) -> np.ndarray:
 
 
 def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
-    """int64 (at most n,): the images that the ensemble is least sure of, the least sure first.
+    """The images that the ensemble is least sure of.
 
     It is as sure of an image as the highest mean probability that its networks give to any one class.
-    probabilities: (n_networks, n_images, n_classes), at least one network.
+
+    Args:
+        probabilities: (n_networks, n_images, n_classes), at least one network.
+        n: images at most.
+
+    Returns:
+        int64 (at most n,), the least sure first.
     """
     return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]
 

@@ -20,9 +20,9 @@ from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.history import History
 from common.storage.table import last_line, write_table, write_trials
-from common.strategies.racing import Race
 from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
 from mnist_nn.bootstrap import least_sure
+from mnist_nn.crossvalidation import climbed, raced
 from mnist_nn.halving import leading, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
@@ -156,59 +156,24 @@ class Bagging(ImageSettings):
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
     def _cross_validation(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
-        """Every fold of every parameter set, with --halving one round for each rung.
-
-        A training goes no further where it ended by itself on a lower rung; else it begins anew, as to keep
-        the weights of all trainings of a rung would take 8 bytes a weight of each.
+        """Every fold of every parameter set, unless --halving, --racing or a strategy leaves some out.
 
         Returns:
-            Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or did not
-            come to the last rung.
+            Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or was left out.
         """
+
+        def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+            return self._batches(sample, tuning, limit, folds)
+
+        shape = (self.n_tuning, self.folds)
         if self.racing:
-            return (yield from self._race(sample))
+            return (yield from raced(shape, self.epochs, batches))
         if self.strategy in ADAPTIVE:
             return (yield from self._proposed(sample))
-        losses = np.zeros((self.n_tuning, self.folds))
-        ended = np.zeros(losses.shape, bool)
         ladder = [(self.n_tuning, self.epochs)]
         if self.halving is not None:
             ladder = rungs(self.n_tuning, self.epochs, self.halving)
-        for n_sets, limit in ladder:
-            sets = leading(losses, n_sets)
-            losses[np.delete(np.arange(self.n_tuning), sets)] = np.nan
-            batches = [
-                batch
-                for tuning in sets
-                for batch in self._batches(sample, tuning, limit, np.flatnonzero(~ended[tuning]))
-            ]
-            if not batches:
-                continue
-            results = yield batches
-            for trial, result in zip((trial for batch in batches for trial in batch), results, strict=True):
-                at = int(trial.params["tuning"]), int(trial.params["fold"])
-                losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
-        return losses
-
-    def _race(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
-        """As the cross-validation, but sets that would hardly win are dropped; they have NaN on the folds left out."""
-        losses = np.full((self.n_tuning, self.folds), np.nan)
-        race = Race(range(self.n_tuning), self.folds)
-        while pairs := race.next_folds():
-            folds: dict[int, list[int]] = {}
-            for tuning, fold in pairs:
-                folds.setdefault(tuning, []).append(fold)
-            batches = [
-                batch
-                for tuning, those in folds.items()
-                for batch in self._batches(sample, tuning, self.epochs, np.array(those))
-            ]
-            results = yield batches
-            for trial, result in zip((trial for batch in batches for trial in batch), results, strict=True):
-                tuning = int(trial.params["tuning"])
-                losses[tuning, int(trial.params["fold"])] = result.value("loss")
-                race.tell(tuning, None if result.failed else result.value("loss"))
-        return losses
+        return (yield from climbed(shape, ladder, batches))
 
     def _proposed(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
         """As the cross-validation, of sets that are proposed by the losses of those before."""

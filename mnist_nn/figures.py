@@ -60,7 +60,11 @@ class Shown(NamedTuple):
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
     """One box plot per image as SVG and PNG, and least-sure with those of the sheet, if they are two or more.
 
-    noun: what a class is, such as "digit".
+    Args:
+        folder: where the figures go.
+        shown: images, each for a figure of its own.
+        noun: what a class is, such as "digit".
+        sheet: images of the figure least-sure.
     """
     figures = {one.name: partial(box_plot, one, noun) for one in shown}
     if len(sheet) > 1:

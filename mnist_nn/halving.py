@@ -22,9 +22,14 @@ def rungs(n_sets: int, epochs: int, eta: int) -> list[tuple[int, int]]:
 
 
 def leading(losses: np.ndarray, n: int) -> list[int]:
-    """At most n parameter sets, those of the lowest mean loss, the first of equal ones; ascending.
+    """The parameter sets of the lowest mean loss, the first of equal ones.
 
-    losses: (n_sets, folds). A set with a fold that failed (NaN) or diverged (inf) does not take part.
+    Args:
+        losses: (n_sets, folds). A set with a fold that failed (NaN) or diverged (inf) does not take part.
+        n: parameter sets at most.
+
+    Returns:
+        Their numbers, ascending.
     """
     means = losses.mean(axis=1)
     order = np.argsort(means, kind="stable")

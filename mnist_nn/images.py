@@ -69,7 +69,8 @@ def read_image(path: Path, frame: Frame) -> np.ndarray:
     "The MNIST database of handwritten digits"). An image of the data's size on a dark background is only scaled
     in brightness.
 
-    Raises UsageError, naming the file, when it is no image, damaged, or above 50 million pixels.
+    Raises:
+        UsageError: the file is no image, damaged, or above 50 million pixels; it is named.
     """
     grey = _grey(path)
     border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])

@@ -41,7 +41,12 @@ class Sample(NamedTuple):
         return f"{self.name}/t{tuning}/f{fold}"
 
     def refit_key(self, with_weights: bool = False, rule: str = "best") -> str:
-        """Key of the network of the ensemble; rule: by which its parameter set is chosen."""
+        """Key of the network of the ensemble.
+
+        Args:
+            with_weights: whether the trial returns its weights.
+            rule: by which the parameter set is chosen.
+        """
         chosen = "refit" if rule == "best" else f"refit-{rule}"
         return f"{self.name}/{chosen}/weights" if with_weights else f"{self.name}/{chosen}"
 

@@ -100,9 +100,15 @@ def normalised(pixels: Tensor, max_pixel: float) -> Tensor:
 
 
 def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
-    """Network output before the softmax, of shape (n, n_classes), for normalised pixels (n, h, w).
+    """Network output before the softmax.
 
-    seen: gets what each layer puts out, by its name.
+    Args:
+        weights: of each layer, by name.
+        pixels: (n, h, w), normalised.
+        seen: gets what each layer puts out, by its name.
+
+    Returns:
+        (n, n_classes).
     """
     convolved = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
     hidden = F.linear(convolved.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()

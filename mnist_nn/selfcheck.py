@@ -212,7 +212,15 @@ def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any],
 def grouped(
     case: Case, layer: type[GroupedHidden], device: torch.device, *, replayed: bool = False, wild: bool = False
 ) -> StepRun:
-    """The networks of a case together. wild: one of them learns from images that are not numbers."""
+    """Train the networks of a case together.
+
+    Args:
+        case: networks, images and orders.
+        layer: how the hidden layer is computed.
+        device: where.
+        replayed: replay a captured CUDA graph, where the device has such.
+        wild: one of the networks learns from images that are not numbers.
+    """
     images = case.images.to(device)
     if wild:
         images = net.normalised(images, MAX_PIXEL)
@@ -277,9 +285,18 @@ def compare(case: Case, found: StepRun, wanted: StepRun, tolerance: float) -> No
 def check_products(
     n_networks: int, n_features: int, n_units: int, n_batch: int, *, device: torch.device, rows: int | None = None
 ) -> None:
-    """Each kernel against its formulas in float64; a network whose rate is 0 stays as it is. Raises Wrong.
+    """Compare each kernel with its formulas in float64; a network whose rate is 0 must stay as it is.
 
-    rows: all weights but the last of this many features are 0, and only these are compared.
+    Args:
+        n_networks: networks that learn together.
+        n_features: features of the hidden layer's input.
+        n_units: its units.
+        n_batch: images of a batch.
+        device: where the kernels run.
+        rows: all weights but the last of this many features are 0, and only these are compared.
+
+    Raises:
+        Wrong: a kernel differs, or a network has changed that must not.
     """
     from mnist_nn.steps.triton_kernel import forward, learn, parts_of
 

@@ -22,7 +22,9 @@ class Dataset:
     """The classification problem that all points of a grid have in common.
 
     Attributes:
-        images: float32 (n, n_pixels), standardised; labels: integers (n,); test_images, test_labels likewise.
+        images: float32 (n, n_pixels), standardised.
+        labels: integers (n,).
+        test_images, test_labels: likewise.
         folds: into how many validation folds the training images of a search are cut.
     """
 

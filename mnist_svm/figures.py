@@ -21,8 +21,14 @@ def draw_figures(
 ) -> None:
     """heat_map in `folder`, and gamma_00, gamma_01, ... in `folder`/figures; each as SVG and PNG.
 
-    errors: float64 (folds, n_gamma, n_C), fractions, NaN where failed. gammas: (n_gamma,). penalties: (n_C,).
-    best: indices of gamma and C. All box plots share one scale, so that they can be leafed through.
+    All box plots share one scale, so that they can be leafed through.
+
+    Args:
+        folder: where the figures go.
+        errors: float64 (folds, n_gamma, n_C), fractions, NaN where failed.
+        gammas: float64 (n_gamma,).
+        penalties: float64 (n_C,).
+        best: indices of gamma and C, or None where all have failed.
     """
     figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties, best)}
     limits = _limits(errors)

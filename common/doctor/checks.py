@@ -73,7 +73,12 @@ class Examined:
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
-    """Problems of each host. data_bytes: shared memory that each of its ranks needs."""
+    """Problems of each host.
+
+    Args:
+        examined: what each rank has found on its host.
+        data_bytes: shared memory that each of the ranks needs.
+    """
     of_host: dict[str, list[Examined]] = defaultdict(list)
     for one in examined:
         yield from one.problems

@@ -163,7 +163,8 @@ class Coordinator:
     def step(self) -> None:
         """Give idle slots work, then make durable and pass on what has arrived.
 
-        Raises UsageError once all that may be kept is durable, where a result must end the study.
+        Raises:
+            UsageError: a result must end the study; all that may be kept is durable then.
         """
         self._assign()
         if self._slots and self._all_idle:  # what still waits has no room on any slot that is left

@@ -34,7 +34,13 @@ class Learnt:
         self._logs = self._squares = 0.0  # sums over batches, of the logarithm of what a unit takes
 
     def add(self, cost: float, seconds: float, weight: float = 1.0) -> None:
-        """A batch of this cost took so long; weight: the share of a batch that it was."""
+        """Take note of a batch, or of a part of one, that was timed.
+
+        Args:
+            cost: what it was estimated at; 0 is passed over.
+            seconds: what it took.
+            weight: the share of a batch that it was.
+        """
         if cost <= 0 or seconds <= 0:
             return
         log, keep = math.log(seconds / cost), MEMORY**weight
@@ -70,9 +76,12 @@ class Overview:
 
     Attributes:
         done, failed: trials that are known, and those of this run that failed.
-        total: trials that there will be, as far as is known now. more: whether there may be others.
-        slots: that are in use. waiting: what slots do that do not compute, with their number.
-        running: trials that are being computed, the longest first, `MOST_SHOWN` at most; n_running: all of them.
+        total: trials that there will be, as far as is known now.
+        more: whether there may be others.
+        slots: that are in use.
+        n_running: trials that are being computed.
+        waiting: what slots do that do not compute, with their number.
+        running: trials that are being computed, the longest first, `MOST_SHOWN` at most.
         left: until all known trials are done; None before anything was timed.
     """
 

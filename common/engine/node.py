@@ -345,7 +345,8 @@ def _self_checks(
 def _packed(experiment: Experiment) -> bytes:
     """The experiment as workers get it: classes and functions of a script or a notebook go by value.
 
-    Raises UsageError where it holds what cannot be sent to another process.
+    Raises:
+        UsageError: it holds what cannot be sent to another process.
     """
     try:
         return cloudpickle.dumps(experiment)

@@ -74,7 +74,8 @@ class AskTell:
     def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None) -> None:
         """Say what became of a trial: its values, or why it failed. What was told is on disk when this returns.
 
-        Raises UsageError for a trial that is not open, or values that are none.
+        Raises:
+            UsageError: the trial is not open, or the values are none.
         """
         number = trial if isinstance(trial, int) else trial.number
         if number not in self._open:

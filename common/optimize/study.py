@@ -62,7 +62,8 @@ class SearchStudy:
     def best(self) -> TrialRecord:
         """The complete trial with the best value, the first of equal ones.
 
-        Raises UsageError where no trial is complete, or where there are several objectives.
+        Raises:
+            UsageError: no trial is complete, or there are several objectives.
         """
         if len(self.objectives) > 1:
             raise UsageError(f"there is no best trial for {' and '.join(self.objectives)} together: use study.pareto")

@@ -219,7 +219,12 @@ def history(
 ) -> Markup:
     """The best value so far as steps, and other values as dots behind, those far off cut.
 
-    points: (x, best so far), ascending. every: (x, value) of candidates.
+    Args:
+        points: (x, best so far), ascending in x, at least one.
+        every: (x, value) of all candidates; those that are not finite are not drawn.
+        axis: what x is.
+        name: the name of the value.
+        percent: write values as percent.
     """
     values = [value for _, value in points]
     finite = sorted(value for _, value in every if math.isfinite(value))

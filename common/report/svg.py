@@ -50,7 +50,15 @@ class Drawing:
         )
 
     def image(self, x: float, y: float, width: float, height: float, pixels: np.ndarray) -> None:
-        """pixels: uint8 (height, width), 255 is ink."""
+        """Add a picture.
+
+        Args:
+            x: of its left edge.
+            y: of its upper edge.
+            width: of the room that it fills.
+            height: of that room.
+            pixels: uint8 (rows, columns), where 255 is ink.
+        """
         self._parts.append(
             Markup('<image x="{}" y="{}" width="{}" height="{}" href="{}" class="pixels"/>').format(
                 _n(x), _n(y), _n(width), _n(height), png(255 - pixels)

@@ -34,7 +34,8 @@ class RunTiming:
 def read(paths: Sequence[Path]) -> list[RunTiming]:
     """From results folders of one study, or from tables (CSV) of trainings, a row each.
 
-    Raises UsageError where they cannot be read or are not of the same study, or of the same training.
+    Raises:
+        UsageError: they cannot be read, or are not of the same study or training.
     """
     tables = [path for path in paths if path.is_file()]
     if tables and len(tables) < len(paths):
@@ -55,8 +56,9 @@ def _studies(folders: Sequence[Path]) -> list[RunTiming]:
 def timing_of(folder: Path, history: History) -> RunTiming:
     """How long the study took, and on what.
 
-    Raises UsageError where that cannot be said: the study is not complete, one of its runs was killed (no one knows
-    when), or they had different numbers of slots.
+    Raises:
+        UsageError: that cannot be said: the study is not complete, one of its runs was killed (no one knows when), or
+            they had different numbers of slots.
     """
     ends = history.ends
     last = next((number for number, end in enumerate(ends) if end["complete"]), None)

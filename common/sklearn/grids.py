@@ -63,8 +63,10 @@ class Group:
 class Sharing:
     """What a search shares.
 
-    accelerate: grids by the protocol. share: "exact", "tolerance" or False, as the search. graphs: those of one study,
-    by candidates.
+    Attributes:
+        accelerate: grids by the protocol.
+        share: "exact", "tolerance" or False, as the search has it.
+        graphs: those of one study, by candidates.
     """
 
     accelerate: bool

@@ -28,7 +28,10 @@ _SAID: set[str] = set()
 class Setting:
     """A step with its own values of what a fit shares.
 
-    fits: those of the next step that hang below; none at the end.
+    Attributes:
+        values: of the parameters that the settings of a fit differ in.
+        candidates: numbers of the candidates with this setting.
+        fits: those of the next step that hang below; none at the end.
     """
 
     values: Mapping[str, Any]
@@ -40,9 +43,12 @@ class Setting:
 class StepFit:
     """A fit on one split, and what hangs below it.
 
-    name: of the step. model: unfitted, with the parameters that all settings have in common; None for a step that does
-    nothing. common: those of them that are searched. family: what fits several settings at once; None where there is
-    one setting only.
+    Attributes:
+        name: of the step.
+        model: unfitted, with the parameters that all settings have in common; None for a step that does nothing.
+        common: those of these parameters that are searched.
+        family: what fits several settings at once; None where there is one setting only.
+        settings: the settings that are made of this fit.
     """
 
     name: str
@@ -105,8 +111,10 @@ class StepFit:
 class Plan:
     """What the candidates of a search share.
 
-    fits: the first fits of the graph, the same on each split. alone: candidates that share nothing, with the reason.
-    n_splits: on how many splits all of it is done.
+    Attributes:
+        fits: the first fits of the graph, the same on each split.
+        alone: numbers of the candidates that share nothing, with the reason.
+        n_splits: on how many splits all of it is done.
     """
 
     fits: tuple[StepFit, ...]

@@ -20,7 +20,13 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Float:
-    """A real number from low to high; log: its logarithm is drawn evenly; step: low, low + step, low + 2 step, ..."""
+    """A real number.
+
+    Attributes:
+        low, high: the ends of its range, which belong to it.
+        log: its logarithm is drawn evenly.
+        step: it is one of low, low + step, low + 2 step, ...
+    """
 
     low: float
     high: float

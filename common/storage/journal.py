@@ -85,7 +85,8 @@ class Journal:
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
         """Write finished trials durably; the results come back with their arrays on disk.
 
-        Raises StorageError when they could not be written: nothing may then be taken as done.
+        Raises:
+            StorageError: they could not be written: nothing may then be taken as done.
         """
         stored, records = [], []
         with self._or_storage_error():

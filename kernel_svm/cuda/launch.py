@@ -53,10 +53,19 @@ def solve_paths(
     tolerance: float,
     max_iter: int,
 ) -> list[Path]:
-    """Solve every problem (number of its matrix, lanes) for ascending ``penalties``, each in a thread block.
+    """Solve every problem for ascending ``penalties``, each in a thread block of its own.
 
-    kernels: float32 array on the device that holds every K - 1. matrices: (first element, width) of each. Blocks
-    start in the order of ``problems``: the longest should come first. For the rest see `kernel_svm.path.solve_path`.
+    Args:
+        device: where the kernel runs.
+        kernels: float32 array on the device that holds every K - 1.
+        matrices: (first element, width) of each matrix in ``kernels``.
+        problems: (number of its matrix, its lanes) of each. Blocks start in this order: the longest should come first.
+        penalties: float64 (n_penalties,), ascending.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per C, as for `kernel_svm.path.solve_path`.
+
+    Returns:
+        The path of each problem, in the same order.
     """
     xp, count = device.xp, len(penalties)
     first = np.concatenate([[0], np.cumsum([len(lanes) for _, lanes in problems])]).astype(np.int64)

@@ -13,8 +13,13 @@ STRIP = 1024  # rows of distances computed at once
 def kernels_minus_one(xp: Any, x: Any, norms: Any, gammas: Sequence[float], out: Any) -> None:
     """K - 1 = expm1(-gamma * D2) of all pairs of samples, for each gamma, from one matrix of distances.
 
-    x: float32 (n, n_features), centred. norms: float32 (n,), squared lengths. out: float32 (n_gammas, n, n). Each
-    is exactly symmetric, its diagonal zero: the solver reads K_ij from either row.
+    Args:
+        xp: numpy, or cupy for arrays on a GPU.
+        x: float32 (n, n_features), centred.
+        norms: float32 (n,), squared lengths of the samples.
+        gammas: the gamma of each matrix.
+        out: float32 (n_gammas, n, n), overwritten. Each matrix is exactly symmetric and its diagonal is zero, since the
+            solver reads K_ij from either row.
     """
     distances = out[-1]
     for top in range(0, len(x), STRIP):

@@ -52,7 +52,17 @@ def check_launch(
 def check_solution(
     xp: Any, matrix: Any, lanes: Lanes, path: Path, c: int, bound: float, tolerance: float, slack: float = 1.0
 ) -> None:
-    """Check the c-th solution of a path, for penalty ``bound``. matrix: K - 1, (width, width), of the array module xp.
+    """Check one solution of a path.
+
+    Args:
+        xp: numpy, or cupy for a matrix on a GPU.
+        matrix: K - 1, float32 (width, width).
+        lanes: of the problem.
+        path: the solutions.
+        c: number of the solution.
+        bound: its penalty.
+        tolerance: with which it was solved.
+        slack: how many times the tolerance it may miss.
 
     Raises:
         WrongResult: a bound, the sum of the multipliers, the intercept, or the stopping rule of a path that says it

@@ -21,7 +21,9 @@ def best_of(folder: Path) -> Parameters:
     """The parameters with the lowest mean validation loss among all bootstrap samples of a search.
 
     Only sets whose folds are all known take part, so a search that still runs can be asked too.
-    Raises UsageError where the folder holds no search of mnist_nn, or one without such a set.
+
+    Raises:
+        UsageError: the folder holds no search of mnist_nn, or one without such a set.
     """
     history = read_journal(folder)
     if history is None:

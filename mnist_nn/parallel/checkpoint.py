@@ -44,7 +44,16 @@ def shards_of(n_epochs: int) -> str:
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
-    """Replace the checkpoint in `folder`. settings: plain values that a continuation must share."""
+    """Replace the checkpoint in `folder`, and remove older shares.
+
+    Args:
+        folder: of the results.
+        settings: plain values that a continuation must have in common with it.
+        state: what a continuation begins with.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
     content = {**state._asdict(), "epochs": [asdict(epoch) for epoch in state.epochs]}
     try:
         with written_whole(folder / NAME) as file:
@@ -65,7 +74,8 @@ def set_aside(folder: Path) -> None:
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
     """The checkpoint in `folder`; None where there is none.
 
-    Raises UsageError for a file that is no checkpoint, and for one of other settings, by name.
+    Raises:
+        UsageError: the file is no checkpoint, or one of other settings, which it names.
     """
     path = folder / NAME
     try:

@@ -21,7 +21,9 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
 
     The file is a JSON object of options by name, such as {"batch-size": 128, "resume": true}. An option on the command
     line wins. A value of null or false counts as not given.
-    Raises UsageError for what the parser would not take, naming the file.
+
+    Raises:
+        UsageError: the parser would not take it; the file is named.
     """
     given = parser.parse_args(arguments)
     if given.config is None:

@@ -83,8 +83,15 @@ def build(params: Params, image_shape: tuple[int, int], n_classes: int, device: 
     """The network that `params` describe, with PyTorch's initial weights from its global generator.
 
     Its `forward` maps normalised pixels (n, h, w) to logits (n, n_classes).
-    device: "meta" only checks and counts.
-    Raises ValueError for images that are too small.
+
+    Args:
+        params: of the architecture.
+        image_shape: (h, w).
+        n_classes: outputs.
+        device: where it is made; "meta" only checks and counts.
+
+    Raises:
+        ValueError: the images are too small.
     """
     with torch.device(device):
         if params["network"] == "kubeflow":

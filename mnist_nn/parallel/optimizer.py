@@ -55,7 +55,11 @@ def make_optimizer(
 ) -> tuple[torch.optim.Optimizer | SharedSGD, dict[str, dict[str, Tensor]]]:
     """The optimizer, and its moments: of each weight, by the name of the moment and of the weight.
 
-    plain: every weight is whole, in a process of its own.
+    Args:
+        weights: the parameters, by name.
+        rule: which optimizer, with its rates.
+        plain: every weight is whole, in a process of its own.
+        shared: the processes of a host have their weights in common, see `shares_memory`.
     """
     parameters, moments = list(weights.values()), dict[str, dict[str, Tensor]]()
     optimizer: torch.optim.Optimizer

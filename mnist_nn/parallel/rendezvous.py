@@ -164,9 +164,18 @@ def _number(host: str) -> str:
 
 
 def open_store(address: Address, is_master: bool = False, anywhere: bool = False) -> Any:
-    """A connection of its own to the store, which the master listens for. Raises UsageError where there is none.
+    """A connection of its own to the store, which the master listens for.
 
-    anywhere: other hosts reach a master at LOOPBACK too. Otherwise they do not, since the store asks for no secret.
+    Args:
+        address: host and port of the master; port 0 is one that is free.
+        is_master: whether this process is the master.
+        anywhere: other hosts reach a master at LOOPBACK too. Otherwise they do not, since the store asks for no secret.
+
+    Returns:
+        PyTorch's TCPStore.
+
+    Raises:
+        UsageError: the master is not reached, or cannot listen.
     """
     from torch.distributed import DistError, TCPStore
 
@@ -211,14 +220,19 @@ def ranks_here(
 ) -> list[RankInfo]:
     """The processes of the training that this launched one stands for, after a call of the roll.
 
-    processes: the number for each node; None for one per GPU where the launcher started a single process on the
-        host, and else for those that it started.
-    gpus: names of those that are used; [] for none.
-    problem: why this process cannot take part; "" when it can.
-    exclusive: no two processes may use the same GPU, which NCCL does not allow.
-    versions: of all that results depend on, by name; where those of two processes differ and may, rank 0 warns.
-    Raises UsageError where a process has a problem, where versions differ and may not, where `processes` are asked for
-    and the launcher has already started several on a host, and where an exclusive GPU would have two.
+    Args:
+        rendezvous: how the processes find each other.
+        processes: the number for each node; None for one per GPU where the launcher started a single process on the
+            host, and else for those that it started.
+        gpus: names of those that are used; [] for none.
+        problem: why this process cannot take part; "" when it can.
+        exclusive: no two processes may use the same GPU, which NCCL does not allow.
+        versions: of all that results depend on, by name.
+        allow_mixed_versions: where the versions of two processes differ, rank 0 warns, and the training goes on.
+
+    Raises:
+        UsageError: a process has a problem; versions differ and may not; `processes` are asked for and the launcher has
+            already started several on a host; or an exclusive GPU would have two.
     """
     me, key = rendezvous.launch, f"{rendezvous.run}/here/"
     rendezvous.store.set(

@@ -25,8 +25,10 @@ def gradient_statistics(gradients: Mapping[str, Tensor]) -> dict[str, float]:
 def activation_statistics(network: nn.Module, forward: Any, pixels: Tensor) -> Figures:
     """Mean, standard deviation and the fraction of zeros of what each layer puts out for these images.
 
-    network: has `seen`, where its forward puts what its layers put out while that is a dictionary.
-    forward: calls it; all processes must take part.
+    Args:
+        network: has `seen`, where its forward puts what its layers put out while that is a dictionary.
+        forward: calls the network; all processes must take part.
+        pixels: (n, h, w), normalised.
     """
     network.seen = {}
     try:

@@ -84,7 +84,19 @@ class TrainingData(NamedTuple):
 
 
 class DistributedOptions(NamedTuple):
-    """batch_size and test_batch_size are per process; epochs: of the whole training, which its schedule depends on."""
+    """What all processes of a training have in common.
+
+    Attributes:
+        batch_size, test_batch_size: images of each process.
+        rule: how weights are updated.
+        seed: of the initial weights and the order of images.
+        strategy: "ddp" or "fsdp".
+        amp: "bf16", "fp16" or None.
+        compile: by torch.compile.
+        log_interval: steps from one line of the log to the next.
+        statistics: log those of gradients and activations.
+        epochs: of the whole training, which its schedule depends on.
+    """
 
     batch_size: int
     test_batch_size: int

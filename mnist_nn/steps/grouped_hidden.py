@@ -28,12 +28,16 @@ class GroupedHidden:
         return _product(features.mT, self.weights, self._units)
 
     def learn(self, features: Tensor, delta: Tensor, momentum: Tensor, minus_rate: Tensor) -> Tensor:
-        """Learn from the loss's derivatives `delta` (G, batch, units) with respect to the output of `forward`.
+        """Learn from one batch: velocity = momentum * velocity + gradient, weights += minus_rate * velocity.
 
-        momentum, minus_rate: (G,), of each network; velocity = momentum * velocity + gradient, weights += minus_rate *
-            velocity.
+        Args:
+            features: (G, features, batch), as `forward` had them.
+            delta: (G, batch, units), the loss's derivatives with respect to the output of `forward`.
+            momentum: (G,), of each network.
+            minus_rate: (G,), the learning rate of each network, negated.
 
-        Returns those with respect to the features, (G, features, batch), overwritten by the next call.
+        Returns:
+            The loss's derivatives with respect to the features, (G, features, batch), overwritten by the next call.
         """
         derivatives = _product(self.weights, delta.mT, self.derivatives)
         self.velocity.mul_(momentum[:, None, None]).baddbmm_(features, delta)

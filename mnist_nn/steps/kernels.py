@@ -161,9 +161,16 @@ _EIGHT, _ONE = (0,) * ROWS, (0,)
 
 @compiled
 def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: int, units: int) -> None:
-    """z = a.T @ w, packed. `batch` is any tuple with one element per image, all else flat float32 arrays.
+    """z = a.T @ w, packed. All arrays are flat float32.
 
-    part: of the size of z, overwritten.
+    Args:
+        batch: any tuple with one element per image.
+        w: weights, (features, units).
+        a: features of the batch.
+        z: gets the product.
+        part: of the size of z, overwritten.
+        features: features of an image.
+        units: units of the layer.
     """
     z[:] = 0
     for start in range(0, features, SUM_ROWS):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from kernel_svm.gathered import MAX_ACTIVE
 from kernel_svm.kernel import Rows, kernel_minus_one, prepare
-from kernel_svm.path import MAX_ACTIVE, Whole, solve_path
+from kernel_svm.path import Whole, solve_path
 
 pytestmark = pytest.mark.numerical
 

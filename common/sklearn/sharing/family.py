@@ -16,8 +16,10 @@ Settings = Sequence[Mapping[str, Any]]  # for each candidate, the values of the 
 class SplitPart:
     """The samples of one split as a step sees them.
 
-    X, y, weight: what the step is fitted to; weight may be None. X_test, y_test: the validation samples. X_train: the
-    training samples as a scorer asks about them; None where none does.
+    Attributes:
+        X, y, weight: what the step is fitted to; weight may be None.
+        X_test, y_test: the validation samples.
+        X_train: the training samples as a scorer asks about them; None where none does.
     """
 
     X: Any

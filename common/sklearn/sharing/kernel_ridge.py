@@ -35,7 +35,12 @@ _ILL = 1e-8  # alpha over the norm of K below which the results of two stable me
 
 
 class Band:
-    """A symmetric matrix (n, n), float64, reduced to a band; it is destroyed. right: (n, n_targets)."""
+    """A symmetric matrix reduced to a band.
+
+    Args:
+        A: float64 (n, n), symmetric; it is overwritten.
+        right: float64 (n, n_targets), the right sides of the equations to solve.
+    """
 
     def __init__(self, A: np.ndarray, right: np.ndarray):
         n = len(A)

@@ -30,7 +30,9 @@ from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
 class Prefixes(Family):
     """Candidates that differ in the number of members.
 
-    number: the parameter's name. cut: makes a copy of a fitted ensemble, whose parameter is already set, smaller.
+    Args:
+        number: the parameter's name.
+        cut: makes a copy of a fitted ensemble, whose parameter is already set, smaller.
     """
 
     def __init__(self, number: str, cut: Callable[[Any, int], None]):

@@ -21,7 +21,9 @@ from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
 class WarmStarts(Family):
     """Candidates along one penalty.
 
-    penalty: its name. rising: whether a larger value penalises more.
+    Args:
+        penalty: the parameter's name.
+        rising: whether a larger value penalises more.
     """
 
     exact = False

@@ -1,0 +1,178 @@
+"""Lanes of a binary problem that are gathered into a small dense matrix, and solved there.
+
+Within one C, lanes that cannot move any more leave the problem for a while (LIBSVM's shrinking rule); the rest
+is gathered into a small dense matrix that stays in the processor's cache. Where the rest is large, those that violate
+most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
+learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
+
+Where a gathered problem needs thousands of iterations, `newton` moves all free multipliers together now and then.
+
+The arrays of the compiled functions are listed in `smo`.
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+import numpy as np
+
+from jit import LANES
+from jit.simd import compiled, fma, load, prefetch, splat, store, widen
+from kernel_svm.newton import aligned_doubles, newton_step
+from kernel_svm.smo import CONVERGED, PREFETCH, iterate, set_masks
+
+CHECK = 200  # iterations between two looks at whether gathering pays
+GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
+MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
+WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active
+NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
+FACTOR = 10  # iterations that a Newton step must be worth: the cube of its multipliers, by so many times the lanes
+
+
+@compiled
+def _aligned(count, width):
+    """float32 zeros (count, width) that begin on a 64-byte border."""
+    raw = np.zeros(count * width + 16, np.float32)
+    start = (-raw.ctypes.data // 4) % 16
+    return raw[start : start + count * width].reshape(count, width)
+
+
+@compiled
+def active(sign, f, up, low, extremes, lanes):
+    """Write the lanes that may still move to ``lanes``; return how many."""
+    least, most = extremes
+    count = 0
+    for t in range(sign.size):
+        if (up[t] and low[t]) or (up[t] and f[t] <= most) or (low[t] and f[t] >= least):
+            lanes[count] = t
+            count += 1
+    return count
+
+
+@compiled
+def _nth(values, n):
+    """The n-th smallest of ``values``, counted from 0, by C. A. R. Hoare's quickselect; they change their order."""
+    low, high = 0, values.size - 1
+    while low < high:
+        pivot, i, j = values[(low + high) // 2], low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if n <= j:
+            high = j
+        elif n >= i:
+            low = i
+        else:
+            break
+    return values[n]
+
+
+@compiled
+def most_violating(f, up, low, lanes):
+    """WORKING of the lanes at most, in their order: half of them those that most want to rise, half to fall."""
+    keys = np.empty((2, lanes.size))
+    for p in range(lanes.size):
+        t = lanes[p]
+        keys[0, p] = f[t] if up[t] else np.inf
+        keys[1, p] = -f[t] if low[t] else np.inf
+    limits, room = np.empty(2), np.empty(2, np.int64)
+    for side in range(2):
+        limits[side] = _nth(keys[side].copy(), WORKING // 2 - 1)
+        room[side] = WORKING // 2
+        for p in range(lanes.size):
+            room[side] -= keys[side, p] < limits[side]
+    chosen, count = np.empty(lanes.size, np.int64), 0
+    for p in range(lanes.size):
+        wanted = False
+        for side in range(2):
+            if keys[side, p] < limits[side]:
+                wanted = True
+            elif keys[side, p] == limits[side] and room[side] > 0:
+                wanted = True
+                room[side] -= 1
+        if wanted:
+            chosen[count] = lanes[p]
+            count += 1
+    return chosen[:count]
+
+
+@compiled
+def _gather(rows, slot, columns, matrix):
+    for p in range(columns.size):
+        row = slot[columns[p]]
+        for q in range(columns.size):
+            matrix[p, q] = rows[row, columns[q]]
+
+
+@compiled
+def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
+    """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
+    # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.
+    moved = beta.copy()
+    count = lanes.size
+    width = -(-count // LANES) * LANES
+    now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
+    g, b, sub_bounds, s = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+    sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+    blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
+    for p in range(width):
+        own_slot[p] = p
+    for p in range(width // LANES):
+        blocks[p] = p
+    # The state of the gathered problem begins as that of the whole one.
+    for p in range(count):
+        t = lanes[p]
+        source_columns[p], g[p], b[p], s[p], sub_bounds[p] = columns[t], f[t], beta[t], sign[t], bounds[t]
+    source, source_slot = rows, slot
+    done = spent = 0
+    next_newton = NEWTON
+    while True:
+        matrix = _aligned(count, width)
+        _gather(source, source_slot, source_columns, matrix)
+        set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
+        while True:
+            at_most = min(CHECK, limit - done)
+            status, k, _ = iterate(
+                matrix, own_slot, blocks[: width // LANES], s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most,
+                extremes,
+            )  # fmt: skip
+            done += k
+            spent += k
+            if status == CONVERGED or done == limit:
+                break
+            if done >= next_newton:
+                m = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
+                set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
+                next_newton = done + max(NEWTON, m * m * m // (FACTOR * width))
+            m = active(s[:width], g, sub_up, sub_low, extremes, kept)
+            if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
+                break
+        for p in range(count):
+            moved[now[p]] = b[p]
+        if status == CONVERGED or done == limit:
+            break
+        for p in range(m):
+            q = kept[p]
+            now[p], g[p], b[p], s[p], sub_bounds[p] = now[q], g[q], b[q], s[q], sub_bounds[q]
+        for p in range(m, width):
+            s[p] = 0
+        source, source_slot, source_columns = matrix, own_slot, kept[:m].copy()
+        count, spent = m, 0
+        width = -(-count // LANES) * LANES
+    for t in lanes:
+        change = moved[t] - beta[t]
+        if change != 0.0:
+            step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
+            for at in range(0, f.size, LANES):
+                prefetch(rows, row + columns[at] + PREFETCH)
+                store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
+            beta[t] = moved[t]
+    set_masks(sign, beta, bounds, up, low)
+    return status, done

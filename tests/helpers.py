@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,14 @@ def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str
     return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
+def wait_until(true: Callable[[], bool], timeout: float = 30) -> bool:
+    """Wait at most `timeout` seconds until `true()` holds; return whether it does."""
+    end = time.monotonic() + timeout
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
 def wait_for_lines(folder: Path, n: int) -> None:
     """Wait until the journal of a running study has n trials."""
     deadline = time.monotonic() + 60
@@ -117,6 +125,11 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
             return maps
         assert time.monotonic() < deadline, f"fewer than {n} processes share the data, which has no name"
         time.sleep(0.05)
+
+
+def workers_of(pid: int) -> set[int]:
+    """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins anew."""
+    return {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
 
 
 LISTENING = {"tcp": (3, "0A"), "tcp6": (3, "0A"), "udp": (3, "07"), "udp6": (3, "07"), "unix": (3, "00010000")}

@@ -4,43 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import wait_until
+
 from .hosts import REPOSITORY, Host, Hosts
-from .mpirun import mpirun
-
-RING = """
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
-print(MPI.Get_processor_name(), world.size, world.sendrecv(world.rank, right, source=left), flush=True)
-"""
-
-# Looks for messages for ever, as the loop of a rank does. The barrier is past once every rank has said so.
-SERVE = """
-import time
-from mpi4py import MPI
-MPI.COMM_WORLD.barrier()
-print("up", flush=True)
-while not MPI.COMM_WORLD.iprobe():
-    time.sleep(0.01)
-"""
-
+from .mpirun import RING, SERVE, mpirun
 
 # mpirun 5.0.11 sometimes waits for ever for programs on three hosts that end at once (9 of 111 on a busy machine).
 NAME = ["sh", "-c", "hostname; sleep 0.5"]
-
-
-def wait_until(true: Callable[[], bool], timeout: float = 30) -> bool:
-    """Wait at most `timeout` seconds until `true()` holds; return whether it does."""
-    end = time.monotonic() + timeout
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
 
 
 def alive(pid: int) -> bool:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import wait_until
+
 from .hosts import Hosts
+from .mpirun import RING, SERVE
 from .slurm import Slurm
-from .test_hosts import RING, SERVE, wait_until
 
 MPIRUN = "mpirun --allow-run-as-root --map-by ppr:1:node --bind-to none"
 THREE = ("--nodes=3", "--ntasks-per-node=1")

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import ROOT, journal_lines, table_without_run
+from tests.helpers import ROOT, journal_lines, table_without_run, wait_until
 
 from .hosts import environment
 from .slurm import Slurm
-from .test_hosts import wait_until
 
 TOYS = ("-m", "tests.toys")
 CPU = ("--gpu", "none", "--workers", "2")

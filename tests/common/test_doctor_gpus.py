@@ -105,8 +105,11 @@ ORPHAN = """
 import os, time
 if os.fork():
     os._exit(0)
+parent = os.getpid()
 if os.fork():
     os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
 print(os.getpid(), flush=True)
 time.sleep(600)
 """

@@ -98,6 +98,7 @@ def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
     while read_status_file(tmp_path / "r") is None:
         time.sleep(0.05)
     os.kill(job.pid, signal.SIGSTOP)
+    os.waitpid(job.pid, os.WUNTRACED)  # until it has stopped, or it might replace the file once more
     try:
         content = json.loads((tmp_path / "r" / STATUS_FILE).read_text())
         (tmp_path / "r" / STATUS_FILE).write_text(json.dumps({**content, "time": time.time() - 100}))

@@ -142,8 +142,8 @@ def test_a_worker_that_is_failed_is_made_anew(reason: str, pod: Pod) -> None:
 
 
 def attempt_that_is_lost(pod: Pod) -> "subprocess.Popen[str]":
-    """A launcher with one try, whose first attempt runs and is about to fail."""
-    pod.attempt(1, 'touch "$FOLDER/lost"; sleep 0.5; exit 1')
+    """A launcher with one try, whose first attempt runs and fails once there is a file `fail`."""
+    pod.attempt(1, 'touch "$FOLDER/lost"; until [ -e "$FOLDER/fail" ]; do sleep 0.01; done; exit 1')
     process = pod.start(TRIES="1")
     while not (pod.folder / "lost").exists():
         assert process.poll() is None
@@ -156,6 +156,7 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
     """Were they counted, one would end the job here."""
     process = attempt_that_is_lost(pod)
     pod.api.fail("svm-worker-0", "Terminated")
+    (pod.folder / "fail").touch()
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
 
@@ -165,6 +166,7 @@ def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
     """As by `kubectl delete pod`: the operator makes it anew by itself. It costs the attempt that lost it."""
     process = attempt_that_is_lost(pod)
     pod.api.pods["svm-worker-0"]["metadata"]["deletionTimestamp"] = "now"
+    (pod.folder / "fail").touch()
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
     assert not [call for call in pod.api.calls if call.startswith("DELETE")]

@@ -121,7 +121,7 @@ def test_a_waiting_worker_goes_on_when_another_is_killed_and_small_ones_wait_beh
     first.wait()
     hears(second, "second has 5")
     hears(third, "third has 1")
-    assert log(tmp_path)[1:] == ["second has 5", "third has 1"]
+    assert sorted(log(tmp_path)[1:]) == ["second has 5", "third has 1"], "either may write first what it has"
 
 
 def test_the_next_worker_takes_the_place_of_one_that_is_killed_while_it_waits(start):

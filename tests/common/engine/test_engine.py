@@ -18,6 +18,7 @@ from tests.helpers import (
     table_without_run,
     wait_for_lines,
     wait_for_the_end_of,
+    workers_of,
 )
 
 LAYOUTS = {"1 process": (0, 1), "1 node x 3 slots": (0, 3), "3 nodes x 2 slots": (3, 2)}
@@ -138,10 +139,12 @@ def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Pat
         job = start(folder, *arguments, ranks=ranks)
         wait_for_lines(folder, wanted)
         members = family(job.pid)
-        os.kill(max(members) if wanted == 30 else job.pid, signal.SIGKILL)
-        if wanted == 30:  # a worker: the study goes on; so end it less gently
-            time.sleep(0.2)
+        if wanted == 30:
+            os.kill(workers_of(job.pid).pop(), signal.SIGKILL)
+            wait_for_lines(folder, wanted + 5)  # the study goes on; so end it less gently
             os.killpg(job.pid, signal.SIGKILL)
+        else:
+            os.kill(job.pid, signal.SIGKILL)
         job.communicate(timeout=60)
         wait_for_the_end_of(members)
     program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", folder, ranks=2)

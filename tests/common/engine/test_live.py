@@ -4,7 +4,9 @@ import fcntl
 import heapq
 import json
 import math
+import multiprocessing
 import os
+import pickle
 import pty
 import re
 import struct
@@ -19,16 +21,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.cluster.process import without_main
 from common.engine.coordinator import Coordinator
 from common.engine.live import Overview
-from common.engine.messages import STARTING, WORKING, Headway, Returned, Run, Stepped
+from common.engine.messages import STARTING, STEP_SECONDS, WORKING, Headway, Returned, Run, Stepped
 from common.engine.progress import RUNNING, note_of, read_status_file
 from common.engine.queue import Costs
 from common.engine.study import Study
+from common.engine.worker import Built, Done, Setup, main
 from common.experiment import WorkerContext
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
 from tests.helpers import ROOT, journal_lines, start, table_without_run, wait_for_lines
+from tests.toys import Toy
 
 
 class Simulated:
@@ -131,15 +136,15 @@ def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
-    job = start(tmp_path / "r", 8, "--seconds", 4, "--steps", 40, ranks=ranks)
+    job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, ranks=ranks)
     deadline = time.monotonic() + 60
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen.doing == RUNNING and seen.overview.total == 8 and seen.overview.slots == (2 if not ranks else 4)
-    assert re.fullmatch(r"lap \d+ of 40", next(one.step for one in seen.overview.running if one.step))
+    assert seen.doing == RUNNING and seen.overview.total == 6 and seen.overview.slots == (2 if not ranks else 4)
+    assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
     assert job.wait(120) == 0
@@ -147,18 +152,23 @@ def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> 
 
 
 def test_a_worker_sends_one_step_a_second_at_most() -> None:
-    from common.engine.worker import _StepReport
-
-    sent: list[Headway] = []
-
-    class Wire:
-        send = staticmethod(sent.append)
-
-    report = _StepReport(Wire())  # type: ignore[arg-type]
+    """A real worker, and the test in the place of its agent: a trial of two seconds reports 200 steps."""
+    spawn = multiprocessing.get_context("spawn")
+    (ours, theirs), (_words, output) = spawn.Pipe(), spawn.Pipe()
+    setup = Setup(pickle.dumps(Toy(1, seconds=2.0, steps=200)), {}, "cpu", os.getpid(), {})
+    process = spawn.Process(target=main, args=(setup, theirs, output))
+    with without_main():
+        process.start()
+    theirs.close()
+    assert ours.recv() == Built()
     begin = time.monotonic()
-    while time.monotonic() - begin < 1.5:
-        report(3, 20, "epoch")
-    assert 1 <= len(sent) <= 2 and sent[0] == Headway("epoch", 3.0, 20.0, 1)
+    ours.send(((Trial("t0", {"x": 0, "offset": 0}),), ()))
+    steps = [message for message in iter(ours.recv, Done()) if isinstance(message, Headway)]
+    seconds = time.monotonic() - begin
+    ours.send(None)
+    process.join(60)
+    assert process.exitcode == 0
+    assert steps[0] == Headway("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
 
 
 WORKS = """

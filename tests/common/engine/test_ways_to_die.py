@@ -13,22 +13,21 @@ import pytest
 
 from common.errors import Exit
 from common.storage.history import read_journal
-from tests.helpers import about, family, maps_of_sharers, start, wait_for_lines, wait_for_the_end_of
+from tests.helpers import maps_of_sharers, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 
 
 def die(job: Popen[str], way: str) -> None:
     number = signal.Signals[f"SIG{way.split()[0]}"]
-    workers = {pid for pid, words in about(family(job.pid), "cmdline").items() if "spawn_main" in words}
     if way.endswith("group"):
         os.killpg(job.pid, number)
     elif way.endswith("worker"):
-        os.kill(max(workers), number)
+        os.kill(workers_of(job.pid).pop(), number)
         time.sleep(0.2)
         job.send_signal(signal.SIGUSR1)  # as the study goes on
     elif way.endswith("rank"):
-        os.kill(max(parent_of(pid) for pid in workers), number)
+        os.kill(parent_of(workers_of(job.pid).pop()), number)
     else:
         job.send_signal(number)
 

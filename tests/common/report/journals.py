@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from common.report.study import Goal, StudyRead, read_candidates
 from common.storage.history import History, read_study
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
 
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&{{7*7}}${7*7}"
 BEGAN = 1_700_000_000.0
 SLOTS = [Place("node1", 0, 0, "gpu0"), Place("node1", 0, 1, "gpu1"), Place("node2", 1, 0, "gpu0")]
 
@@ -61,6 +63,12 @@ def write(
         if seconds is not None:
             journal.note(end={"complete": complete, "seconds": seconds})
     return read_study(folder)
+
+
+def read(history: History, goal: str = "minimize loss") -> StudyRead:
+    """A journal as the report sees it."""
+    candidates, others = read_candidates(history, Goal.of(goal))
+    return StudyRead(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
 
 
 def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:

@@ -14,8 +14,7 @@ import pytest
 
 from common.report.content import HeatMap, Section
 from common.report.page import Report, page
-from tests.common.report.journals import death, many, trial_line, write
-from tests.common.report.test_page import HOSTILE, read
+from tests.common.report.journals import HOSTILE, death, many, read, trial_line, write
 from tests.helpers import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -231,8 +230,8 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(page([Report(read(many(100_000, tmp_path / "r")))]))
+def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, large: str, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(large)
     with Visit(chromium, tmp_path / "report.html") as visit:
         assert visit.n_shown() == 100_000
         visit.page.locator(".live.trials thead button", has_text=re.compile("^loss$")).click()

@@ -13,12 +13,8 @@ import pytest
 
 from common.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
 from common.report.page import Report, page
-from common.report.study import Goal, StudyRead, read_candidates
-from common.storage.history import History
-from tests.common.report.journals import death, header, many, trial_line, write
+from tests.common.report.journals import HOSTILE, death, header, many, read, trial_line, write
 from tests.helpers import TOYS
-
-HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&{{7*7}}${7*7}"
 
 
 class Seen(HTMLParser):
@@ -46,11 +42,6 @@ class Seen(HTMLParser):
             self.text += data.replace("\N{NO-BREAK SPACE}", " ")
         elif self._script == "data":
             self.data.append(json.loads(gzip.decompress(base64.b64decode(data)).decode().replace("1e999", "Infinity")))
-
-
-def read(history: History, goal: str = "minimize loss") -> StudyRead:
-    candidates, others = read_candidates(history, Goal.of(goal))
-    return StudyRead(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
 
 
 def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> None:
@@ -147,8 +138,9 @@ def test_three_thousand_trials_are_below_five_megabytes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(tmp_path: Path) -> None:
-    text = page([Report(read(many(100_000, tmp_path)))])
+@pytest.mark.xdist_group("browser")
+def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(large: str) -> None:
+    text = large
     assert len(text) < 15e6
     assert "drawn as one bar" in text and "1,500 of" in text, "what is gathered says so"
 

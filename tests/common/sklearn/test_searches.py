@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, make_scorer
@@ -23,24 +22,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from common.errors import UsageError
 from common.sklearn import GridSearchCV, RandomizedSearchCV
+from tests.common.sklearn.iris import X, Y, same, table
 from tests.helpers import journal_lines
 
-X, Y = load_iris(return_X_y=True)
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
-
-
-def table(search: Any) -> dict[str, Any]:
-    """What scikit-learn's table has too, without times."""
-    columns = search.cv_results_.items()
-    return {
-        name: np.asarray(column).tolist() for name, column in columns if "time" not in name and name != "shared_with"
-    }
-
-
-def same(ours: Any, reference: Any) -> None:
-    assert table(ours) == table(reference)
-    assert ours.best_index_ == reference.best_index_ and ours.best_params_ == reference.best_params_
-    assert (ours.predict(X) == reference.predict(X)).all()
 
 
 SCRIPT = """

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.model_selection as theirs
-from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_selection import VarianceThreshold
@@ -17,10 +16,9 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 from common.sklearn import GridSearchCV, HalvingGridSearchCV
+from tests.common.sklearn.iris import X, Y, same
 from tests.common.sklearn.sharing.beside import compared
-from tests.common.sklearn.test_searches import same
 
-X, Y = load_iris(return_X_y=True)
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
 GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
 TREE = """\

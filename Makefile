@@ -30,9 +30,9 @@ demo: .venv/demo
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."
 
-# Three tests at a time on two cores, since many of them wait.
+# Four tests at a time on two cores, since many of them wait.
 test: .venv/dev
-	python -m pytest -n 3 -m "not slow and not cluster"
+	python -m pytest -n 4 -m "not slow and not cluster"
 
 SITE := results/site
 docs: .venv/dev
@@ -61,10 +61,9 @@ lint: .venv/dev
 	ruff format --check .
 	mypy
 
-# Tests of a cluster share addresses, so one process runs them all, for as long as the two others need for the rest.
 check: export HYPOTHESIS_PROFILE = full
 check: lint docs test-avx2
-	python -m pytest -n 3
+	python -m pytest -n 4
 
 test-avx2: .venv/dev
 	python -m tests.avx2 python -m pytest -n 2 -m "numerical and not slow"

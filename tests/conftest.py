@@ -18,8 +18,7 @@ from hypothesis import settings
 
 from tests.helpers import ROOT, mpirun_command
 
-# Folders and files whose tests need several hosts, a Slurm, other MPI libraries or a container's root. They share
-# network addresses and ports, so one process runs them all.
+# Folders and files whose tests need several hosts, a Slurm, other MPI libraries or a container's root.
 CLUSTER = (
     "tests/cluster",
     "tests/k8s/test_mpijob.py",
@@ -36,12 +35,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a cluster are marked by where they lie."""
+    """Tests of a cluster are marked by where they lie.
+
+    One process runs those that share a Slurm or a file's fixtures; hosts of different tests have networks of their own.
+    """
     places = tuple(ROOT / name for name in CLUSTER)
     for item in items:
         if any(item.path.is_relative_to(place) for place in places):
+            shared = "slurm" if "slurm" in getattr(item, "fixturenames", ()) else item.path.stem
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+            item.add_marker(pytest.mark.xdist_group(f"cluster {shared}"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of slow tests alone, which takes seconds to import, is not read where they are left out."""
+    left_out = "not slow" in config.getoption("markexpr")
+    return True if left_out and collection_path.name == "test_scikit_learns_own.py" else None
 
 
 @pytest.fixture

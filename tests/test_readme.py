@@ -53,6 +53,7 @@ def test_the_grid_search_of_the_readme_runs_in_a_notebook(monkeypatch: pytest.Mo
     assert printed == f"{FOUND}\n"
 
 
+@pytest.mark.slow
 def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> None:
     first = tmp_path / "first.py"
     first.write_text(FIRST)
@@ -69,6 +70,7 @@ def test_the_strategy_of_the_tutorial_stops_trials(program: Any, tmp_path: Path)
     assert told.startswith("27 trials: 1 complete, 26 pruned")
 
 
+@pytest.mark.slow
 def test_the_searches_of_other_pages_run(program: Any, tmp_path: Path) -> None:
     for name, code, answer in (
         ("randomized.py", RANDOMIZED, r"\{'gamma': 0.001, 'C': 10+\} 0.9\d+\n"), ("closer.py", CLOSER, "True\n"),

@@ -22,6 +22,7 @@ from common.strategies.halving import Hyperband
 from common.trial import Place, Result, Trial, Used
 from tests.helpers import HEADER
 
+pytestmark = pytest.mark.xdist_group("export")  # one process makes the studies that they share
 HOSTILE = "../../<script>, \"quoted\"\n'or' $x$"
 
 

@@ -39,7 +39,7 @@ from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import load_model
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
-from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
+from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 
 ENDS_WITHIN_S = 30.0
 
@@ -78,6 +78,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.numerical
+@pytest.mark.xdist_group("worlds")
 @pytest.mark.parametrize("world", ["1-ddp", "2-ddp", "3-ddp", "3-hosts", "2-strangers", "2-fsdp", "3-fsdp"])
 def test_gradients_metrics_and_weights_are_those_of_one_process(worlds: dict[str, Any], world: str) -> None:
     """A full and an uneven batch, the latter with fewer images than processes; the loss of each epoch; the test."""
@@ -101,6 +102,7 @@ COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
+@pytest.mark.xdist_group("ddp alone")
 @pytest.mark.parametrize(
     ("launcher", "ranks", "options"),
     [
@@ -122,6 +124,7 @@ def test_two_halves_are_a_whole(
     assert len(said) == 4 and said[3].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
 
 
+@pytest.mark.xdist_group("ddp alone")
 def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Path, tmp_path: Path) -> None:
     command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "128"]
     log = tmp_path / "steps.jsonl"
@@ -421,8 +424,7 @@ def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int)
 
 def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str]]:
     """A process for each of `options`, as the pods of a PyTorchJob: nobody ends them from outside."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(options))}
     return [start([*arguments, *more], RANK=str(rank), **where) for rank, more in enumerate(options)]
 
@@ -430,8 +432,7 @@ def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str
 @pytest.mark.slow
 def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path: Path) -> None:
     """Before the group stands: there a GPU that is taken shows, and the others wait for minutes."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = free_port()
     fails = (
         "import sys, torch.distributed as dist\n"
         "def init(*_, **__): raise RuntimeError('CUDA-capable device(s) is/are busy or unavailable')\n"
@@ -473,8 +474,7 @@ def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path
     with open(other / "mnist_nn" / "net.py", "a") as file:
         file.write("# of yesterday\n")
     for more, status in (([], Exit.USAGE), (["--allow-mixed-versions", "--epochs", "1"], Exit.DONE)):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
+        port = free_port()
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
         command = [sys.executable, "-m", "mnist_nn.ddp", "--data", str(data), "--results", str(tmp_path / "r"), *more]
         both = [

@@ -27,9 +27,9 @@ from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
 from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
-from tests.helpers import ROOT
+from tests.helpers import ROOT, family, wait_for_the_end_of
 from tests.mnist_nn.scaled_digits import write_as_mnist
-from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
+from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 
 DDP = ("-m", "mnist_nn.ddp")
 TWO = ("--nproc-per-node", "2")
@@ -51,6 +51,17 @@ def train(program: Any, data: Path, tmp_path: Path) -> Any:
     def run(folder: str, *options: Any, **more: Any) -> Any:
         command = (*DDP, "--data", data, "--results", tmp_path / folder, *options)
         return program(*command, env=ONE_THREAD, **more)
+
+    return run
+
+
+@pytest.fixture
+def train_here(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same in this process, which has imported PyTorch already: with these options it needs no other one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(folder: str, *options: str, status: int = Exit.DONE) -> None:
+        assert main(["--data", str(data), "--results", str(tmp_path / folder), *options]) == status
 
     return run
 
@@ -91,10 +102,11 @@ def test_the_rate_of_each_step() -> None:
     ],
     ids=["adamw", "sgd with decay"],
 )
-def test_two_processes_take_the_steps_of_one(train: Any, tmp_path: Path, options: Any) -> None:
+def test_two_processes_take_the_steps_of_one(train: Any, train_here: Any, tmp_path: Path, options: Any) -> None:
     """The second one is SharedSGD against torch.optim.SGD; statistics are of the same gradients."""
-    for folder, more in (("one", ("--batch-size", "100")), ("two", ("--batch-size", "50", *TWO))):
-        train(folder, "--epochs", "2", *options, *more, "--statistics", "--log-interval", "2")
+    asked = ("--epochs", "2", *options, "--statistics", "--log-interval", "2")
+    train_here("one", *asked, "--batch-size", "100")
+    train("two", *asked, "--batch-size", "50", *TWO)
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
     steps = [[line for line in of if "step" in line] for of in (one, two)]
@@ -111,10 +123,10 @@ def test_two_processes_take_the_steps_of_one(train: Any, tmp_path: Path, options
 
 
 @pytest.mark.slow
-def test_reduced_precision_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
+def test_reduced_precision_with_a_scaled_loss(train_here: Any, tmp_path: Path) -> None:
     given = ("--train-size", "60", "--epochs", "1", "--batch-size", "30")
-    train("half", *given, "--amp", "fp16")
-    train("full", *given)
+    train_here("half", *given, "--amp", "fp16")
+    train_here("full", *given)
     assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), rel=1e-2)
     state = torch.load(tmp_path / "half" / "checkpoint.pt", weights_only=True)["progress"]
     assert state["scale"] == 65536.0 and state["growth"] == state["steps"] == 2
@@ -126,22 +138,20 @@ def test_reduced_precision_with_a_scaled_loss(train: Any, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_killed_training_with_a_schedule_is_the_uninterrupted_one_to_the_bit(
-    train: Any, data: Path, tmp_path: Path
+    train: Any, train_here: Any, data: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    options = ["--optimizer", "adamw", "--warmup-steps", "9", "--schedule", "cosine", "--epochs", "24", *TWO]
-    options += ["--batch-size", "50", "--save-model"]
+    schedule = ["--optimizer", "adamw", "--warmup-steps", "9", "--schedule", "cosine", "--batch-size", "50"]
+    options = [*schedule, "--epochs", "16", "--save-model", *TWO]
     command = [sys.executable, *DDP, "--data", str(data), "--results", str(tmp_path / "b"), *options]
     killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL, text=True)
     until_a_checkpoint(tmp_path / "b", killed)
+    members = family(killed.pid)
     killed.kill()
     killed.wait()
+    wait_for_the_end_of(members)  # those that it started write until they hear of it
     before = len(lines(tmp_path / "b"))
-    refused = train("b", *options, "--resume", "--epochs", "30", status=None)
-    assert refused.returncode == Exit.USAGE  # given twice
-    options[options.index("24")] = "30"
-    refused = train("b", *options, "--resume", status=Exit.USAGE)
-    assert "has epochs = 24, this command 30" in refused.stderr
-    options[options.index("30")] = "24"
+    train_here("b", *schedule, "--epochs", "30", "--resume", status=Exit.USAGE)
+    assert "has epochs = 16, this command 30" in capsys.readouterr().err
     train("b", *options, "--resume")
     train("a", *options)
     assert not (tmp_path / "b" / "model.pt").samefile(tmp_path / "a" / "model.pt")
@@ -356,8 +366,7 @@ def test_lines_of_several_hosts_say_whose_they_are_and_shares_need_a_folder_of_a
         str(results),
     ]
     for wrapper, strategy, status in ((other, "ddp", Exit.DONE), (apart, "fsdp", Exit.USAGE)):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
+        port = free_port()
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, *DDP, "--data", str(data), "--results", str(results), "--epochs", "1"]
         command += ["--strategy", strategy, "--train-size", "100"]

@@ -120,7 +120,7 @@ def test_the_outcome_does_not_depend_on_the_layout(program: Any, tmp_path: Path)
     )
     command += "--max-conv-layer 4 --max-hidden-layer 16 --plot 0 --gpu none".split()
     program(*command, "--workers", "1", "--results", tmp_path / "one")
-    program(*command, "--workers", "2", "--results", tmp_path / "many", ranks=2)
+    program(*command, "--workers", "1", "--results", tmp_path / "many", ranks=2)
     for name in ("results.csv", "trials.csv"):
         one, many = (table_without_run(tmp_path / layout / name) for layout in ("one", "many"))
         assert one == many and len(one.splitlines()) > 2

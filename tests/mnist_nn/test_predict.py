@@ -14,6 +14,7 @@ from mnist_nn.net import Images
 from mnist_nn.predict import SavedNetwork, load_model, main, predict, save_model
 from mnist_nn.training import probabilities, train
 
+pytestmark = pytest.mark.xdist_group("predict")  # one process trains the networks that they share
 PARAMS = {"n_conv_layer": 8, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.5}
 DIGITS = Frame(8, 8, 16, 8)
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 from pathlib import Path
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # also on a machine with GPUs these train on CPUs
+
+
+def free_port() -> str:
+    """A port of this host that nobody uses now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
 
 
 def losses(folder: Path) -> list[float]:

@@ -32,6 +32,7 @@ def bound() -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_a_rank_alone_on_its_host_uses_the_cores_of_its_launcher(bound: Any, tmp_path: Any) -> None:
     cores = len(os.sched_getaffinity(0))
     said = bound(1, *OPTIONS, tmp_path / "wide")

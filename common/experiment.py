@@ -82,7 +82,8 @@ class WorkerContext:
         n_workers: workers of this node, which share the buffers.
         report_step: tells people how far the running trial is: `report_step(7, 20, "epoch")`. At most one call a second
             is sent; it has no influence on anything else. With `trials=5` these steps are those of five trials of the
-            batch together. Without steps, `report_step(0, unit="compiling")` says what is done meanwhile.
+            batch together. Without steps, `report_step(0, unit="compiling")` says what is done meanwhile; said by
+            `Experiment.objective` it is a reason of its own in the report's timeline.
     """
 
     device: str = "cpu"

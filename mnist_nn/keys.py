@@ -13,6 +13,7 @@ from common.images import outer_of, outer_params, outer_prefix
 from common.trial import Trial
 
 WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
+LOSSES = "losses"  # name of the array with the training loss of each epoch
 EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the study's --epochs
 
 

@@ -18,12 +18,12 @@ from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample, stream_of
+from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.memory.reservation import reservations
 from mnist_nn.net import Images
 from mnist_nn.shapes import is_small
-from mnist_nn.steps.choose import Rates, rates_for, step_for
+from mnist_nn.steps.choose import Rates, rates_for, step_for, warm_up
 from mnist_nn.trust import WAY, WAYS, warn_untrusted
 
 
@@ -62,9 +62,9 @@ class BaggingObjective:
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
     Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
-    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes) and
-    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending; and the weights
-    when they are to be saved. A network that diverged has no arrays.
+    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes),
+    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
+    float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
     A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
     A network for which there is too little memory is not trained: the answer is `NoRoom`, with the numbers.
@@ -88,6 +88,9 @@ class BaggingObjective:
         self.images = {
             name: Images(tensor, float(options.max_pixel)) for name, tensor in there.items() if tensor.ndim == 3
         }
+        if self.device.type == "cpu":
+            worker.report_step(0, unit="compiling")
+            warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._memory = reservations(self.device)
 
@@ -160,6 +163,7 @@ class BaggingObjective:
         arrays = {f"{name}_probabilities": each.cpu().numpy() for name, each in answers.items() if name != "train"}
         if not nested:
             arrays |= {"probabilities": arrays.pop("test_probabilities"), "extra_probabilities": extra.cpu().numpy()}
+            arrays[LOSSES] = np.array(trained.losses)
             if self.options.save_models:
                 arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Evaluation(trial.key, values, arrays)

@@ -13,6 +13,7 @@ from common.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictu
 from common.report.study import NESTED
 from common.storage.history import History
 from mnist_nn.bootstrap import disagreement, error_of_surest, least_sure
+from mnist_nn.keys import LOSSES
 
 MOST_PICTURES = 20
 
@@ -36,16 +37,14 @@ def sections_of(history: History, data: Data | None, max_pixel: int, n_shown: in
             errors[number] = result.value("test_error")
             if "probabilities" in result.arrays:
                 refits[number] = result.arrays
-    note = Note(
-        "The journal keeps the last loss of each training, not that after each epoch, so there are no learning curves."
-    )
     if not refits:
-        return [Section("Ensemble", [Note("No network of the ensemble is trained so far."), note])]
+        return [Section("Ensemble", [Note("No network of the ensemble is trained so far.")])]
     probabilities = np.stack([refits[number]["probabilities"] for number in sorted(refits)])
     labels = None if data is None else data["test_labels"]
     if labels is not None and len(labels) != probabilities.shape[1]:
         labels = None
-    section = Section("Ensemble", [_errors(errors, probabilities, labels), note], _facts(errors, probabilities, labels))
+    panels = [_errors(errors, probabilities, labels), _learning(refits)]
+    section = Section("Ensemble", panels, _facts(errors, probabilities, labels))
     if labels is None or data is None:
         why = "Which images are least sure, the confusion matrix and the calibration need images and labels, which "
         return [section, Section("Test images", [Note(why + "are not in the journal: give --data DIR.")])]
@@ -87,6 +86,23 @@ def _errors(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.n
         f"of the ensemble's mean probability and of each network, with 95 % intervals.{more}",
         bars,
         percent=True,
+    )
+
+
+def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
+    losses = {number: arrays[LOSSES] for number, arrays in sorted(refits.items()) if LOSSES in arrays}
+    if not losses:
+        return Note(
+            "This journal is of an older version, which did not keep the loss of each epoch: no learning curves."
+        )
+    which = "of each network" if len(losses) == len(refits) else f"of {len(losses)} of the {len(refits)} networks"
+    return Lines(
+        "Learning curves",
+        f"{which}: the mean cross-entropy of its training images, measured while it learns from them. A training ends "
+        "when an epoch gains little over the one before.",
+        "epoch",
+        "training loss",
+        {f"network {number}": (range(1, len(of) + 1), of.tolist()) for number, of in losses.items()},
     )
 
 

@@ -173,8 +173,8 @@ class SvmGrid(ImageSettings):
         name = name_here(self.solver, worker.device)
         # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
         n_points = self.n_tuning * (1 if self._is_divided(worker.n_workers) else self.folds)
-        solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
         dataset = Dataset.of(worker.data, self.folds, self.max_pixel)
+        solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
         on_gpu = worker.device == "cuda" and name not in ("shared-on-cpu", "sklearn")
         return SvmObjective(dataset, solver, on_gpu)
 

@@ -118,6 +118,7 @@ class Toy(Experiment):
     seconds: float = setting(0.0, "time each trial takes", low=0.0, changes_results=False)
     array_size: int = setting(0, "numbers in the array of each result", low=0)
     data_size: int = setting(0, "numbers in the shared data", low=0)
+    compiles: float = setting(0.0, "seconds that each worker compiles first", low=0.0, changes_results=False)
     steps: int = setting(0, "steps that each trial reports while it takes its time", low=0, changes_results=False)
     fault: str = setting("none", "what happens to all workers", choices=BUILD_FAULTS, changes_results=False)
     at: tuple[str, ...] = setting((), "KEY=FAULT: what happens to a trial", changes_results=False)
@@ -150,6 +151,10 @@ class Toy(Experiment):
         if here or self.fault == "cannot_build":
             raise ImportError("no module named warp_drive")
         total = float(worker.data["numbers"].sum()) if self.data_size else 0.0
+        if self.compiles:
+            worker.report_step(0, unit="compiling")
+            time.sleep(self.compiles)
+            worker.report_step(0, unit="starting")
 
         def objective(batch: Batch) -> Iterator[Evaluation | NoRoom]:
             for trial in batch:

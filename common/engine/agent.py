@@ -320,7 +320,8 @@ class Agent:
             self._tell(Drained(slot.number))
         else:
             slot.life += 1
-            self._tell(Died(slot.number, cause, building=not process.built, lost=lost))
+            worked = self._time - process.clock if process.built and process.sent else 0.0
+            self._tell(Died(slot.number, cause, building=not process.built, lost=lost, seconds=worked))
 
     def _drained(self, slot: Slot) -> None:
         if slot.process is not None:

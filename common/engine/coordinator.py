@@ -147,8 +147,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building, lost):
-                self._died((sender, slot), cause, building, lost)
+            case Died(slot, cause, building, lost, seconds):
+                self._died((sender, slot), cause, building, lost, seconds)
             case Drained(slot):
                 self._remove((sender, slot))
             case Stepped(steps):
@@ -221,14 +221,14 @@ class Coordinator:
                 self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.waited.cost, 1e-300))
         self._top_up(slot, state)
 
-    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool) -> None:
+    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float) -> None:
         state = self._slots.get(slot)
         if state is None:
             return
         state.life += 1
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
-        self._note_death(state, cause)
         running = state.given[0] if state.given and not building else None
+        self._note_death(state.place, running, seconds, cause)
         retry = running is not None and running.attempt == ATTEMPTS
         # A trial that fails on its retry is the trial's fault, any other death may be the slot's.
         state.deaths += not (retry and self._succeeded)
@@ -248,32 +248,32 @@ class Coordinator:
         elif not self._gangs.keeps(slot):
             self._idle[slot] = None
 
-    def _remove(self, slot: SlotId) -> SlotState | None:
-        """Forget a slot; what it had been given is returned."""
-        state = self._slots.pop(slot, None)
+    def _remove(self, slot: SlotId) -> None:
+        """Forget a slot."""
+        self._slots.pop(slot, None)
         self._idle.pop(slot, None)
         self._gangs.gone(slot)
-        return state
 
     def _lost(self, rank: int) -> None:
         """A node has gone, and its slots with it. No trial is to blame: what was open is run elsewhere."""
         log.error("rank %d is lost: its work goes to the others", rank)
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self._slots if slot[0] == rank]:
-            self._note_death(self._slots[slot], f"rank {rank} is lost")
-            state = self._remove(slot)
-            for given in state.given if state is not None else ():
+            state = self._slots[slot]
+            running = next(iter(state.given), None)
+            seconds = self._clock() - running.since if running else 0.0
+            self._note_death(state.place, running, seconds, f"rank {rank} is lost")
+            self._remove(slot)
+            for given in state.given:
                 if given.open:
                     self._push(tuple(given.open.values()), given.attempt, no_room=given.waited.no_room)
 
-    def _note_death(self, state: SlotState, cause: str) -> None:
+    def _note_death(self, place: Place, running: Given | None, seconds: float, cause: str) -> None:
         """Into the journal, for those who want to see what a run met; nothing reads it to go on."""
-        given, place = next(iter(state.given), None), state.place
-        seconds = self._clock() - given.since if given else 0.0
         self._journal.note(death={
             "time": round(time.time(), 3), "seconds": round(seconds, 3), "cause": last_line(cause),
             "place": [place.host, place.rank, place.slot, place.device],
-            "key": next(iter(given.open if given else ()), ""),
+            "key": next(iter(running.open if running else ()), ""),
         })  # fmt: skip
 
     def _failed(self, slot: SlotId, trial: Trial, result: Result, cause: str) -> None:

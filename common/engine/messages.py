@@ -8,8 +8,9 @@
                             Stop()                      end all workers now, then yourself
 
     agent -> coordinator    Returned(slot, results, batches_done)   trials finished, in the order they did
-                            Died(slot, cause, building, lost)  the worker is gone; what it had not returned is open
-                                                        again; lost: its process cannot be killed, the slot is lost
+                            Died(slot, cause, building, lost, seconds)  the worker is gone; what it had not returned
+                                                        is open again; lost: its process cannot be killed, the slot
+                                                        is lost; seconds: that it worked on its trial, for people
                             Drained(slot)                as asked; what it had not returned is open again
                             Interrupted(signal)          this rank was asked to end; the job should
                             Stepped(steps)               how far its slots are, once a second at most; for people only:
@@ -80,6 +81,7 @@ class Died:
     cause: str
     building: bool
     lost: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Headway:
         return not self.unit or self.done > 0 or self.total > 0
 
 
-STARTING, WAITING = "starting", "waiting for memory"
+STARTING, WAITING, COMPILING = "starting", "waiting for memory", "compiling"
 WORKING = Headway("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 

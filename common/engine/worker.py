@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,7 +34,7 @@ from common.cluster.devices import set_hosts, workers_here
 from common.cluster.memory_lock import on_wait
 from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
-from common.engine.messages import STEP_SECONDS, Headway
+from common.engine.messages import COMPILING, STEP_SECONDS, Headway
 from common.engine.usage import Meter
 from common.experiment import Experiment, Objective, WorkerContext
 from common.trial import Batch, Evaluation, NoRoom, Result, Used
@@ -108,9 +108,17 @@ class _StepReport:
 
     def __init__(self, wire: _Wire):
         self._wire, self._next = wire, 0.0
+        self._compiled, self._since = 0.0, math.inf  # seconds so far; since when it compiles
+
+    def compile_seconds(self) -> float:
+        """How long it has been compiling, each time from a step that says so to the next step."""
+        return self._compiled + max(0.0, time.monotonic() - self._since)
 
     def __call__(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
-        if (now := time.monotonic()) >= self._next:
+        now = time.monotonic()
+        self._compiled = self.compile_seconds()
+        self._since = now if unit == COMPILING else math.inf
+        if now >= self._next:
             self._next = now + STEP_SECONDS
             with suppress(OSError):  # the agent has gone; the next result finds that out
                 self._wire.send(Headway(str(unit)[:40], float(done), float(total), int(trials)))
@@ -128,14 +136,19 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         shared = SharedArrays.attach(setup.data)
         buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
-        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), _StepReport(wire))
+        steps = _StepReport(wire)
+        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps)
         objective = experiment.objective(context)
+        compiled = steps.compile_seconds()  # which its first result tells
         meter = Meter(setup.device)
         wire.send(Built())
         while (work := pipe.recv()) is not None:
             batch, hosts = work
             set_hosts(hosts)
             for result in evaluated(objective, batch, meter):
+                if compiled and isinstance(result, Result):
+                    result = replace(result, used=result.used._replace(compile_seconds=compiled))
+                    compiled = 0.0
                 wire.send(result)
             wire.send(Done())
     except (EOFError, BrokenPipeError):

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from common.report.content import Bars, HeatMap, Lines, Picture, Pictures
 from common.report.importance import Importance
 from common.report.svg import WIDTH, Drawing, Plot, label, shade, words
-from common.report.timeline import Timeline
+from common.report.timeline import COMPILE, Timeline
 
 SLOTS_DRAWN = 48  # more rows than this could not be read; the live drawing has them all
 COLUMNS = 400  # pieces of time that bars are gathered in, where there are more of them
@@ -141,6 +141,7 @@ def lines(panel: Lines) -> Markup:
         span,
         (panel.x, panel.y),
         percent=(panel.percent and panel.diagonal, panel.percent),
+        whole=bool((x == np.round(x)).all()),
     )
     if panel.diagonal:
         plot.line([plot.at(0, 0), plot.at(1, 1)], "grid")
@@ -269,8 +270,9 @@ def timeline(time: Timeline) -> Markup:
         y = top + row * n
         drawing.rect(left, y + 1, WIDTH - left - 12, row - 2, "idle")
         drawing.text(left - 6, y + row / 2 + 4, label(slot.place, 22), "tick", "end")
-        for kind in ("done", "failed", "lost"):
-            spans = [(bar.begin, bar.end, bar.key) for bar in slot.bars if bar.kind == kind]
+        for kind in ("done", "failed", "lost", COMPILE):
+            before = "compiling before " if kind == COMPILE else ""
+            spans = [(bar.begin, bar.end, before + bar.key) for bar in slot.bars if bar.kind == kind]
             for begin, end, tip in _gathered(spans, total):
                 drawing.rect(at(begin), y + 1, at(end) - at(begin), row - 2, kind, tip)
         for when, cause in slot.deaths[:100]:

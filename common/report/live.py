@@ -11,9 +11,10 @@ from typing import Any
 
 from common.report.content import HeatMap, Section
 from common.report.study import StudyRead, why
-from common.report.timeline import Timeline
+from common.report.timeline import COMPILE, Timeline
 from common.trial import Result
 
+BESIDES = ("lost", COMPILE)  # bars of the timeline that are no row of the table
 MOST_ERRORS = 200  # characters of a failure's last line in the table
 
 
@@ -27,7 +28,8 @@ def study_json(read: StudyRead, sections: Sequence[Section], time: Timeline | No
     trials = [(read.history.trials[key], result) for key, result in read.history.results.items()]
     params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
-    begins = {bar.key: bar.begin for slot in time.slots for bar in slot.bars if bar.kind != "lost"} if time else {}
+    slots = time.slots if time else []
+    begins = {bar.key: bar.begin for slot in slots for bar in slot.bars if bar.kind not in BESIDES}
     of = {trial.key: n for n, one in enumerate(read.candidates) for trial, _ in one.parts}
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
     columns |= {name: _column([trial.params.get(name) for trial, _ in trials]) for name in params}
@@ -55,15 +57,13 @@ def study_json(read: StudyRead, sections: Sequence[Section], time: Timeline | No
     }
     if time:
         whole["time"] = {
-            "slots": [slot.place for slot in time.slots],
+            "slots": [slot.place for slot in slots],
             "runs": time.runs,
-            "lost": [
-                [n, round(bar.begin, 3), round(bar.end, 3), bar.key]
-                for n, slot in enumerate(time.slots) for bar in slot.bars if bar.kind == "lost"
+            "besides": [
+                [n, round(bar.begin, 3), round(bar.end, 3), bar.key, bar.kind]
+                for n, slot in enumerate(slots) for bar in slot.bars if bar.kind in BESIDES
             ],
-            "deaths": [
-                [n, round(at, 3), cause[:300]] for n, slot in enumerate(time.slots) for at, cause in slot.deaths
-            ],
+            "deaths": [[n, round(at, 3), cause[:300]] for n, slot in enumerate(slots) for at, cause in slot.deaths],
         }  # fmt: skip
     return _json(whole)
 

@@ -76,6 +76,7 @@ class Plot(Drawing):
 
     Args:
         x, y: (low, high) of what is shown; a logarithmic axis has both above 0.
+        whole: only whole numbers are written at x, such as those of epochs.
     """
 
     def __init__(
@@ -90,12 +91,15 @@ class Plot(Drawing):
         percent: tuple[bool, bool] = (False, False),
         left: float = 62,
         width: float = WIDTH,
+        whole: bool = False,
     ):
         super().__init__(height, alt, width)
         self._x, self._y, self._logs = _widened(x, logs[0]), _widened(y, logs[1]), logs
         self._box = (left, 16.0, width - 26, height - 44)
         x0, y0, x1, y1 = self._box
         for tick in ticks(*self._x, logs[0], 7):
+            if whole and not tick.is_integer():
+                continue
             at = self.at(tick, self._y[0])[0]
             self.line([(at, y0), (at, y1)], "grid")
             self.text(at, y1 + 16, words(tick, percent[0]), "tick", "middle")

@@ -1,8 +1,8 @@
 """When each slot worked and when it did not, and why: from the times at which trials ended and workers died.
 
-    run begins   first trial                                  last trial of the slot      of all slots    run ends
-    |-- start ---|== trial ==|-- wait --|== trial ==x-- restart --|== trial ==|---- tail ----|-- report --|
-                                                    a worker died
+    run begins             first trial                         last trial of the slot      of all slots    run ends
+    |-- start --| compile |== trial ==|-- wait --|== trial ==x-- restart --|== trial ==|---- tail ----|-- report --|
+                                                             a worker died
 
 The runs of a study are laid end to end, without the time between them.
 """
@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from common.storage.history import History
 
+COMPILE = "compile"
 REASONS = {
-    "start": "before its first trial: data, start of workers, compiling",
+    "start": "before its first trial: data, start of workers, and compiling that is not known apart",
+    COMPILE: "before the first trial of a worker: compiling, or reading what was compiled",
     "wait": "between trials: for results that a round needs, for messages, for files",
     "restart": "after a death, until the next trial",
     "tail": "after its last trial, while others still worked",
@@ -26,10 +28,11 @@ REASONS = {
 
 
 class Bar(NamedTuple):
-    """Work of a slot, in seconds since the study began.
+    """What a slot did, in seconds since the study began.
 
     Attributes:
-        kind: "done", "failed" or "lost" with its worker.
+        key: of the trial.
+        kind: "done", "failed" or "lost" with its worker; "compile" before the trial.
     """
 
     begin: float
@@ -55,7 +58,24 @@ class SlotTime:
 
     @property
     def busy(self) -> float:
-        return sum(bar.end - bar.begin for bar in self.bars)
+        """Seconds in which trials ran, lost ones too."""
+        return sum(bar.end - bar.begin for bar in self.bars if bar.kind != COMPILE)
+
+    @property
+    def seconds(self) -> float:
+        """Busy or idle."""
+        return self.busy + sum(self.idle.values())
+
+
+class _Event(NamedTuple):
+    """A trial that ended, or was lost, in Unix time; compiled: seconds that its worker had compiled before it."""
+
+    ended: float
+    seconds: float
+    place: str
+    key: str
+    kind: str
+    compiled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,10 +102,14 @@ class Timeline:
         return {reason: sum(slot.idle[reason] for slot in self.slots) for reason in REASONS}
 
     @property
+    def slot_seconds(self) -> float:
+        """Of all slots together."""
+        return sum(slot.seconds for slot in self.slots)
+
+    @property
     def utilisation(self) -> float:
         """Share of the time of all slots in which trials ran, lost ones too."""
-        busy, idle = sum(slot.busy for slot in self.slots), sum(self.idle.values())
-        return busy / (busy + idle) if busy + idle else 0.0
+        return sum(slot.busy for slot in self.slots) / (self.slot_seconds or 1.0)
 
 
 def timeline_of(history: History) -> Timeline | None:
@@ -95,11 +119,11 @@ def timeline_of(history: History) -> Timeline | None:
     if not results or len(runs) < len(history.runs):
         return None
     begins = [float(run["began"]) for run in runs]
-    events: list[list[tuple[float, float, str, str, str]]] = [[] for _ in runs]  # end, seconds, slot, key, kind
+    events: list[list[_Event]] = [[] for _ in runs]
     for result in results:
-        kind = "failed" if result.failed else "done"
+        kind, compiled = "failed" if result.failed else "done", result.used.compile_seconds or 0.0
         events[_run_of(result.ended, begins)].append(
-            (result.ended, result.seconds, str(result.place), result.key, kind)
+            _Event(result.ended, result.seconds, str(result.place), result.key, kind, compiled)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
@@ -108,14 +132,14 @@ def timeline_of(history: History) -> Timeline | None:
     for death in history.deaths:
         number = _run_of(death.time, begins)
         deaths[number].append((death.time, str(death.place), death.cause))
-        if death.key and death.seconds:
+        if death.key:
             kind = "failed" if death.time == failed_at.get(death.key) else "lost"
-            events[number].append((death.time, death.seconds, str(death.place), death.key, kind))
+            events[number].append(_Event(death.time, death.seconds, str(death.place), death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
     killed, offset = False, 0.0
     for number, run in enumerate(runs):
-        last = max((event[0] for event in events[number]), default=begins[number])
+        last = max((event.ended for event in events[number]), default=begins[number])
         end = begins[number] + float(run["seconds"]) if "seconds" in run else last
         killed |= "seconds" not in run
         end = max(end, last)
@@ -135,7 +159,7 @@ def _run_of(time: float, begins: Sequence[float]) -> int:
 
 def _lay(
     places: Sequence[str],
-    events: Sequence[tuple[float, float, str, str, str]],
+    events: Sequence[_Event],
     deaths: Sequence[tuple[float, str, str]],
     slots: dict[str, SlotTime],
     shift: float,
@@ -143,9 +167,9 @@ def _lay(
     span: tuple[float, float],
 ) -> None:
     """Lay the bars of a run on its slots, and say why they were idle. last: when the last trial of all ended."""
-    of_slot: dict[str, list[tuple[float, float, str, str, str]]] = defaultdict(list)
+    of_slot: dict[str, list[_Event]] = defaultdict(list)
     for event in events:
-        of_slot[event[2]].append(event)
+        of_slot[event.place].append(event)
     died: dict[str, list[float]] = defaultdict(list)
     for time, place, cause in deaths:
         slot = slots.setdefault(place, SlotTime(place))
@@ -155,12 +179,16 @@ def _lay(
         slot = slots.setdefault(place, SlotTime(place))
         free = span[0]
         reason = "start"
-        for ended, seconds, _, key, kind in sorted(of_slot[place]):
+        for ended, seconds, _, key, kind, compiled in sorted(of_slot[place]):
             end = max(free, ended + shift)
             begin = min(max(free, end - seconds), end)
             if reason != "start" and any(free <= time <= begin for time in died[place]):
                 reason = "restart"
-            slot.idle[reason] += begin - free
+            compiled = min(compiled, begin - free) if compiled > 0 else 0.0
+            if compiled:
+                slot.bars.append(Bar(begin - compiled, begin, key, COMPILE))
+                slot.idle[COMPILE] += compiled
+            slot.idle[reason] += begin - compiled - free
             slot.bars.append(Bar(begin, end, key, kind))
             free, reason = end, "wait"
         if not of_slot[place]:

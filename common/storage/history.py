@@ -37,7 +37,8 @@ class Death:
 
     Attributes:
         time: when rank 0 heard of it, Unix time.
-        seconds: since the slot was given the batch that it worked on, or had its last result of it; 0 with none.
+        seconds: that the worker had worked on its trial; 0 with none. Where its rank was lost, since the slot was given
+            the trial.
         place: of the slot.
         key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
         cause: one line.
@@ -327,8 +328,10 @@ def _used(
     peak_bytes: int | None = None,
     gpu: float | None = None,
     gpu_bytes: int | None = None,
+    *,
+    compiled: float | None = None,
 ) -> Used:
-    used = Used(cpu_seconds, peak_bytes, gpu, gpu_bytes)
+    used = Used(cpu_seconds, peak_bytes, gpu, gpu_bytes, compiled)
     if not all(part is None or type(part) in (int, float) for part in used):
         raise TypeError("what it used is not a number")
     return used
@@ -353,7 +356,7 @@ def _read_line(record: dict[str, Any], folder: Path, history: History, places: d
             record["error"],
             seconds=float(record["seconds"]),
             ended=float(record.get("ended", 0.0)),
-            used=_used(*record.get("used", ())),
+            used=_used(*record.get("used", ()), compiled=record.get("compiled")),
             place=place,
             attempt=int(record["attempt"]),
         )

@@ -4,7 +4,8 @@
                              and "beginnings": see `Experiment.beginnings`
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
-                              "error": ...}   a finished trial; `used` are the fields of `common.trial.Used`
+                              "error": ...}   a finished trial; `used` are the first fields of `common.trial.Used`,
+                              "compiled": seconds is the last of them, where there is one
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
                              {"death": {...}}   of a worker, the fields of `common.storage.history.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
@@ -229,7 +230,8 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _record(trial: Trial, result: Result) -> dict[str, Any]:
-    place = result.place
+    place, used = result.place, result.used
+    compiled = {} if used.compile_seconds is None else {"compiled": round(used.compile_seconds, 3)}
     return {
         "key": trial.key,
         "params": dict(trial.params),
@@ -237,7 +239,8 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
         "arrays": list(result.arrays) or None,
         "seconds": round(result.seconds, 6),
         "ended": round(result.ended, 3),
-        "used": list(result.used if result.used[2:] != (None, None) else result.used[:2]),
+        "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
+        **compiled,
         "place": [place.host, place.rank, place.slot, place.device],
         "attempt": result.attempt,
         "error": result.error,

@@ -113,6 +113,23 @@ def step_for(
     return step_on_a_gpu(trusted_ways(batch_size), weights_of(params, image_shape, n_classes), batch_size, rates)
 
 
+def warm_up(image_shape: tuple[int, int], n_classes: int, name: str, batch_size: int) -> None:
+    """Have what this step needs compiled for a CPU, by a step of a small network, so that no trial is charged for it.
+
+    Args:
+        image_shape: height and width.
+        n_classes: outputs of the network.
+        name: of the step, or "auto".
+        batch_size: what is compiled depends on it.
+    """
+    if name not in ("auto", "manual") or batch_size > kernels.LARGEST_BATCH:
+        return
+    params = dict(n_conv_layer=2, kernel_size=2, n_hidden_layer=17)
+    weights = net.initial_weights(params, image_shape, n_classes, seed=1, device=torch.device("cpu"))
+    step = make_step("manual", weights, image_shape, batch_size=batch_size, learning_rate=0.1, momentum=0.1)
+    step(torch.zeros(batch_size, *image_shape), torch.zeros(batch_size, dtype=torch.int64))
+
+
 def make_step(
     name: str,
     weights: net.Weights,

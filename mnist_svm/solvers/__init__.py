@@ -31,6 +31,7 @@ def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: in
     if name == "shared" and worker.device == "cuda":
         from mnist_svm.solvers.cuda import CudaSolver
 
+        worker.report_step(0, unit="compiling")
         return CudaSolver(multiclass)
     if name in ("shared", "shared-on-cpu"):
         from mnist_svm.solvers.cpu import SharedSolver

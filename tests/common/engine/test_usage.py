@@ -11,6 +11,7 @@ import pytest
 
 from common.engine.usage import MEMORY_S, Meter
 from common.errors import Exit
+from common.report.timeline import timeline_of
 from common.storage.history import read_study
 from tests.helpers import TOYS
 from tests.stand_ins import SLICES, A, Machine
@@ -74,7 +75,32 @@ def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: 
     environ = Machine(tmp_path / "machine").environ()
     (tmp_path / "machine" / "libnvidia-ml.so.1").unlink()
     program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
-    assert all(result.used[2:] == (None, None) for result in read_study(tmp_path / "r").results.values())
+    assert all(result.used[2:] == (None, None, None) for result in read_study(tmp_path / "r").results.values())
+
+
+def test_the_first_trial_of_a_worker_says_how_long_that_compiled(program: Any, tmp_path: Path) -> None:
+    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial."""
+    (tmp_path / "marks").mkdir()
+    study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--compiles", "0.4", "--at", "t2=sigkill")
+    program(*study, "--marks", tmp_path / "marks", "--results", tmp_path / "r")
+    history = read_study(tmp_path / "r")
+    ordered = sorted(history.results.values(), key=lambda result: result.ended)
+    compiled = [result.used.compile_seconds for result in ordered]
+    assert sum(one is not None for one in compiled) == 2 and compiled[0] is not None
+    assert all(one is None or one >= 0.4 for one in compiled), compiled
+    time = timeline_of(history)
+    assert time is not None and time.idle["compile"] == pytest.approx(sum(one or 0.0 for one in compiled), abs=0.01)
+    assert [bar.kind for bar in time.slots[0].bars].count("compile") == 2
+    assert "compiling, or reading what was compiled" in (tmp_path / "r" / "report.html").read_text()
+
+
+def test_what_a_worker_that_died_had_worked_leaves_out_its_start(program: Any, tmp_path: Path) -> None:
+    """The second worker takes as long to be built as the first; its trial kills it at once."""
+    study = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--compiles", "1.0", "--at", "t0=sigkill")
+    program(*study, "--results", tmp_path / "r", status=None)
+    deaths = read_study(tmp_path / "r").deaths
+    assert [death.key for death in deaths] == ["t0", "t0"]
+    assert deaths[1].seconds < (deaths[1].time - deaths[0].time) / 2
 
 
 def test_deaths_are_in_the_journal(program: Any, tmp_path: Path) -> None:

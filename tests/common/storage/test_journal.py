@@ -26,6 +26,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         outcome(3, arrays={"p": array, "q": np.array(["a", "b"])}),
         outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30)),
         outcome(5, used=Used(0.5, 1 << 30, None, 1 << 33)),
+        outcome(6, used=Used(0.5, 1 << 30, compile_seconds=2.5)),
     ]
     death = Death(1.7e9, 2.5, written[0][1].place, "a/0", "killed by SIGKILL")
     journal = Journal(tmp_path, HEADER)

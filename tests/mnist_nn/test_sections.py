@@ -1,0 +1,97 @@
+"""What report.html shows of an ensemble, of a whole study, one that has just begun, and one of an older version."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+
+from common import evaluate
+from common.report.content import Bars, Lines, Note, Panel, Pictures, Section, Table
+from common.storage.history import History
+from common.trial import Outcome
+from mnist_nn.experiment import Bagging
+
+STUDY = Bagging(
+    2, 2, dataset="digits", train_size=150, test_size=40, folds=3, max_conv_layer=6, max_hidden_layer=16, epochs=3,
+    plot=4,
+)  # fmt: skip
+Kind = TypeVar("Kind")
+
+
+@cache
+def computed() -> list[Outcome]:
+    return evaluate(STUDY)
+
+
+def history(outcomes: Iterable[Outcome]) -> History:
+    pairs = list(outcomes)
+    return History(
+        {}, {trial.key: trial for trial, _ in pairs}, {trial.key: result for trial, result in pairs}
+    )  # fmt: skip
+
+
+def of_kind(sections: Sequence[Section], kind: type[Kind]) -> list[Kind]:
+    return [panel for section in sections for panel in section.panels if isinstance(panel, kind)]
+
+
+def titled(sections: Sequence[Section], title: str) -> Panel:
+    return next(p for s in sections for p in s.panels if not isinstance(p, Note) and p.title == title)
+
+
+def without_losses(outcomes: Sequence[Outcome], keys: Sequence[str]) -> list[Outcome]:
+    """As an older version left them."""
+    return [
+        Outcome(trial, replace(result, arrays={n: a for n, a in result.arrays.items() if n != "losses"}))
+        if trial.key in keys
+        else Outcome(trial, result)
+        for trial, result in outcomes
+    ]
+
+
+def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
+    refits = {trial.key: result for trial, result in computed() if "fold" not in trial.params}
+    for result in refits.values():
+        losses = result.arrays["losses"]
+        assert losses.shape == (result.values["epochs"],) and np.isfinite(losses).all() and losses[0] > losses[-1]
+    panel = titled(STUDY.report_sections(history(computed()), None), "Learning curves")
+    assert isinstance(panel, Lines) and list(panel.curves) == ["network 0", "network 1"]
+    for (epochs, losses), result in zip(panel.curves.values(), refits.values(), strict=True):
+        assert list(epochs) == list(range(1, len(losses) + 1)) and list(losses) == result.arrays["losses"].tolist()
+
+
+def test_a_journal_of_before_there_were_losses_says_so() -> None:
+    older = STUDY.report_sections(history(without_losses(computed(), ["b0/refit", "b1/refit"])), None)
+    assert not of_kind(older, Lines) and any("older version" in note.text for note in of_kind(older, Note))
+    panel = titled(STUDY.report_sections(history(without_losses(computed(), ["b0/refit"])), None), "Learning curves")
+    assert isinstance(panel, Lines) and list(panel.curves) == ["network 1"] and "of 1 of the 2" in panel.about
+
+
+def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:
+    data = STUDY.data()
+    sections = STUDY.report_sections(history(computed()), data)
+    refits = [result for trial, result in computed() if "fold" not in trial.params]
+    answers = np.mean([result.arrays["probabilities"] for result in refits], axis=0).argmax(axis=1)
+    n_wrong = int(np.sum(answers != data["test_labels"]))
+    (confusion,) = of_kind(sections, Table)
+    assert sum(cell for row in confusion.rows for cell in row[1:] if cell != "") == n_wrong > 0
+    facts = {fact.name: fact for section in sections for fact in section.facts}
+    assert facts["test error of the ensemble"].value == f"{n_wrong / 40:.2%}"
+    assert (
+        "Wilson" in facts["test error of the ensemble"].note and "differ on" in facts["test error of the ensemble"].note
+    )
+    unsure, others = of_kind(sections, Pictures)
+    assert len(unsure.pictures) == 4 and "no digit" in others.pictures[0].caption
+    (errors,) = of_kind(sections, Bars)
+    assert list(errors.bars) == ["ensemble", "network 0", "network 1"]
+    assert [panel.title for panel in of_kind(sections, Lines)][1:] == [
+        "Calibration", "Error against the share of images left out"
+    ]  # fmt: skip
+
+
+def test_of_a_study_that_has_just_begun_it_says_that_there_is_no_network() -> None:
+    folds = [outcome for outcome in computed() if "fold" in outcome.trial.params]
+    for known in ([], folds):
+        (section,) = STUDY.report_sections(history(known), STUDY.data())
+        assert [type(panel) for panel in section.panels] == [Note] and "so far" in of_kind([section], Note)[0].text

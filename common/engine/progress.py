@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from common.engine.live import Overview, TimeLeft
 from common.errors import printable
 from common.storage.files import replaced
+from common.storage.waiting import spoken
 
-LINE_SECONDS = 10.0
+LINE_SECONDS = 9.0  # so that with what a look takes news come within ten
 FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
 STATUS_FILE = "status.json"
@@ -36,6 +37,7 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
     class Stderr(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             print(self.format(record), file=sys.stderr)  # looked up each time: a progress bar replaces it
+            spoken()
 
     handler = Stderr()
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
@@ -126,6 +128,7 @@ class Progress:
         if self._bar is None:
             log.info("%d of %d trials%s", seen.done, seen.total, f", {note}" if note else "")
         else:
+            spoken()
             self._bar.note = note
             self._bar.update(self._bar.task_ids[0], completed=seen.done, total=seen.total, refresh=True)
 

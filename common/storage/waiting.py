@@ -13,23 +13,44 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 
+SILENCE = 8.5  # seconds without a line, after which `working` speaks: looked at once a second, so within ten
+
+
 @dataclass
 class _Wait:
-    """What is said of a block: after `first` seconds, then every `again`."""
+    """What is said of a block, and when.
+
+    Attributes:
+        first: after so many seconds, 0 for never.
+        again: and every so many from then on; None: whenever nobody has said anything for SILENCE.
+    """
 
     words: str
     level: int
     first: int
-    again: int
+    again: int | None
     seconds: int = 0
 
     @property
     def was_said(self) -> bool:
         return self.seconds >= self.first
 
+    @property
+    def is_due(self) -> bool:
+        if self.again is None:
+            return self.seconds == self.first or time.monotonic() - _spoken >= SILENCE
+        return self.was_said and (self.seconds - self.first) % self.again == 0
+
 
 _waits: list[_Wait] = []  # of the main thread, the innermost last
 _watch: threading.Thread | None = None
+_spoken = time.monotonic()
+
+
+def spoken() -> None:
+    """People have just been told something, by whomever."""
+    global _spoken
+    _spoken = time.monotonic()
 
 
 @contextmanager
@@ -50,14 +71,14 @@ def waiting(words: str) -> Iterator[None]:
 
 @contextmanager
 def working(words: str, rank: int) -> Iterator[None]:
-    """Log what the main thread does for each ten seconds that it takes; to people at a terminal from the first on.
+    """Log what the main thread does whenever nothing was logged for ten seconds; at a terminal after a second, too.
 
     Args:
         words: As in "the data are loaded".
         rank: of this process; only rank 0 speaks.
     """
     level = logging.INFO if rank == 0 else logging.DEBUG
-    with _watched(_Wait(words, level, first=1 if sys.stderr.isatty() else 10, again=10)):
+    with _watched(_Wait(words, level, first=1 if sys.stderr.isatty() else 0, again=None)):
         yield
 
 
@@ -77,7 +98,10 @@ def _watched(wait: _Wait) -> Iterator[_Wait]:
 def _look_on() -> None:
     while True:
         time.sleep(1.0)
-        for wait in _waits[-1:]:
+        waits = _waits[::-1]
+        for wait in waits:
             wait.seconds += 1
-            if wait.was_said and (wait.seconds - wait.first) % wait.again == 0:
+        for wait in waits:
+            if wait.is_due:
                 log.log(wait.level, "%s for %d s", wait.words, wait.seconds)
+                break

@@ -32,7 +32,7 @@ from common.engine.worker import Built, Done, Setup, main
 from common.experiment import WorkerContext
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.helpers import ROOT, journal_lines, start, table_without_run, wait_for_lines
+from tests.helpers import ROOT, journal_lines, mpirun_command, start, table_without_run, wait_for_lines
 from tests.toys import Toy
 
 
@@ -205,6 +205,67 @@ def test_at_a_terminal_the_first_words_come_after_a_second() -> None:
     assert at_a_terminal("-c", WORKS, "1") == ""
     command = [sys.executable, "-c", WORKS, "0"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stderr == b""
+
+
+GATED = """
+import sys, time
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+from common import Experiment, Trial, one_round, per_trial, run, setting
+from common.engine import progress
+from common.storage import waiting
+
+@dataclass(frozen=True)
+class Gated(Experiment):
+    gates: Path = setting(help="folder; each part waits for a file there", changes_results=False)
+
+    def data(self):
+        return self.wait("data") or {"x": np.zeros(3)}
+
+    def searches(self):
+        yield one_round([Trial("t0", {"x": 0}), Trial("t1", {"x": 1})])
+
+    def objective(self, worker):
+        return per_trial(lambda trial: self.wait(trial.key) or {"loss": 1.0})
+
+    def report(self, outcomes, conclusions, data, folder):
+        self.wait("report")
+
+    def wait(self, name):
+        begin = time.monotonic()
+        while not (self.gates / name).exists():
+            assert time.monotonic() - begin < 60, f"nobody let {name} go on"
+            time.sleep(0.02)
+
+if __name__ == "__main__":
+    progress.LINE_SECONDS = waiting.SILENCE = 0.5
+    run(Gated)
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> None:
+    """Each part of a study ends only once a line about it was read; the pauses between lines are made short here."""
+    (tmp_path / "gated.py").write_text(GATED)
+    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, str(tmp_path / "gated.py"), str(tmp_path)]
+    command += ["--gpu", "none", "--workers", "1", "--results", str(tmp_path / "r")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert job.stderr is not None
+    for gate, words in (
+        ("data", r"the data are loaded for \d+ s"),
+        ("", r"slots? on \d nodes?; 0 of 2 trials known"),
+        ("t0", r"0 of 2 trials, .*longest: t\d at"),
+        ("t1", r"1 of 2 trials, .*longest: t1 at"),
+        ("report", r"tables and figures are made for \d+ s"),
+    ):
+        said = next((line for line in job.stderr if re.search(words, line)), None)
+        assert said is not None, f"nothing said {words!r} before it was over"
+        if gate:
+            (tmp_path / gate).touch()
+    rest = job.stderr.read()
+    assert job.wait(60) == 0, rest
 
 
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class SlotTime:
         return self.busy + sum(self.idle.values())
 
 
-class _Event(NamedTuple):
+class _Ended(NamedTuple):
     """A trial that ended, or was lost, in Unix time; compiled: seconds that its worker had compiled before it."""
 
     ended: float
@@ -119,11 +119,11 @@ def timeline_of(history: History) -> Timeline | None:
     if not results or len(runs) < len(history.runs):
         return None
     begins = [float(run["began"]) for run in runs]
-    events: list[list[_Event]] = [[] for _ in runs]
+    events: list[list[_Ended]] = [[] for _ in runs]
     for result in results:
         kind, compiled = "failed" if result.failed else "done", result.used.compile_seconds or 0.0
         events[_run_of(result.ended, begins)].append(
-            _Event(result.ended, result.seconds, str(result.place), result.key, kind, compiled)
+            _Ended(result.ended, result.seconds, str(result.place), result.key, kind, compiled)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
@@ -134,7 +134,7 @@ def timeline_of(history: History) -> Timeline | None:
         deaths[number].append((death.time, str(death.place), death.cause))
         if death.key:
             kind = "failed" if death.time == failed_at.get(death.key) else "lost"
-            events[number].append(_Event(death.time, death.seconds, str(death.place), death.key, kind))
+            events[number].append(_Ended(death.time, death.seconds, str(death.place), death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
     killed, offset = False, 0.0
@@ -159,7 +159,7 @@ def _run_of(time: float, begins: Sequence[float]) -> int:
 
 def _lay(
     places: Sequence[str],
-    events: Sequence[_Event],
+    events: Sequence[_Ended],
     deaths: Sequence[tuple[float, str, str]],
     slots: dict[str, SlotTime],
     shift: float,
@@ -167,7 +167,7 @@ def _lay(
     span: tuple[float, float],
 ) -> None:
     """Lay the bars of a run on its slots, and say why they were idle. last: when the last trial of all ended."""
-    of_slot: dict[str, list[_Event]] = defaultdict(list)
+    of_slot: dict[str, list[_Ended]] = defaultdict(list)
     for event in events:
         of_slot[event.place].append(event)
     died: dict[str, list[float]] = defaultdict(list)

@@ -109,6 +109,8 @@ class Machine:
             "LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
             "PYTHONPATH": f"{MODULES}:{ROOT}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
+            # All of them, also where the tests themselves run with the real ones hidden.
+            "CUDA_VISIBLE_DEVICES": ",".join(name for uuid, slices in self.gpus.items() for name in slices or (uuid,)),
         }
         return {**environ, **changes}
 

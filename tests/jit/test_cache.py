@@ -29,15 +29,24 @@ def inner():
 PROGRAM = "from outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
 
 
-def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path) -> None:
-    def run() -> str:
-        environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path)}
-        command = [sys.executable, "-c", PROGRAM]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+def run(folder: Path, **environ: str) -> str:
+    """What the program prints: the sum, and how many functions were read from the disk."""
+    (folder / "outer.py").write_text(OUTER)
+    environ = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}", "XDG_CACHE_HOME": str(folder), **environ}
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
-    (tmp_path / "outer.py").write_text(OUTER)
+
+def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(1))
-    assert run() == "2 0"
-    assert run() == "2 1"
+    assert run(tmp_path) == "2 0"
+    assert run(tmp_path) == "2 1"
     (tmp_path / "inner.py").write_text(INNER.format(5))
-    assert run() == "6 0"
+    assert run(tmp_path) == "6 0"
+
+
+def test_without_a_folder_that_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text(INNER.format(1))
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "file" / "numba")) == "2 0"

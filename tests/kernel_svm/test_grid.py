@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -17,7 +12,6 @@ from common.images import load, standardised
 from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.plan import MatrixPlan
-from tests.helpers import ROOT
 from tests.kernel_svm.problems import Sized, folds_of
 
 pytestmark = pytest.mark.numerical
@@ -245,19 +239,3 @@ def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kern
 def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
     with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB .* 0\.10 GB are allowed"):
         choose_plan(Sized(60_000, 10), multiclass, 120, GB // 10)
-
-
-@pytest.mark.slow
-def test_works_without_a_cache_folder_that_can_be_written(tmp_path):
-    for package in ("kernel_svm", "jit"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=lambda *_: ["__pycache__"])
-        (tmp_path / package / "__pycache__").touch()  # a file where the folder would be
-    program = (
-        "import numpy as np; from kernel_svm import fit; "
-        "print(fit(np.array([[0.0], [1.0]]), np.array([0, 1]), 1.0, 1.0).n_support)"
-    )
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"}
-    environ = {key: value for key, value in environ.items() if key not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "2"

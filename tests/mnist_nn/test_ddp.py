@@ -108,7 +108,6 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     [
         pytest.param((), 2, (), id="mpirun"),
         pytest.param(TORCHRUN, 0, (), id="torchrun", marks=pytest.mark.slow),
-        pytest.param((), 0, ("--nproc-per-node", "2"), id="plain", marks=pytest.mark.slow),
         pytest.param((), 0, ("--nproc-per-node", "2", "--compile"), id="compiled", marks=[pytest.mark.slow, COMPILER]),
     ],
 )

@@ -162,7 +162,7 @@ def estimate(channels, units):
     params = dict(n_conv_layer=channels, kernel_size=4, n_hidden_layer=units, learning_rate=1e-3, momentum=0.1)
     seed, device = np.random.SeedSequence(1), torch.device("cpu")
     trained = training.train(
-        params, images[:400], labels[:400], n_classes=10, seed=seed, device=device, epochs=1, step="{step}"
+        params, images[:200], labels[:200], n_classes=10, seed=seed, device=device, epochs=1, step="{step}"
     )
     training.probabilities(trained.weights, images)
     return memory_bytes(params, (28, 28), 10, device=device, step="{step}")

@@ -271,7 +271,10 @@ class _RanksPart:
             tell=self.transport.send,
             slots=slots,
             costs=Costs(
-                experiment.cost, experiment.split_batch, lambda batch: experiment.shared_cost(batch, most_workers)
+                experiment.cost,
+                experiment.split_batch,
+                lambda batch: experiment.shared_cost(batch, most_workers),
+                experiment.surprise(),
             ),
             gang_of=experiment.gang,
             examine=experiment.examine,

@@ -24,8 +24,7 @@ class Costs:
         split_batch: the smallest parts of a batch, in its order.
         shared: cost of what the trials of a batch have in common, which is computed again for each part; where it is 0,
             a batch is divided at once.
-        surprise: how many times its cost a batch may take. Costs are guesses: those of the published grid were up to 4
-            times off, and with 3 its makespan is shortest (benchmarks/results/svm_division.md).
+        surprise: how many times its cost a batch may take, as costs are guesses; see `Experiment.surprise`.
     """
 
     trial: Callable[[Trial], float]

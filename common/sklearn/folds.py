@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -21,7 +22,17 @@ from sklearn.model_selection import _validation
 
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
-from common.sklearn.grids import Group, Sharing, graph_of, groups_of, parts_of, solved
+from common.sklearn.grids import (
+    Group,
+    Sharing,
+    costs_of,
+    graph_of,
+    groups_of,
+    parts_of,
+    shared_cost_of,
+    solved,
+    why_alone,
+)
 from common.sklearn.shared_steps import SharedSteps
 from common.sklearn.walk import walked
 from common.sklearn.warned import Seen, converged, issue, noting
@@ -135,18 +146,48 @@ class Folds(Experiment):
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
 
-        On one fold, those that share the fit of the last step stay together.
+        On one fold, those that share the fit of the last step stay together. Where there is no other such fit, they are
+        divided as far as their results do not depend on it.
         """
         splits = dict.fromkeys(trial.params["split"] for trial in batch)
         if len(splits) > 1:
             return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
-        trials = {trial.key: trial for trial in batch}
-        members = [task for task in self.tasks if task.key in trials]
-        (group, *others) = groups_of(members, self.sharing)
-        if others or group.how != "shared":
+        if (members := self._planned(batch)) is None:
             return [batch]
-        parts = parts_of({task.candidate: task for task in members}, self.sharing)
-        return [tuple(trials[key] for key in part) for part in parts]
+        trials = {trial.key: trial for trial in batch}
+        return [tuple(trials[key] for key in part) for part in parts_of(members, self.sharing, self._within(members))]
+
+    def _planned(self, batch: Batch) -> dict[int, Task] | None:
+        """The tasks of a batch by candidate, if they are done along a plan, on one split."""
+        members = [self._by_key[trial.key] for trial in batch]
+        (group, *others) = groups_of(members, self.sharing)
+        return None if others or group.how != "shared" else {task.candidate: task for task in members}
+
+    @cached_property
+    def _by_key(self) -> dict[str, Task]:
+        return {task.key: task for task in self.tasks}
+
+    @cached_property
+    def _costs(self) -> tuple[dict[int, float], frozenset[int]]:
+        return costs_of(self.tasks, self.sharing)
+
+    def _within(self, members: Mapping[int, Task]) -> bool:
+        return self._costs[1].issuperset(members)
+
+    def cost(self, trial: Trial) -> float:
+        """Seconds, as expected; what candidates have in common in the last step counts with the first of them."""
+        return self._costs[0][self._by_key[trial.key].candidate]
+
+    def shared_cost(self, batch: Batch, workers: int) -> float:
+        members = self._planned(batch)
+        if members is None:
+            return super().shared_cost(batch, workers)
+        return shared_cost_of(members, self.sharing, self._within(members))
+
+    def surprise(self) -> float:
+        """None along a plan: its fits are of one kind, so guesses are wrong by one factor, which divides nothing."""
+        planned = any(why_alone(task, self.sharing) is None for task in self.tasks)
+        return 1.0 if planned else super().surprise()
 
     def evaluator(self) -> Objective:
         """The objective for this process, which has the tasks."""

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from sklearn.utils.metaestimators import _safe_split
 
 import kernel_svm
 from common.cluster.devices import free_memory, workers_here
+from common.sklearn.costs import Shape, expected, expected_alone
 from common.sklearn.plan import Plan, StepFit, cloned, digest, graph
 from common.sklearn.scores import FittedModel, answer, standard, weight_name
 from common.sklearn.sharing import family_of
@@ -43,6 +45,7 @@ from common.sklearn.sharing.family import Family, Settings, SplitPart
 
 log = logging.getLogger(__name__)
 
+MOST_PARTS = 32  # of a batch; a part can be divided in its turn
 SHARED = "it shares fits with other candidates"  # why a task is no part of a grid
 
 
@@ -112,10 +115,69 @@ def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
     return made
 
 
-def parts_of(tasks: Mapping[int, Any], sharing: Sharing) -> list[tuple[str, ...]]:
-    """Of the tasks of one split that are done along a plan, the keys of those that share the fit of the last step."""
+def parts_of(tasks: Mapping[int, Any], sharing: Sharing, within: bool) -> list[tuple[str, ...]]:
+    """Of the tasks of one split that are done along a plan, the keys of those that share the fit of the last step.
+
+    within: whether a fit of the last step is divided too, into the parts of its family.
+    """
     ends = [end for fit in graph_of(tasks, sharing) for end in fit.ends]
-    return [tuple(tasks[number].key for number in end.candidates) for end in ends]
+    groups = [end.candidates for end in ends]
+    if within and len(ends) == 1 and (family := ends[0].family) is not None:
+        settings = ends[0].settings
+        parts = family.parts(ends[0].model, [setting.values for setting in settings])
+        groups = [tuple(number for place in places for number in settings[place].candidates) for places in parts]
+    n = min(len(groups), MOST_PARTS)
+    bounds = [len(groups) * i // n for i in range(n + 1)]
+    joined = [[number for group in groups[a:b] for number in group] for a, b in pairwise(bounds)]
+    return [tuple(tasks[number].key for number in numbers) for numbers in joined]
+
+
+def shape_of(task: Any) -> Shape:
+    """The size of a task."""
+    X, y = task.args[:2]
+    size, labels = getattr(X, "shape", (1, 1)), np.asarray(y)
+    classes = len(np.unique(labels)) if labels.ndim == 1 and labels.dtype.kind in "biuUS" else 1
+    n_train, n_test = (int(np.size(task.kwargs[name])) for name in ("train", "test"))
+    n_asked = n_test + n_train * bool(task.kwargs["return_train_score"])
+    return Shape(n_train, n_asked, size[1] if len(size) > 1 else 1, classes if classes <= 100 else 1)
+
+
+def costs_of(tasks: Sequence[Any], sharing: Sharing) -> tuple[dict[int, float], frozenset[int]]:
+    """Seconds that each candidate is expected to take on a split, see `Expected.of`.
+
+    And the candidates below a first fit with one fit of the last step: that may be divided itself.
+    """
+    first, together = _first(tasks), _together(tasks, sharing)
+    shape = shape_of(tasks[0])
+    costs: dict[int, float] = {}
+    single: list[int] = []
+    for fit in graph_of(together, sharing) if together else ():
+        found = expected((fit,), shape)
+        costs.update(found.of)
+        single += fit.candidates if len(found.once) == 1 else ()
+    for number, task in first.items():
+        if number not in costs:
+            costs[number] = expected_alone(task.estimator, task.kwargs["parameters"] or {}, shape)
+    return costs, frozenset(single)
+
+
+def shared_cost_of(tasks: Mapping[int, Any], sharing: Sharing, within: bool) -> float:
+    """Seconds of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
+    found = expected(graph_of(tasks, sharing), shape_of(next(iter(tasks.values()))))
+    return found.above + (sum(found.once.values()) if within else 0.0)
+
+
+def _first(tasks: Sequence[Any]) -> dict[int, Any]:
+    """A task of each candidate, by its number."""
+    first: dict[int, Any] = {}
+    for task in tasks:
+        first.setdefault(task.candidate, task)
+    return first
+
+
+def _together(tasks: Sequence[Any], sharing: Sharing) -> dict[int, Any]:
+    """A task of each candidate that may share fits with others of its split."""
+    return {number: task for number, task in _first(tasks).items() if why_alone(task, sharing) is None}
 
 
 def graph_of(tasks: Mapping[int, Any], sharing: Sharing) -> tuple[StepFit, ...]:
@@ -136,11 +198,8 @@ def graph_of(tasks: Mapping[int, Any], sharing: Sharing) -> tuple[StepFit, ...]:
 
 def plan_of(tasks: Sequence[Any], sharing: Sharing) -> Plan:
     """What the candidates share, as it is known before the work."""
-    first: dict[int, Any] = {}
-    for task in tasks:
-        first.setdefault(task.candidate, task)
-    alone = {number: reason for number, task in first.items() if (reason := why_alone(task, sharing)) is not None}
-    together = {number: task for number, task in first.items() if number not in alone}
+    first, together = _first(tasks), _together(tasks, sharing)
+    alone = {number: str(why_alone(task, sharing)) for number, task in first.items() if number not in together}
     fits = graph_of(together, sharing) if together else ()
     if not fits:
         alone.update(dict.fromkeys(together, "its parameters cannot be set"))
@@ -148,7 +207,12 @@ def plan_of(tasks: Sequence[Any], sharing: Sharing) -> Plan:
         if len(fit.candidates) == 1 and fit.family is None:
             alone[fit.candidates[0]] = "no other candidate has a fit in common with it"
     kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
-    return Plan(kept, alone, len({task.split for task in tasks}))
+    shape, n_splits = shape_of(tasks[0]), len({task.split for task in tasks})
+    found = expected(kept, shape)
+    singles = sum(
+        expected_alone(first[number].estimator, first[number].kwargs["parameters"] or {}, shape) for number in alone
+    )
+    return Plan(kept, alone, n_splits, n_splits * (found.shared + singles), n_splits * (found.alone + singles))
 
 
 def why_alone(task: Any, sharing: Sharing) -> str | None:

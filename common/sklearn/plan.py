@@ -115,11 +115,15 @@ class Plan:
         fits: the first fits of the graph, the same on each split.
         alone: numbers of the candidates that share nothing, with the reason.
         n_splits: on how many splits all of it is done.
+        seconds: of one core that all of it is expected to take as planned, without the refit (`common.sklearn.costs`).
+        seconds_alone: the same if each candidate were fitted by itself.
     """
 
     fits: tuple[StepFit, ...]
     alone: Mapping[int, str]
     n_splits: int
+    seconds: float = 0.0
+    seconds_alone: float = 0.0
 
     @property
     def n_fits(self) -> int:
@@ -150,6 +154,8 @@ class Plan:
             reasons[reason] = reasons.get(reason, 0) + 1
         lines += [f"one by one: {_number(n, 'candidate')}, as {reason}" for reason, n in reasons.items()]
         head = f"{self.n_fits} fits of steps on {_number(self.n_splits, 'split')}; {self.n_saved} are spared by sharing"
+        if self.n_saved:
+            head += f", about {_seconds(self.seconds)} instead of {_seconds(self.seconds_alone)} of one core"
         return "\n".join([head, *("    " + line for line in lines)])
 
 
@@ -245,6 +251,13 @@ def _shared_with(fit: StepFit, found: dict[int, tuple[int, ...]]) -> None:
 def _shares(fit: StepFit) -> bool:
     by_protocol = fit.family is not None and fit.family.single
     return (len(fit.candidates) > 1 and not by_protocol) or any(_shares(f) for s in fit.settings for f in s.fits)
+
+
+def _seconds(seconds: float) -> str:
+    """With as many digits as a guess deserves."""
+    if seconds >= 600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{float(f'{seconds:.1g}'):g} s"
 
 
 def _number(count: int, what: str) -> str:

@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sklearn.base import BaseEstimator, clone
@@ -17,6 +18,8 @@ from common.sklearn.scores import FittedModel, answer, weight_name
 from common.sklearn.sharing.family import SplitPart
 
 log = logging.getLogger(__name__)
+
+_KNOWN = ("sklearn", "kernel_svm", "lightgbm", "xgboost")  # packages whose parameters say what their steps write to
 
 
 def walked(tasks: Mapping[int, Any], fits: tuple[StepFit, ...]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -70,21 +73,26 @@ def _walk(
                     what["score_time"] += score_time
                     yield tasks[number], what
                 continue
-            begin = time.perf_counter()
+            begin, many = time.perf_counter(), len(setting.candidates)
             try:
-                below = _below(part, one)
+                X, middle = one[1](), time.perf_counter()
+                below = _below(part, one[0], X)
             except Exception as error:
                 log.info("%s: %s: %s", fit.name, type(error).__name__, error)
                 continue
-            transformed = score_time + (time.perf_counter() - begin) / len(setting.candidates)
-            yield from _walk(setting.fits, below, tasks, labels, spent, transformed)
+            del X
+            transformed = score_time + (time.perf_counter() - middle) / many
+            yield from _walk(setting.fits, below, tasks, labels, spent + (middle - begin) / many, transformed)
+            del below  # before the samples of the next setting are made
 
 
 def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
-    """Of each setting a fitted model, at the last step, or (transformer, transformed samples); None if it failed."""
+    """Of each setting a fitted model, at the last step, or a `Transformed`; None if it failed."""
     last = not fit.settings[0].fits
     if fit.model is None:
-        return [None if last else (None, part.X)]  # a Pipeline that ends in "passthrough" is left to scikit-learn
+        return [
+            None if last else (None, lambda: part.X)
+        ]  # a Pipeline that ends in "passthrough" is left to scikit-learn
     if fit.family is not None:
         fitted = fit.family.fit if last else fit.family.fit_transform
         return list(fitted(fit.model, [setting.values for setting in fit.settings], _own(part, fit.model)))
@@ -96,13 +104,13 @@ def _alone(model: Any, part: SplitPart, last: bool) -> Any:
     if last:
         return model.fit(part.X, **part.weights) if part.y is None else model.fit(part.X, part.y, **part.weights)
     if hasattr(model, "fit_transform"):
-        return model, model.fit_transform(part.X, part.y)
-    return model, model.fit(part.X, part.y).transform(part.X)
+        samples = [model.fit_transform(part.X, part.y)]
+        return model, samples.pop  # which hands them on and keeps nothing
+    return model, partial(model.fit(part.X, part.y).transform, part.X)
 
 
-def _below(part: SplitPart, one: tuple[Any, Any]) -> SplitPart:
+def _below(part: SplitPart, model: Any, X: Any) -> SplitPart:
     """The samples as the next step sees them."""
-    model, X = one
     if model is None:
         return part
     asked = _own(part, model)
@@ -126,5 +134,8 @@ def _writes(model: Any) -> bool:
     return (
         any(name.rpartition("__")[2].startswith("copy") and value is False for name, value in parameters.items())
         or any(callable(value) and not isinstance(value, BaseEstimator) for value in parameters.values())
-        or any(type(thing).__module__.split(".")[0] not in ("sklearn", "kernel_svm", "lightgbm") for thing in things)
+        or any(
+            type(thing).__module__.split(".")[0] not in ("sklearn", "kernel_svm", "lightgbm", "xgboost")
+            for thing in things
+        )
     )

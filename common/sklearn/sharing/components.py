@@ -14,6 +14,7 @@ Why the result is the single one.
 from __future__ import annotations
 
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,13 @@ import scipy.sparse
 from sklearn.base import clone
 from sklearn.utils.validation import _num_samples
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
 
 
 class Components(Family):
     """PCAs that differ in the number of components."""
+
+    divides = True
 
     shared = frozenset({"n_components"})
 
@@ -34,12 +37,12 @@ class Components(Family):
             return f"the solver {model.svd_solver} computes other components for each size"
         return None
 
-    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
         sizes = [setting.get("n_components", model.n_components) for setting in settings]
         solver = self._solver(model, sizes, part.X)
         whole = clone(model).set_params(n_components=None, svd_solver=solver)
         X = whole.fit_transform(part.X)
-        made: list[tuple[Any, Any] | None] = []
+        made: list[Transformed | None] = []
         for size, setting in zip(sizes, settings, strict=True):
             n = len(whole.components_)
             if not valid(model, setting) or (size is not None and (isinstance(size, str) or not 1 <= size <= n)):
@@ -54,7 +57,10 @@ class Components(Family):
             rest = whole.explained_variance_[n:]
             one.noise_variance_ = np.mean(rest) if len(rest) else 0.0
             # "full" gives U S, column by column; the other solver multiplies, and a smaller product rounds otherwise.
-            made.append((one, X[:, :n] if solver == "full" and isinstance(X, np.ndarray) else one.transform(part.X)))
+            if solver == "full" and isinstance(X, np.ndarray):
+                made.append((one, partial(_first_columns, X, n)))
+            else:
+                made.append((one, partial(one.transform, part.X)))
         return made
 
     def _solver(self, model: Any, sizes: list[Any], X: Any) -> str:
@@ -72,8 +78,14 @@ class Components(Family):
         raise ValueError("the randomised solver computes other components for each size")
 
 
+def _first_columns(X: np.ndarray, n: int) -> np.ndarray:
+    return X[:, :n]
+
+
 class Filters(Family):
     """Filters that score each feature, and differ in how many of them they keep."""
+
+    divides = True
 
     def __init__(self, size: str):
         self.size = size
@@ -81,15 +93,15 @@ class Filters(Family):
     def shares(self, name: str) -> bool:
         return name == self.size
 
-    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
         first = {"k": "all"} if self.size == "k" else {}
         whole = clone(model).set_params(**first).fit(part.X, part.y)
-        made: list[tuple[Any, Any] | None] = []
+        made: list[Transformed | None] = []
         for setting in settings:
             one = copy(whole)
             one.__dict__.update(setting)
             fine = valid(model, setting) and not self._too_many(one)
-            made.append((one, one.transform(part.X)) if fine else None)
+            made.append((one, partial(one.transform, part.X)) if fine else None)
         return made
 
     def _too_many(self, model: Any) -> bool:

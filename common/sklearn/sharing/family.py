@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sklearn.base import clone
 
+Transformed = tuple[Any, Callable[[], Any]]  # a fitted transformer, and what gives the samples it was fitted to
 Settings = Sequence[Mapping[str, Any]]  # for each candidate, the values of the parameters in which they differ
 
 
@@ -48,11 +49,13 @@ class Family(ABC):
         exact: whether a shared result is the single one, at least up to rounding; if not, it is within the tolerance
             that the estimator has as a parameter.
         single: whether it also fits one candidate, better than the estimator itself.
+        divides: whether a result is the same, to the bit, whichever candidates are fitted together.
     """
 
     shared: ClassVar[frozenset[str]]
     single: ClassVar[bool] = False
     exact: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
 
     def shares(self, name: str) -> bool:
         """Whether candidates may differ in the parameter of that name."""
@@ -61,6 +64,14 @@ class Family(ABC):
     def why_not(self, model: Any) -> str | None:
         """Why candidates with the other parameters of this unfitted model share nothing; None where they do."""
         return None
+
+    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
+        """The smallest groups of settings, by place, whose results do not depend on which others are fitted with them.
+
+        So that slots which would be idle can have some of them, and results are the same to the bit.
+        """
+        places = list(range(len(settings)))
+        return [[place] for place in places] if self.divides else [places]
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         """Fit the last step of all candidates.
@@ -78,8 +89,13 @@ class Family(ABC):
         """
         raise NotImplementedError
 
-    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[tuple[Any, Any] | None]:
-        """The same for a step before the last: (fitted transformer, transformed `part.X`) of each."""
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
+        """The same for a step before the last.
+
+        Returns:
+            Of each candidate a fitted transformer, and a function of nothing that gives `part.X` as it transforms it.
+            So only the samples of one setting are in memory at a time.
+        """
         raise NotImplementedError
 
 

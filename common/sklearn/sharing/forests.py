@@ -97,7 +97,7 @@ class Forests(Prefixes):
     def why_not(self, model: Any) -> str | None:
         if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):
             return "with balanced classes a forest with an out-of-bag score does not grow"
-        return super().why_not(clone(model).set_params(oob_score=False))
+        return super().why_not(model)
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)

@@ -127,6 +127,13 @@ class KernelPenalties(Family):
     def why_not(self, model: Any) -> str | None:
         return "its kernel is a function, or given" if not _named(model.kernel) else None
 
+    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
+        """Those of one kernel: how they are solved depends on how many alphas there are."""
+        groups: dict[Any, list[int]] = {}
+        for place, setting in enumerate(settings):
+            groups.setdefault(repr(setting.get("gamma")), []).append(place)
+        return list(groups.values())
+
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         first = clone(model)
         X, y = validate_data(

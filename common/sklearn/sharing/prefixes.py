@@ -11,8 +11,8 @@ the first n members of the largest ensemble are those of an ensemble of n, to th
   looks at the scores of stages so far; an n beyond the last stage has all.
 
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
-nothing to be equal to: nothing is shared. Out-of-bag scores of bagging depend on all members: they are not shared
-either.
+nothing to be equal to: nothing is shared. The out-of-bag score of bagging is computed for each number of members, by
+scikit-learn's own function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from copy import copy
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
+from sklearn.utils import check_array
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
@@ -35,6 +37,8 @@ class Prefixes(Family):
         cut: makes a copy of a fitted ensemble, whose parameter is already set, smaller.
     """
 
+    divides = True
+
     def __init__(self, number: str, cut: Callable[[Any, int], None]):
         self.number, self.cut = number, cut
 
@@ -44,8 +48,6 @@ class Prefixes(Family):
     def why_not(self, model: Any) -> str | None:
         if not isinstance(model.random_state, Integral):
             return "random_state is no integer, so that single fits would differ from each other"
-        if getattr(model, "oob_score", False):
-            return "out-of-bag scores need each number of members by itself"
         return None
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
@@ -60,6 +62,21 @@ class Prefixes(Family):
                 setattr(one, self.number, size)
                 self.cut(one, size)
             made.append(one)
+        return made
+
+
+class BaggingPrefixes(Prefixes):
+    """Candidates that differ in the number of members, which see samples drawn at random."""
+
+    def __init__(self) -> None:
+        super().__init__("n_estimators", _bagging)
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        made = super().fit(model, settings, part)
+        if model.oob_score:
+            X = check_array(part.X, accept_sparse=("csr", "csc"), dtype=None, ensure_all_finite=False, ensure_2d=False)
+            for one in filter(None, made):
+                one._set_oob_score(X, one._validate_y(np.asarray(part.y)))
         return made
 
 
@@ -89,7 +106,7 @@ def _histograms(model: Any, n: int) -> None:
 
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
-    FAMILIES[f"Bagging{_kind}"] = Prefixes("n_estimators", _bagging)
+    FAMILIES[f"Bagging{_kind}"] = BaggingPrefixes()
     FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost)
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting)
     FAMILIES[f"HistGradientBoosting{_kind}"] = Prefixes("max_iter", _histograms)

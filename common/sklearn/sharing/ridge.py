@@ -83,6 +83,10 @@ class Penalties(Family):
 
     shared = frozenset({"alpha"})
 
+    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
+        whole = model.solver == "svd"  # a single fit rounds otherwise
+        return super().parts(model, settings) if whole else [[place] for place in range(len(settings))]
+
     def why_not(self, model: Any) -> str | None:
         if model.positive or model.solver not in ("auto", "cholesky", "svd"):
             return "its solver goes step by step"

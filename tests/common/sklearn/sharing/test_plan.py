@@ -1,14 +1,20 @@
 """What is shared, what is not and why, and that a shared search is scikit-learn's in all else."""
 
+import logging
+import re
+import textwrap
+import tracemalloc
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.model_selection as theirs
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.feature_selection import VarianceThreshold
+from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
@@ -16,13 +22,15 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 from common.sklearn import GridSearchCV, HalvingGridSearchCV
+from common.sklearn.shared_steps import SharedSteps
 from tests.common.sklearn.iris import X, Y, same
 from tests.common.sklearn.sharing.beside import compared
+from tests.helpers import ROOT
 
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
 GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
 TREE = """\
-40 fits of steps on 5 splits; 230 are spared by sharing
+40 fits of steps on 5 splits; 230 are spared by sharing, about 0.08 s instead of 0.3 s of one core
     StandardScaler: 18 candidates
         PCA, one fit for n_components 1, 2, 3: 18 candidates
             KNeighborsClassifier p=1, one fit for n_neighbors 1, 3, 9: 3 candidates, 3 times
@@ -141,3 +149,72 @@ def test_halving_says_what_its_candidates_share() -> None:
     search = HalvingGridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 2, 3, 4]}, workers=0, random_state=0)
     shared = search.fit(X, Y).cv_results_["shared_with"]
     assert shared[0] == (1, 2, 3) and all(number >= 4 for number in shared[4])
+
+
+def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(program: Any, tmp_path: Any) -> None:
+    page = (ROOT / "docs" / "sharing.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "script.py").write_text(
+        script.replace("GridSearchCV(model, grid)", "GridSearchCV(model, grid, workers=1)")
+    )
+    plan = program(tmp_path / "script.py", cwd=tmp_path).stdout
+    assert textwrap.indent(plan, "    ") in page
+    assert f"```text\n{plan}```" in (ROOT / "README.md").read_text()
+
+
+def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
+    """Of ten filters on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
+    samples = np.random.default_rng(0).normal(size=(2000, 500))
+    model = Pipeline([("select", SelectKBest()), ("last", DummyClassifier())])
+    search = GridSearchCV(model, {"select__k": list(range(490, 500))}, cv=3, workers=0, refit=False)
+    tracemalloc.start()
+    try:
+        with caplog.at_level(logging.INFO, logger="common.sklearn.walk"):
+            search.fit(samples, np.arange(2000) % 2)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert search.plan_.n_fits == 3 * 11 and not caplog.text
+    assert peak < 5 * samples.nbytes
+
+
+class Counted(TransformerMixin, BaseEstimator):
+    """Counts its fits."""
+
+    fits = 0
+
+    def __init__(self, shift: float = 0.0):
+        self.shift = shift
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        Counted.fits += 1
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X + self.shift
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(10 * X.nbytes, 4), (2 * X.nbytes, 6), (0, 8)])
+def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_it(limit: int, fits: int) -> None:
+    """Four transformers in turn, twice; the last one comes first the second time."""
+    kept, scores = SharedSteps(limit), []
+    Counted.fits = 0
+    for shift in (0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0):
+        model = Pipeline([("count", Counted(shift)), ("ridge", RidgeClassifier())])
+        with kept.of(model, 0):
+            scores.append(model.fit(X, Y).score(X, Y))
+    assert scores == scores[::-1]
+    assert Counted.fits == fits
+
+
+def test_groups_reach_the_splitter_and_a_k_beyond_the_samples_fails_alone(caplog: Any) -> None:
+    groups = np.arange(len(Y)) // 10
+    how: dict[str, Any] = {"cv": theirs.GroupKFold(3), "refit": False, "error_score": -1.0}
+    grid = {"n_neighbors": [1, 5, 101, 5000], "weights": ["uniform", "distance"]}
+    tables = []
+    for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {})):
+        with pytest.warns(UserWarning, match="Scoring failed"):
+            tables.append(kind(KNeighborsClassifier(), grid, **how, **own).fit(X, Y, groups=groups).cv_results_)
+    for name in ("split0_test_score", "split1_test_score", "split2_test_score"):
+        assert tables[0][name].tolist() == tables[1][name].tolist()
+    assert (tables[0]["mean_test_score"] == -1.0).sum() == 4 and len(tables[0]["shared_with"][0]) == 7

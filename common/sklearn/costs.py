@@ -1,0 +1,272 @@
+"""What fits are expected to take, from the numbers of samples and features: before the work, and without measuring.
+
+The formulas count what scikit-learn's algorithms do, at the rates of one core of 2026. They are guesses, rarely more
+than a few times off, which is as much as the queue reckons with (`Costs.surprise` in common/engine/queue.py). They
+say in which order batches are handed out, where one is divided so that no slot is idle, and what a plan saves. No
+result depends on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sklearn.pipeline import Pipeline
+
+from common.sklearn.plan import StepFit
+
+FLOPS = 2e10  # of products and factorisations of matrices, a second
+OPS = 4e8  # of all else
+CALL = 5e-4  # seconds of a fit or a score of nothing
+FEATURES = ("n_components", "k", "max_features")  # parameters that say how many features come out of a step
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Samples to learn from and to be asked about, their features, and classes (1 for numbers)."""
+
+    n: int
+    n_asked: int
+    p: int
+    classes: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a step for one setting.
+
+    Attributes:
+        alone: of a fit by itself, with its answers for the samples asked about.
+        once: of what one fit does for all settings.
+        part: of what it does for each of the family's parts.
+        each: of what it does for each setting. By default a fit does everything for each.
+    """
+
+    alone: float
+    once: float = 0.0
+    part: float = 0.0
+    each: float | None = None
+
+    @property
+    def own(self) -> float:
+        return self.alone if self.each is None else self.each
+
+
+@dataclass
+class Expected:
+    """Seconds that a graph of fits takes on one split.
+
+    Attributes:
+        shared: in all, as planned.
+        alone: if each candidate were fitted by itself.
+        above: of the fits before the last step.
+        once: what the candidates of a fit of the last step have in common, by its first candidate.
+        of: for each candidate what comes on top; what a part has in common counts with the first of them, and so does
+            `once`, unless there is one fit of the last step only.
+    """
+
+    shared: float = 0.0
+    alone: float = 0.0
+    above: float = 0.0
+    once: dict[int, float] = field(default_factory=dict)
+    of: dict[int, float] = field(default_factory=dict)
+
+
+def expected(fits: tuple[StepFit, ...], shape: Shape) -> Expected:
+    """What these fits, and all that hangs below, are expected to take."""
+    found = Expected()
+    for fit in fits:
+        _add(fit, shape, found)
+    if len(found.once) > 1:
+        for first, seconds in found.once.items():
+            found.of[first] += seconds
+    return found
+
+
+def _add(fit: StepFit, shape: Shape, found: Expected) -> None:
+    costs = [_cost(fit.model, setting.values, shape) for setting in fit.settings]
+    once = max(cost.once if fit.family is not None else cost.alone for cost in costs)
+    own = [cost.own if fit.family is not None else 0.0 for cost in costs]
+    parts = [[0]] if fit.family is None else fit.family.parts(fit.model, [s.values for s in fit.settings])
+    if fit.family is not None:
+        for places in parts:
+            own[places[0]] += max(costs[place].part for place in places)
+    found.alone += sum(c.alone * len(s.candidates) for c, s in zip(costs, fit.settings, strict=True))
+    found.shared += once + sum(own)
+    ends = not any(setting.fits for setting in fit.settings)
+    if not ends:
+        found.above += once + sum(own)
+    for place, setting in enumerate(fit.settings):
+        if ends:
+            for number in setting.candidates:
+                found.of[number] = own[place] / len(setting.candidates)
+        for below in setting.fits:
+            _add(below, _after(fit.model, setting.values, shape), found)
+    if ends:
+        found.once[fit.candidates[0]] = once
+
+
+def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) -> float:
+    """Seconds of one candidate that is fitted by itself on one split."""
+    seconds = 0.0
+    for name, step in estimator.steps if isinstance(estimator, Pipeline) else [("", estimator)]:
+        prefix = f"{name}__" if name else ""
+        own = {key[len(prefix) :]: value for key, value in parameters.items() if key.startswith(prefix)}
+        whole = parameters.get(name, step) if name else step
+        model = None if whole in (None, "passthrough") else whole
+        seconds += _cost(model, own, shape).alone
+        shape = _after(model, own, shape)
+    return seconds
+
+
+def _after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
+    """The samples as the next step sees them."""
+    for name in FEATURES:
+        size = values.get(name, getattr(model, name, None))
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+            return replace(shape, p=size)
+    return shape
+
+
+def _cost(model: Any, values: Mapping[str, Any], shape: Shape) -> Cost:
+    if model is None:
+        return Cost(0.0)
+    formula = _FORMULAS.get(type(model).__name__, _of_any)
+    return formula(Get(model, values), shape)
+
+
+class Get:
+    """The parameters of a candidate."""
+
+    def __init__(self, model: Any, values: Mapping[str, Any]):
+        self._model, self._values = model, values
+
+    def value(self, name: str) -> Any:
+        """A parameter as it is; None where there is none of that name."""
+        return self._values.get(name, getattr(self._model, name, None))
+
+    def __call__(self, name: str, default: float) -> float:
+        """A parameter as a number, or the default for what is no number."""
+        value = self.value(name)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        return float(value) if good else default
+
+
+def _of_any(get: Get, s: Shape) -> Cost:
+    """Something that looks at each number a few times, as scalers do."""
+    return Cost(2 * CALL + 10 * (s.n + s.n_asked) * s.p / OPS)
+
+
+def _neighbours(get: Get, s: Shape) -> Cost:
+    plain = get.value("metric") in ("euclidean", "sqeuclidean", "cosine") or (
+        get.value("metric") == "minkowski" and get("p", 2.0) == 2.0
+    )
+    search = CALL + s.n * s.n_asked * (s.p / (FLOPS if plain else OPS) + 2 / OPS)
+    votes = CALL + s.n_asked * get("n_neighbors", 5.0) * 4 / OPS
+    return Cost(search + votes, once=search, each=votes)
+
+
+def _trees(features: Callable[[float], float], n_trees: str = "n_estimators") -> Callable[[Get, Shape], Cost]:
+    """An ensemble of deep trees; features: how many of so many each division looks at."""
+
+    def formula(get: Get, s: Shape) -> Cost:
+        trees, depth = get(n_trees, 100.0), min(get("max_depth", 50.0), math.log2(max(s.n, 2)))
+        grown = trees * (CALL + s.n * depth * features(s.p) * 10 / OPS)
+        asked = trees * (CALL / 5 + s.n_asked * depth * 2 / OPS)
+        return Cost(grown + asked, once=grown + asked, each=CALL)
+
+    return formula
+
+
+def _boosting(get: Get, s: Shape) -> Cost:
+    members, trees = get("n_estimators", 100.0), s.classes if s.classes > 2 else 1
+    grown = members * trees * (CALL + s.n * s.p * min(get("max_depth", 3.0), 20.0) * 3 / OPS)
+    asked = members * trees * (CALL / 50 + s.n_asked * 3 / OPS)
+    return Cost(grown + asked, once=grown, each=CALL + asked)
+
+
+def _histograms(number: str) -> Callable[[Get, Shape], Cost]:
+    def formula(get: Get, s: Shape) -> Cost:
+        trees = get(number, 100.0) * (s.classes if s.classes > 2 else 1)
+        grown = s.n * s.p * 20 / OPS + trees * (6 * CALL + s.n * s.p / OPS)
+        asked = trees * (CALL / 10 + s.n_asked * 5 / OPS)
+        return Cost(grown + asked, once=grown, each=CALL + asked)
+
+    return formula
+
+
+def _penalties(get: Get, s: Shape) -> Cost:
+    small = min(s.n, s.p)
+    product = 2 * CALL + s.n * s.p * (2 * small / FLOPS + 5 / OPS)
+    each = CALL + small**3 / FLOPS + s.n_asked * s.p * s.classes / OPS
+    return Cost(product + each, once=product, each=each)
+
+
+def _kernels(get: Get, s: Shape) -> Cost:
+    matrix = s.n * (s.n + s.n_asked) * (2 * s.p / FLOPS + 4 / OPS)
+    each = CALL + s.n * (100 * s.n / FLOPS + s.n_asked / OPS)
+    return Cost(matrix + s.n**3 / FLOPS + each, once=matrix, part=matrix / 2 + 4 * s.n**3 / FLOPS, each=each)
+
+
+def _components(get: Get, s: Shape) -> Cost:
+    small = min(s.n, s.p)
+    whole = 2 * CALL + s.n * s.p * 8 * small / FLOPS
+    each = CALL + (s.n + s.n_asked) * s.p * (2 * get("n_components", small) / FLOPS + 2 / OPS)
+    return Cost(whole + each, once=whole, each=each)
+
+
+def _filters(get: Get, s: Shape) -> Cost:
+    scores, each = 2 * CALL + 20 * s.n * s.p / OPS, CALL + (s.n + s.n_asked) * s.p / OPS
+    return Cost(scores + each, once=scores, each=each)
+
+
+def _discriminants(get: Get, s: Shape) -> Cost:
+    covariance, each = 4 * CALL + 4 * s.n * s.p**2 / FLOPS, 2 * CALL + 30 * s.p**3 / FLOPS
+    return Cost(covariance + each, once=covariance, each=each)
+
+
+def _descent(get: Get, s: Shape) -> Cost:
+    """Coordinate descent, or Newton's and related steps; warm starts spare about half."""
+    alone = 4 * CALL + 200 * s.n * s.p * s.classes / OPS / 4
+    return Cost(alone, once=alone / 2, each=alone / 2)
+
+
+def _vectors(get: Get, s: Shape) -> Cost:
+    pairs = s.n * (s.n + s.n_asked)
+    solved = CALL + pairs * (2 * s.p / OPS + 10 / OPS)
+    return Cost(solved, once=pairs * 2 * s.p / FLOPS, each=CALL + pairs * 2 / OPS)
+
+
+def _root_of_few(p: float) -> float:
+    return math.sqrt(p) / 2
+
+
+_FORMULAS: dict[str, Callable[[Get, Shape], Cost]] = {}
+for _kind in ("Classifier", "Regressor"):
+    _FORMULAS |= {
+        f"KNeighbors{_kind}": _neighbours,
+        f"RandomForest{_kind}": _trees(math.sqrt if _kind == "Classifier" else float),
+        f"ExtraTrees{_kind}": _trees(_root_of_few if _kind == "Classifier" else float),
+        f"Bagging{_kind}": _trees(float),
+        f"AdaBoost{_kind}": _boosting,
+        f"GradientBoosting{_kind}": _boosting,
+        f"HistGradientBoosting{_kind}": _histograms("max_iter"),
+        f"LGBM{_kind}": _histograms("n_estimators"),
+        f"XGB{_kind}": _histograms("n_estimators"),
+    }
+_FORMULAS |= {
+    "Ridge": _penalties,
+    "RidgeClassifier": _penalties,
+    "KernelRidge": _kernels,
+    "GaussianProcessRegressor": _kernels,
+    "LinearDiscriminantAnalysis": _discriminants,
+    "PCA": _components,
+    "Lasso": _descent,
+    "ElasticNet": _descent,
+    "LogisticRegression": _descent,
+    "SVC": _vectors,
+}
+for _name in ("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe"):
+    _FORMULAS[_name] = _filters

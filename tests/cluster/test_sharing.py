@@ -1,0 +1,25 @@
+"""Candidates that share fits, on three hosts: the same scores, byte for byte, as in one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import journal_lines
+
+from .hosts import REPOSITORY, Hosts, environment
+from .mpirun import mpirun
+
+
+@pytest.mark.parametrize("row", ["pipeline", "three-steps"])
+def test_three_hosts_find_the_scores_of_one(hosts: Hosts, tmp_path: Path, row: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--one", row, "1"]
+    alone = subprocess.run(
+        [*command, tmp_path / "alone"], cwd=REPOSITORY, env=environment(), check=True, capture_output=True, text=True
+    )
+    (digest,) = alone.stdout.split()
+    found = hosts[0].run(*mpirun(hosts, *command, tmp_path / "hosts")).stdout.split()
+    assert found == [digest] * 3
+    places = {line["place"][0] for line in journal_lines(tmp_path / "hosts")}
+    assert places == {"node0", "node1", "node2"}

@@ -126,7 +126,7 @@ def test_pins_are_versions_that_the_file_allows(cuda: str) -> None:
         assert asked.specifier.contains(pinned[asked.name]), f"{line}, but {pinned[asked.name]} is pinned"
 
 
-OF_USERS = {"lightgbm"}  # imported only where an estimator of the user's is made of it
+OF_USERS = {"lightgbm", "xgboost"}  # imported only where an estimator of the user's is made of it
 
 
 def test_all_that_is_imported_is_declared() -> None:

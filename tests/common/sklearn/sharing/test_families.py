@@ -7,10 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     AdaBoostClassifier,
     AdaBoostRegressor,
     BaggingClassifier,
+    BaggingRegressor,
     ExtraTreesClassifier,
     ExtraTreesRegressor,
     GradientBoostingClassifier,
@@ -20,13 +22,18 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from sklearn.exceptions import FitFailedWarning
 from sklearn.feature_selection import SelectFpr, SelectKBest, SelectPercentile
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
+from common.sklearn.sharing.family import SplitPart
+from common.sklearn.sharing.gaussian_processes import NoiseLevels
 from tests.common.sklearn.sharing.beside import compared
 
 drawn = settings(
@@ -75,6 +82,8 @@ PREFIXES: list[tuple[Any, str]] = [
     (ExtraTreesClassifier(random_state=1, class_weight="balanced"), "n_estimators"),
     (ExtraTreesRegressor(random_state=1, bootstrap=True), "n_estimators"),
     (BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5), "n_estimators"),
+    (BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
+    (BaggingRegressor(random_state=1, oob_score=True), "n_estimators"),
     (AdaBoostClassifier(random_state=1), "n_estimators"),
     (AdaBoostRegressor(random_state=1), "n_estimators"),
     (GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2), "n_estimators"),
@@ -111,6 +120,70 @@ def test_lightgbm(caplog: Any, subsample: float, seed: int) -> None:
     X, y = samples(seed, whole=False)
     model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_child_samples=3, subsample=subsample, subsample_freq=1)
     compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring="neg_log_loss")
+
+
+@settings(drawn, max_examples=1)
+@given(seed=FEW, weighted=st.booleans())
+@pytest.mark.parametrize("kind", ["XGBClassifier", "XGBRegressor"])
+@pytest.mark.parametrize("subsample", [1.0, 0.6])
+def test_xgboost(caplog: Any, subsample: float, kind: str, seed: int, weighted: bool) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
+    X, y = samples(seed, whole=False)
+    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
+    model = getattr(xgboost, kind)(n_jobs=1, max_depth=3, subsample=subsample, colsample_bylevel=subsample)
+    scoring = "neg_log_loss" if kind == "XGBClassifier" else None
+    ours = compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring=scoring, fit_params=weights)
+    assert ours.plan_.n_fits == 3
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the")
+@drawn
+@given(seed=FEW, two=st.booleans())
+@pytest.mark.parametrize("solver", ["svd", "lsqr", "eigen"])
+def test_discriminants(caplog: Any, solver: str, seed: int, two: bool) -> None:
+    """Alone and before neighbours. The size 3 is more than there are, so it fails alone."""
+    X, y = samples(seed, whole=False, n=80, p=5, classes=2 if two else 3)
+    grid: dict[str, Any] = {"n_components": [None, 1, 2, 3]}
+    if solver != "svd":
+        grid["shrinkage"] = [None, 0.0, 0.3, 1.0, "auto"]
+    kind = LinearDiscriminantAnalysis(solver=solver)
+    with pytest.warns(FitFailedWarning):
+        ours = compared(caplog, kind, grid, X, y, scoring="neg_log_loss", return_train_score=True)
+    assert ours.plan_.n_fits == 3
+    if solver != "lsqr":
+        model = Pipeline([("lda", kind), ("knn", KNeighborsClassifier())])
+        grid = {**{f"lda__{name}": values for name, values in grid.items()}, "knn__n_neighbors": [1, 3]}
+        with pytest.warns(FitFailedWarning):
+            compared(caplog, model, grid, X, y)
+
+
+@drawn
+@given(seed=FEW, normalize=st.booleans(), several=st.booleans())
+@pytest.mark.parametrize("fixed", [True, False])
+def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool, several: bool) -> None:
+    """Enough samples for several blocks of the reduction; noise levels with which it is factorised; one that fails."""
+    X, y = samples(seed, whole=False, n=170)
+    targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
+    kernel = ConstantKernel(2.0, "fixed") * RBF(1.5, "fixed") if fixed else RBF(1.5)
+    how = {} if fixed else {"optimizer": None}
+    model = GaussianProcessRegressor(kernel, normalize_y=normalize, **how)
+    grid = {"alpha": [1e-10, *np.logspace(-3, 3, 8)]}
+    ours = compared(caplog, model, grid, X, targets, atol=1e-7, return_train_score=True)
+    assert ours.plan_.n_fits == 3
+    few = compared(caplog, model, {"alpha": [1e-10, 0.1]}, X, targets)  # to the bit
+    assert few.plan_.n_fits == 3
+
+
+def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
+    X, y = samples(3, whole=False, n=170)
+    alphas = np.logspace(-3, 3, 8)
+    part = SplitPart(X[:100], y[:100], None, X[100:], y[100:])
+    model = GaussianProcessRegressor(RBF(1.5, "fixed"))
+    for one, alpha in zip(NoiseLevels().fit(model, [{"alpha": a} for a in alphas], part), alphas, strict=True):
+        single = GaussianProcessRegressor(RBF(1.5, "fixed"), alpha=alpha).fit(X[:100], y[:100])
+        for ours, alone in zip(one.predict(part.X_test, return_std=True), single.predict(X[100:], True), strict=True):
+            np.testing.assert_allclose(ours, alone, atol=1e-9)
+        np.testing.assert_allclose(one.predict(X[100:].copy()), one.predict(part.X_test), atol=1e-12)
 
 
 @drawn

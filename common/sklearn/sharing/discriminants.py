@@ -1,0 +1,113 @@
+"""Linear discriminant analysis: one covariance of each class for all shrinkages, one decomposition for all sizes.
+
+Why the result is the single one. The solvers "lsqr" and "eigen" shrink the empirical covariance of each class, and of
+all samples, by (1 - s) S + s m I, where neither S nor m depends on the shrinkage s. S is computed once, by scikit-
+learn's own function, and given to scikit-learn's own solver for each s: equal to the bit. `shrinkage="auto"` (Ledoit
+and Wolf) looks at the samples by itself and is computed once. `n_components` says how many columns of the projected
+samples are kept, and changes neither the decomposition nor the classes: each size is cut from one fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+from sklearn import discriminant_analysis as theirs
+from sklearn.base import clone
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+
+
+class _Covariances:
+    """scikit-learn's `empirical_covariance`, whose answers are kept in the order of a fit's calls."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function, self._next = function, 0
+        self._kept: list[np.ndarray] = []
+
+    def begin(self) -> None:
+        """Another fit to the same samples begins."""
+        self._next = 0
+
+    def __call__(self, X: Any, **kwargs: Any) -> Any:
+        if self._next == len(self._kept):
+            self._kept.append(self._function(X, **kwargs))
+        self._next += 1
+        return self._kept[self._next - 1].copy()
+
+
+class Discriminants(Family):
+    """Candidates that differ in shrinkage and the number of components."""
+
+    divides = True
+
+    shared = frozenset({"shrinkage", "n_components"})
+
+    def why_not(self, model: Any) -> str | None:
+        return "its covariance comes from another estimator" if model.covariance_estimator is not None else None
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        if part.weight is not None:
+            raise TypeError("it takes no weights of samples")
+        known = _Covariances(theirs.empirical_covariance)
+        names: dict[str, Any] = {**vars(theirs), "empirical_covariance": known}
+        for function in (theirs._cov, theirs._class_cov):
+            names[function.__name__] = _in(function, names)
+        solvers = {
+            name: _in(getattr(LinearDiscriminantAnalysis, name), names) for name in ("_solve_lstsq", "_solve_eigen")
+        }
+        whole: dict[Any, Any] = {}  # by shrinkage; None where scikit-learn would not have it
+        made: list[Any] = []
+        for setting in settings:
+            shrinkage = setting.get("shrinkage", model.shrinkage)
+            if not valid(model, setting):
+                made.append(None)
+                continue
+            if shrinkage not in whole:
+                known.begin()
+                whole[shrinkage] = _fitted(model, shrinkage, solvers, part)
+            made.append(_cut(whole[shrinkage], setting.get("n_components", model.n_components)))
+        return made
+
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
+        made = self.fit(model, settings, part)
+        return [None if one is None else (one, partial(one.transform, part.X)) for one in made]
+
+
+def _in(function: Any, names: dict[str, Any]) -> FunctionType:
+    """A function of scikit-learn in which some names mean other things."""
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+def _fitted(model: Any, shrinkage: Any, solvers: dict[str, FunctionType], part: SplitPart) -> Any:
+    one = clone(model).set_params(shrinkage=shrinkage, n_components=None)
+    for name, function in solvers.items():
+        setattr(one, name, MethodType(function, one))
+    try:
+        one.fit(part.X, part.y)
+    except (ValueError, NotImplementedError, np.linalg.LinAlgError):
+        return None
+    for name in solvers:
+        delattr(one, name)
+    return one
+
+
+def _cut(whole: Any, size: int | None) -> Any:
+    """The analysis with so many components."""
+    if whole is None or (size is not None and size > whole._max_components):
+        return None
+    one = copy(whole)
+    one.n_components = size
+    if size is not None:
+        one._max_components = one._n_features_out = size
+        if hasattr(one, "explained_variance_ratio_"):
+            one.explained_variance_ratio_ = one.explained_variance_ratio_[:size]
+    return one
+
+
+FAMILIES = {"LinearDiscriminantAnalysis": Discriminants()}

@@ -1,0 +1,126 @@
+"""Gaussian process regression with a fixed kernel: one kernel matrix, and one reduction of it, for all noise levels.
+
+Why the result is the single one. The coefficients solve (K + alpha I) c = y, where K does not depend on alpha: the
+problem of kernel ridge, with the same reduction to a band (`kernel_ridge`, where its error is said). Where alpha is
+less than 1e-8 of the norm of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
+factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the training
+samples, which is computed once too. The likelihood, which single fits compute for each alpha, changes no prediction
+and is left out.
+
+A kernel whose parameters are fitted is another one for each alpha, so nothing is shared.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from numbers import Real
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_solve, cholesky
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.utils.validation import validate_data
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from common.sklearn.sharing.kernel_ridge import _BAND, _FEW, _ILL, Band
+
+
+class _Kernel:
+    """The kernel between samples that scorers ask about and the training samples, computed when first asked for."""
+
+    def __init__(self, model: Any, asked: Any):
+        self.asked, self._model = asked, model
+        self._values: np.ndarray | None = None
+
+    def values(self) -> np.ndarray:
+        if self._values is None:
+            vectors = self._model.kernel_.requires_vector_input
+            X = validate_data(
+                self._model, self.asked, ensure_2d=vectors, dtype="numeric" if vectors else None, reset=False
+            )
+            self._values = self._model.kernel_(X, self._model.X_train_)
+        return self._values
+
+
+class KnownGaussianProcess(GaussianProcessRegressor):
+    """A fitted model that answers for samples whose kernel with the training samples is known."""
+
+    _known: tuple[_Kernel, ...] = ()
+
+    def log_marginal_likelihood(self, *args: Any, **kwargs: Any) -> Any:
+        return super().log_marginal_likelihood(*args, **kwargs) if self._known else np.nan
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        if return_std or return_cov:
+            if not hasattr(self, "L_"):
+                self.L_ = _factor(self.kernel_(self.X_train_), self.alpha)
+            return super().predict(X, return_std, return_cov)
+        for kernel in self._known:
+            if kernel.asked is X:
+                mean = self._y_train_std * (kernel.values() @ self.alpha_) + self._y_train_mean
+                return np.squeeze(mean, axis=1) if mean.ndim > 1 and mean.shape[1] == 1 else mean
+        return super().predict(X)
+
+
+class NoiseLevels(Family):
+    """Candidates that differ in alpha."""
+
+    shared = frozenset({"alpha"})
+
+    def why_not(self, model: Any) -> str | None:
+        fixed = model.optimizer is None or (model.kernel is not None and model.kernel.n_dims == 0)
+        return None if fixed else "its kernel is fitted, to each noise level anew"
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        if part.weight is not None:
+            raise TypeError("it takes no weights of samples")
+        first = clone(model).set_params(alpha=0.0)
+        first.__class__ = KnownGaussianProcess  # which computes no likelihood so far
+        fit: Any = GaussianProcessRegressor.fit
+        fit = fit.__wrapped__
+        # scikit-learn's own `fit`, whose factorisation is the kernel matrix itself
+        names = {**fit.__globals__, "cholesky": lambda K, **_: K, "cho_solve": lambda *_, **__: None}
+        FunctionType(fit.__code__, names, "fit", fit.__defaults__)(first, part.X, part.y)
+        K = first.__dict__.pop("L_")
+        del first.log_marginal_likelihood_value_
+        first._known = tuple(_Kernel(first, X) for X in part.asked)
+        alphas = [setting.get("alpha", model.alpha) for setting in settings]
+        fine = [valid(model, setting) and isinstance(a, Real) for setting, a in zip(settings, alphas, strict=True)]
+        found = _coefficients(K, first.y_train_, [float(a) for a, use in zip(alphas, fine, strict=True) if use])
+        made: list[Any] = []
+        for alpha, use in zip(alphas, fine, strict=True):
+            coefficients = found[float(alpha)] if use else None
+            one = None if coefficients is None else copy(first)
+            if one is not None:
+                one.alpha, one.alpha_ = alpha, coefficients
+            made.append(one)
+        return made
+
+
+def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[float, np.ndarray | None]:
+    """The coefficients for each alpha; None where the matrix is not positive definite."""
+    limit = _ILL * float(np.abs(K).sum(1).max())
+    tall = {alpha for alpha in alphas if alpha > limit}
+    band = None
+    if len(tall) > _FEW and len(K) > 2 * _BAND:
+        band = Band(K.copy(), np.asarray(y, np.float64).reshape(len(K), -1))
+    found: dict[float, np.ndarray | None] = {}
+    for alpha in dict.fromkeys(alphas):
+        try:
+            if band is not None and alpha in tall:
+                found[alpha] = band.solve(alpha).reshape(np.shape(y))
+            else:
+                found[alpha] = cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
+        except np.linalg.LinAlgError:
+            found[alpha] = None
+    return found
+
+
+def _factor(K: np.ndarray, alpha: Any) -> np.ndarray:
+    K[np.diag_indices_from(K)] += alpha
+    return np.asarray(cholesky(K, lower=True, check_finite=False))
+
+
+FAMILIES = {"GaussianProcessRegressor": NoiseLevels()}

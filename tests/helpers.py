@@ -20,7 +20,7 @@ import pytest
 
 from common.engine.study import Study
 from common.experiment import Data, Experiment
-from common.storage.history import with_checksum
+from common.storage.lines import with_checksum
 from common.storage.table import RUN_COLUMNS
 from common.trial import Outcome, Place, Result, Trial
 

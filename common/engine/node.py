@@ -255,8 +255,8 @@ class _RanksPart:
 
     def _study(self, journal: Journal) -> Study:
         known, retry = journal.history.results, self.options.retry_failed
-        if retry:
-            known = {key: result for key, result in known.items() if not result.failed}
+        for key in [key for key, result in known.items() if result.failed] if retry else ():
+            del known[key]
         shard = Shard.parse(self.options.shard)
         return Study(self.experiment.searches(), journal.history.trials, known, shard, retry)
 

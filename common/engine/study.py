@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from common.errors import UsageError
+from common.storage.history import no_collection
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -49,7 +51,8 @@ class Study:
 
     Args:
         searches: generators; each is independent of the others.
-        trials, results: what a journal knows already, by key; such trials are answered from there.
+        trials, results: what a journal knows already, by key; such trials are answered from there. The results are
+            copied, and only looked at when a search needs them.
         shard: which batches to run here. A search whose round has batches of other shards does not advance.
         renew: whether a known trial that is asked with other parameters is run again, because results it followed from
             were forgotten, instead of being refused.
@@ -59,11 +62,11 @@ class Study:
         self,
         searches: Iterable[Search],
         trials: Mapping[str, Trial],
-        results: Mapping[str, Result],
+        results: MutableMapping[str, Result],
         shard: Shard = Shard(),
         renew: bool = False,
     ):
-        self.results = dict(results)
+        self.results = copy(results)
         self._known = trials
         self._shard, self._renew = shard, renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
@@ -82,7 +85,8 @@ class Study:
 
     def start(self) -> list[Batch]:
         """The batches to run first."""
-        return [batch for course in self._courses for batch in self._advance(course)]
+        with no_collection():
+            return [batch for course in self._courses for batch in self._advance(course)]
 
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
@@ -122,34 +126,33 @@ class Study:
                 course.conclusion = end.value
                 self.n_open_searches -= 1
                 return []
-            course.round = [self._asked(trial, course) for batch in batches for trial in batch]
+            course.round = [trial for batch in batches for trial in batch]
             if not course.round:
                 raise ValueError("a search yielded a round without trials")
-            unknown = [tuple(trial for trial in batch if trial.key not in self.results) for batch in batches]
+            course.asked += course.round
+            unknown = [tuple([trial for trial in batch if self._is_unknown(trial, course)]) for batch in batches]
             course.open = sum(map(len, unknown))
             self.n_done += len(course.round) - course.open
             if course.open:
-                mine = (batch for n, batch in enumerate(unknown) if self._shard.has(course.number, n))
-                to_run = [batch for batch in mine if batch]
+                mine = (n for n, batch in enumerate(unknown) if batch and self._shard.has(course.number, n))
+                to_run = [unknown[n] for n in mine]
                 self.n_open += sum(map(len, to_run))
                 return to_run
 
-    def _asked(self, trial: Trial, course: _Course) -> Trial:
-        """The trial, or its equal that the journal knows, so that there is one of them in memory."""
-        if trial.key in self._course_of:
-            raise ValueError(f"two trials have the key {trial.key}")
-        known = self._known.get(trial.key)
-        same = known is not None and (known.params == trial.params or dict(known.params) == dict(trial.params))
-        if known is not None and self._renew and not same:
-            self.results.pop(trial.key, None)
-        elif known is not None and not same:
+    def _is_unknown(self, trial: Trial, course: _Course) -> bool:
+        """Whether a trial that is asked must be run, once it is clear that the journal knows no other of its key."""
+        key = trial.key
+        if key in self._course_of:
+            raise ValueError(f"two trials have the key {key}")
+        self._course_of[key] = course
+        known = self._known.get(key)
+        if known is None or known.params == trial.params or dict(known.params) == dict(trial.params):
+            return key not in self.results
+        if not self._renew:
             name = next(n for n in {**known.params, **trial.params} if known.params.get(n) != trial.params.get(n))
             raise UsageError(
-                f"the journal has trial {trial.key} with {name} = {known.params.get(name)!r}, this program asks for "
+                f"the journal has trial {key} with {name} = {known.params.get(name)!r}, this program asks for "
                 f"{trial.params.get(name)!r}: use the version that wrote it, or --restart"
             )
-        if known is not None and same:
-            trial = known
-        self._course_of[trial.key] = course
-        course.asked.append(trial)
-        return trial
+        self.results.pop(key, None)
+        return True

@@ -39,13 +39,11 @@ from common.storage.history import (
     NAME,
     Damage,
     History,
-    StoredArrays,
-    array_path,
     read_journal,
     read_lines,
     require_same_study,
-    with_checksum,
 )
+from common.storage.lines import StoredArrays, array_path, with_checksum
 from common.storage.waiting import waiting
 from common.trial import Result, Trial
 

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -198,9 +199,14 @@ class Sampling(Strategy):
         points = Points(self.draws(problem), problem)
         if points.adaptive:
             return [WholeTrials(points)]
-        pieces = [Piece(number, point) for number, point in points.rest()]
-        size = -(-len(pieces) // MANY)
-        return [FixedTrials(points, pieces[i : i + size]) for i in range(0, len(pieces), max(1, size))]
+        drawn, n = points.rest(), problem.n_trials
+        if points.finite or n is None:
+            n = len(listed := list(drawn))
+            drawn = iter(listed)
+        elif (first := next(drawn, None)) is not None:  # one now, so that a space without allowed points is refused
+            drawn = chain([first], drawn)
+        size = max(1, -(-n // MANY))
+        return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
 
     def lanes(self, problem: Problem) -> Proposer:
         return WholeTrials(Points(self.draws(problem), problem))
@@ -225,6 +231,10 @@ class Points:
     @property
     def adaptive(self) -> bool:
         return self._sampler.adaptive
+
+    @property
+    def finite(self) -> bool:
+        return self._sampler.finite
 
     def take(self, most: int) -> list[tuple[int, Point]]:
         """The next at most `most` numbers with their points."""
@@ -273,14 +283,20 @@ class WholeTrials(Proposer):
 
 
 class FixedTrials(Proposer):
-    """Whole trials that are known from the beginning."""
+    """Whole trials that depend on nothing; several such proposers draw theirs from the same points, in turn.
 
-    def __init__(self, points: Points, pieces: list[Piece]):
-        self._points, self._pieces = points, pieces
+    Args:
+        points: to be told.
+        drawn: numbers and points that are left.
+        size: how many of them are its own.
+    """
+
+    def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
+        self._points, self._drawn, self._size = points, drawn, size
 
     def ask(self, most: int) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
+        size, self._size = self._size, 0
+        return [Piece(number, point) for number, point in islice(self._drawn, size)]
 
     def tell(self, piece: Piece, told: Told) -> None:
         self._points.tell(piece, told)

@@ -69,6 +69,21 @@ def test_halving_keeps_the_best_third() -> None:
     assert all(p.last == (p.until == 9) and p.start == {1: 0, 3: 1, 9: 3}[p.until] for p in pieces)
 
 
+@pytest.mark.parametrize("strategy", ["random", "sobol", "halton"])
+def test_independent_points_are_drawn_when_they_are_asked(strategy: str) -> None:
+    """A million trials begin at once: one point is drawn to see that there is any. They are those of one by one."""
+    drawn: list[Any] = []
+    space = Space({"x": Float(0, 1), "n": Int(1, 9)}, constraints=[lambda p: drawn.append(p) or True])
+    proposers = strategy_of(strategy).begin(Problem(space, {"loss": False}, seed=3, n_trials=1_000_000))
+    assert len(drawn) == 1 and len(proposers) == 10_000
+    pieces = [piece for proposer in proposers[:3] for piece in proposer.ask(7)]
+    assert len(drawn) == 300 and [piece.number for piece in pieces] == list(range(300)) and not proposers[0].ask(7)
+    one_by_one = strategy_of(strategy).lanes(Problem(space, {"loss": False}, seed=3, n_trials=300))
+    assert [one_by_one.ask(1)[0].point for _ in range(300)] == [piece.point for piece in pieces]
+    with pytest.raises(UsageError, match="fulfils the constraints"):
+        strategy_of(strategy).begin(Problem(Space(space.parts, [lambda p: False]), {"loss": False}, n_trials=5))
+
+
 def test_hyperband_has_the_brackets_of_its_source() -> None:
     pieces = played(Hyperband(max_steps=9), x_of, n_trials=9 + 5 + 3)
     begun = Counter(p.until for p in pieces if p.start == 0)

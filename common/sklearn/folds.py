@@ -17,6 +17,7 @@ import cloudpickle
 import joblib
 import numpy as np
 import sklearn
+from sklearn.base import clone
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 
@@ -45,21 +46,24 @@ _APART = ("candidate_progress", "split_progress", "parameters", "train", "test",
 
 @dataclass
 class Task:
-    """A call of scikit-learn's function that fits one candidate on one fold and scores it."""
+    """A call of scikit-learn's function that fits one candidate on one fold and scores it.
+
+    estimator: unfitted, the same in all tasks of a search; who fits it makes a copy.
+    """
 
     estimator: Any
     args: tuple[Any, ...]  # X, y
     kwargs: dict[str, Any]
 
-    @property
+    @cached_property
     def candidate(self) -> int:
         return int(self.kwargs["candidate_progress"][0])
 
-    @property
+    @cached_property
     def split(self) -> int:
         return int(self.kwargs["split_progress"][0])
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"c{self.candidate:05}/f{self.split}"
 
@@ -235,8 +239,9 @@ class Evaluator:
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):
-            with self._steps.of(task.estimator, task.split):
-                what = _validation._fit_and_score(task.estimator, *task.args, **task.kwargs)
+            estimator = clone(task.estimator)
+            with self._steps.of(estimator, task.split):
+                what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
             yield task, what
 
     def _answers(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:

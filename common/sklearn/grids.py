@@ -70,14 +70,16 @@ class Sharing:
         accelerate: grids by the protocol.
         share: "exact", "tolerance" or False, as the search has it.
         graphs: those of one study, by candidates.
+        hows: how each of its candidates is done.
     """
 
     accelerate: bool
     share: str | bool
     graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
+    hows: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "graphs": {}}
+        return {**vars(self), "graphs": {}, "hows": {}}
 
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
@@ -92,16 +94,14 @@ def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     shared: dict[int, dict[int, Any]] = {}
     for task in tasks:
-        steps, last = _parted(task)
-        key: tuple[Any, ...] = ("alone", task.key)
-        if steps is None and sharing.accelerate and why_not(task) is None:
-            # All folds have the samples in common; candidates of one gamma share a kernel.
-            key = ("grid", digest({name: value for name, value in last.items() if name != "C"}))
-        elif why_alone(task, sharing) is None:
+        how = sharing.hows.get(task.candidate)
+        if how is None:
+            how = sharing.hows[task.candidate] = _how(task, sharing)
+        if how[0] == "shared":
             shared.setdefault(task.split, {})[task.candidate] = task
             continue
-        elif steps is not None:
-            key = ("steps", digest(steps), task.split)
+        # All folds of a grid have the samples in common.
+        key = how if how[0] == "grid" else (*how, task.key if how[0] == "alone" else task.split)
         groups.setdefault(key, []).append(task.key)
     made = [Group(tuple(keys), how) for (how, *_), keys in groups.items()]
     for members in shared.values():
@@ -113,6 +113,16 @@ def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
             together = len(ordered) > 1 or fit.family is not None
             made.append(Group(ordered, "shared" if together else "alone"))
     return made
+
+
+def _how(task: Any, sharing: Sharing) -> tuple[Any, ...]:
+    """How the candidate of a task is done, see `Group`, and what it has in common with others that are done so."""
+    steps, last = _parted(task)
+    if steps is None and sharing.accelerate and why_not(task) is None:  # candidates of one gamma share a kernel
+        return "grid", digest({name: value for name, value in last.items() if name != "C"})
+    if why_alone(task, sharing) is None:
+        return ("shared",)
+    return ("alone",) if steps is None else ("steps", digest(steps))
 
 
 def parts_of(tasks: Mapping[int, Any], sharing: Sharing, within: bool) -> list[tuple[str, ...]]:
@@ -322,7 +332,7 @@ def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     splits = {task.split: (task.kwargs["train"], task.kwargs["test"]) for task in tasks}
     candidates = {task.candidate: task.kwargs["parameters"] or {} for task in tasks}
     wanted = {(task.candidate, task.split): task for task in tasks}
-    estimator, begin = first.estimator, time.perf_counter()
+    estimator, begin = clone(first.estimator), time.perf_counter()
     parts, labels = [], []
     example = clone(estimator).set_params(**cloned(first.kwargs["parameters"] or {}))
     for train, test in splits.values():

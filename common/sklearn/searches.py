@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 import sklearn.model_selection as theirs
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, clone
 from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -86,11 +86,12 @@ class OnEngine(_search.BaseSearchCV):
         return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
-        """scikit-learn's `fit`, in which the name Parallel means a study."""
+        """scikit-learn's `fit`, in which the name Parallel means a study, and a task's estimator is not copied yet."""
         self._converged: list[np.ndarray] = []
         self._plans: list[Plan] = []
         original: Any = _search.BaseSearchCV.fit.__wrapped__
-        names = {**original.__globals__, "Parallel": lambda *_, **__: _Tasks(self)}
+        tasks = _Tasks(self)
+        names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone}
         fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
         _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
         self._say_what_was_shared()
@@ -129,7 +130,9 @@ class OnEngine(_search.BaseSearchCV):
         folds = Folds(self, tasks)
         plan = plan_of(tasks, folds.sharing)
         self._plans.append(plan)
-        reasons = Counter(self._no_grid(task, plan) for task in tasks)
+        first = {task.candidate: task for task in tasks}
+        found = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
+        reasons = Counter(found[task.candidate] for task in tasks)
         for watcher in watchers:
             watcher(self, reasons)
         if self.verbose:
@@ -179,7 +182,11 @@ class _Tasks:
     """Stands where scikit-learn has joblib.Parallel: called with the tasks, it returns their results in order."""
 
     def __init__(self, search: OnEngine):
-        self._search = search
+        self._search, self._listing = search, False
+
+    def clone(self, estimator: Any, **options: Any) -> Any:
+        """scikit-learn's `clone`; the estimator itself for a task: who fits it alone makes the copy, most need none."""
+        return estimator if self._listing else clone(estimator, **options)
 
     def __enter__(self) -> _Tasks:
         return self
@@ -188,7 +195,11 @@ class _Tasks:
         pass
 
     def __call__(self, tasks: Iterable[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> list[dict[str, Any]]:
-        listed = [Task(args[0], args[1:], kwargs) for _, args, kwargs in tasks]
+        self._listing = True
+        try:
+            listed = [Task(args[0], args[1:], kwargs) for _, args, kwargs in tasks]
+        finally:
+            self._listing = False
         return self._search._run(listed) if listed else []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sklearn.base import clone
+from sklearn.utils._param_validation import validate_parameter_constraints
 
 Transformed = tuple[Any, Callable[[], Any]]  # a fitted transformer, and what gives the samples it was fitted to
 Settings = Sequence[Mapping[str, Any]]  # for each candidate, the values of the parameters in which they differ
@@ -100,9 +100,11 @@ class Family(ABC):
 
 
 def valid(model: Any, setting: Mapping[str, Any]) -> bool:
-    """Whether scikit-learn accepts the values of a candidate."""
+    """Whether scikit-learn accepts the values of a candidate, and those of the model."""
+    constraints = model._parameter_constraints
+    values = {name: value for name, value in vars(model).items() if name in constraints}
     try:
-        clone(model).set_params(**setting)._validate_params()
+        validate_parameter_constraints(constraints, {**values, **setting}, type(model).__name__)
     except (TypeError, ValueError):
         return False
     return True

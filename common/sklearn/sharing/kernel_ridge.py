@@ -13,14 +13,17 @@ The RBF kernel of each gamma is made from the same squared distances, by scikit-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 from scipy.linalg import lapack
+from scipy.linalg.blas import dgemm
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model._ridge import _solve_cholesky_kernel
@@ -28,8 +31,10 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from common.sklearn.sharing.known import KnowsPredictions
 
 _BAND = 32  # width of the band, and of the blocks
+_PANEL = 128  # columns of the matrix that are worked on at a time, a multiple of it
 _FEW = 6  # so many factorisations cost about as much as a reduction
 _ILL = 1e-8  # alpha over the norm of K below which the results of two stable methods may differ visibly
 
@@ -37,67 +42,97 @@ _ILL = 1e-8  # alpha over the norm of K below which the results of two stable me
 class Band:
     """A symmetric matrix reduced to a band.
 
+    Of the matrix only the lower triangle is kept, in panels of columns: a panel takes the reflections of a block and is
+    multiplied by those of the next while it is in the cache.
+
     Args:
-        A: float64 (n, n), symmetric; it is overwritten.
+        A: float64 (n, n), symmetric.
         right: float64 (n, n_targets), the right sides of the equations to solve.
     """
 
     def __init__(self, A: np.ndarray, right: np.ndarray):
         n = len(A)
+        edges = [*range(0, n, _PANEL), n]
+        self._panels = [np.asfortranarray(A[first:, first:last]) for first, last in pairwise(edges)]
+        self._right = right.copy()
         self._reflections: list[tuple[int, np.ndarray, np.ndarray]] = []
-        right = right.copy()
+        left = other = np.zeros((n, 0))  # left @ other.T is what the block before takes off the rest of the matrix
         for begin in range(0, n - _BAND, _BAND):
-            row = begin + _BAND
-            packed, tau, _, _ = lapack.dgeqrf(A[row:, begin:row])
-            width = min(packed.shape)
-            V = np.tril(packed[:, :width], -1)
-            V[np.arange(width), np.arange(width)] = 1.0
-            V[:, tau == 0] = 0.0
-            T = linalg.solve_triangular(
-                np.triu(V.T @ V, 1) + np.diag(1.0 / np.where(tau == 0, 1.0, tau)), np.eye(width), check_finite=False
-            )
-            A[row:, begin:row] = np.triu(packed)
-            rest = A[row:, row:]
-            P = rest @ (V @ T)
-            P -= V @ (0.5 * (T.T @ (V.T @ P)))
-            rest -= np.hstack([P, V]) @ np.hstack([V, P]).T
-            right[row:] -= V @ (T.T @ (V.T @ right[row:]))
+            row, inside = begin + _BAND, begin % _PANEL
+            block = self._panels[begin // _PANEL][inside:, inside : inside + _BAND]
+            block -= left @ other[:_BAND].T
+            packed, V, T = _reflected(block[_BAND:])
+            block[_BAND:] = np.triu(packed)
+            self._right[row:] -= V @ (T.T @ (V.T @ self._right[row:]))
             self._reflections.append((row, V, T))
-        self._right = right
-        self._lower = np.zeros((min(_BAND, n - 1) + 1, n))
-        for d in range(len(self._lower)):
-            self._lower[d, : n - d] = np.diagonal(A, -d)
+            W = V @ T
+            P = self._multiplied(row, left[_BAND:], other[_BAND:], W)
+            P -= V @ (0.5 * (T.T @ (V.T @ P)))
+            left, other = np.hstack([P, V]), np.hstack([V, P])
+        self._multiplied(n - len(left), left, other, np.zeros((len(left), 0)))
+        self._lower = np.zeros((min(_BAND, n - 1) + 1, n), order="F")
+        for first, panel in zip(edges, self._panels, strict=False):
+            for d in range(len(self._lower)):
+                diagonal = np.diagonal(panel, -d)
+                self._lower[d, first : first + len(diagonal)] = diagonal
+        self._panels = []
 
-    def solve(self, alpha: float) -> np.ndarray:
-        """The solution (n, n_targets) for the matrix plus alpha times the identity.
+    def _multiplied(self, row: int, left: np.ndarray, other: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """Take left @ other.T off the rest of the matrix, which begins at that row, and multiply what is left by W."""
+        P = np.zeros_like(W)
+        for number in range(row // _PANEL, len(self._panels)):
+            panel, first = self._panels[number], number * _PANEL - row
+            if first < 0:  # its first columns are done
+                panel, first = panel[-first:, -first:], 0
+                panel -= left @ other[: panel.shape[1]].T
+            else:  # the same without an array between
+                dgemm(
+                    -1.0, left[first:].T, other[first:][: panel.shape[1]].T, 1.0, panel, trans_a=True, overwrite_c=True
+                )
+            last = first + panel.shape[1]
+            P[first:] += panel @ W[first:last]
+            P[first:last] += panel[last - first :].T @ W[last:]
+        return P
 
-        Raises:
-            LinAlgError: that matrix is not positive definite.
-        """
-        shifted = self._lower.copy()
-        shifted[0] += alpha
-        solution = linalg.solveh_banded(shifted, self._right, lower=True, overwrite_ab=True, check_finite=False)
+    def solve(self, alphas: Sequence[float]) -> dict[float, np.ndarray]:
+        """The solutions (n, n_targets) for the matrix plus alpha times one, where that is positive definite."""
+        found = {}
+        for alpha in alphas:
+            shifted = self._lower.copy(order="F")
+            shifted[0] += alpha
+            with suppress(np.linalg.LinAlgError):
+                found[alpha] = linalg.solveh_banded(
+                    shifted, self._right, lower=True, overwrite_ab=True, check_finite=False
+                )
+        if not found:
+            return {}
+        n_targets = self._right.shape[1]
+        whole = np.hstack(list(found.values()))
         for row, V, T in reversed(self._reflections):
-            solution[row:] -= V @ (T @ (V.T @ solution[row:]))
-        return np.asarray(solution)
+            whole[row:] -= V @ (T @ (V.T @ whole[row:]))
+        return {alpha: whole[:, place * n_targets :][:, :n_targets].copy() for place, alpha in enumerate(found)}
+
+
+def _reflected(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of a block of columns R, V and T, for the product I - V T V' of the reflections that make it triangular."""
+    packed, tau, _, _ = lapack.dgeqrf(block)
+    width = min(packed.shape)
+    V = np.tril(packed[:, :width], -1)
+    V[np.arange(width), np.arange(width)] = 1.0
+    V[:, tau == 0] = 0.0
+    inverse = np.triu(V.T @ V, 1) + np.diag(1.0 / np.where(tau == 0, 1.0, tau))
+    return packed, V, linalg.solve_triangular(inverse, np.eye(width), check_finite=False)
 
 
 class _Kernels:
-    """Kernels between some samples X and the training samples, the last one kept."""
+    """Kernels between some samples X and the training samples."""
 
-    def __init__(self, X: Any, X_fit: Any, asked: Any):
-        self.asked, self._X, self._X_fit = asked, X, X_fit
+    def __init__(self, X: Any, X_fit: Any):
+        self._X, self._X_fit = X, X_fit
         self._distances: np.ndarray | None = None
-        self._last: tuple[tuple[Any, ...], np.ndarray] | None = None
 
     def of(self, model: KernelRidge) -> np.ndarray:
-        key = _kernel_of(model)
-        if self._last is None or self._last[0] != key:
-            self._last = None
-            self._last = key, self._made(model)
-        return self._last[1]
-
-    def _made(self, model: KernelRidge) -> np.ndarray:
+        """The kernel matrix with that model's parameters."""
         if model.kernel != "rbf":
             return np.asarray(model._get_kernel(self._X, self._X_fit))
         if self._distances is None:
@@ -107,16 +142,8 @@ class _Kernels:
         return np.asarray(np.exp(K, K))
 
 
-class KnownKernelRidge(KernelRidge):
-    """A fitted model that answers for samples whose kernel with the training samples is known."""
-
-    _known: tuple[_Kernels, ...] = ()
-
-    def predict(self, X: Any) -> Any:
-        for kernels in self._known:
-            if kernels.asked is X:
-                return np.dot(kernels.of(self), self.dual_coef_)
-        return super().predict(X)
+class KnownKernelRidge(KnowsPredictions, KernelRidge):
+    """A fitted model that knows its predictions."""
 
 
 class KernelPenalties(Family):
@@ -140,22 +167,23 @@ class KernelPenalties(Family):
             first, part.X, part.y, accept_sparse=("csr", "csc"), multi_output=True, y_numeric=True
         )  # fmt: skip
         weight = None if part.weight is None else _check_sample_weight(part.weight, X)
-        asked = [validate_data(first, samples, accept_sparse=("csr", "csc"), reset=False) for samples in part.asked]
-        known = tuple(_Kernels(x, X, samples) for x, samples in zip(asked, part.asked, strict=True))
-        train = _Kernels(X, None, None)
+        checked = [validate_data(first, samples, accept_sparse=("csr", "csc"), reset=False) for samples in part.asked]
+        train, asked = _Kernels(X, None), [_Kernels(samples, X) for samples in checked]
         made: list[Any] = [None] * len(settings)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, setting in enumerate(settings):
             if valid(model, setting) and isinstance(setting.get("alpha", model.alpha), Real):
-                one = clone(model).set_params(**setting)
-                one.__dict__.update(vars(first), **setting, X_fit_=X, _known=known)
+                one = copy(first)
+                vars(one).update(setting, X_fit_=X)
                 made[place] = one
                 groups.setdefault(_kernel_of(one), []).append(place)
         for places in groups.values():
             members = [made[place] for place in places]
-            for place, coef in zip(places, _coefficients(train.of(members[0]), y, weight, members), strict=True):
-                made[place].dual_coef_ = coef
-                made[place].__class__ = KnownKernelRidge
+            coefs = _coefficients(train.of(members[0]), y, weight, members)
+            kernels = [samples.of(members[0]) for samples in asked]
+            for one, coef in zip(members, coefs, strict=True):
+                one.dual_coef_, one.__class__ = coef, KnownKernelRidge
+                one._known = tuple((X, np.dot(K, coef)) for X, K in zip(part.asked, kernels, strict=True))
         return made
 
 
@@ -164,25 +192,15 @@ def _coefficients(K: np.ndarray, y: np.ndarray, weight: Any, models: list[Any]) 
     targets = y.reshape(-1, 1) if y.ndim == 1 else y
     alphas = np.array([model.alpha for model in models], np.float64)
     tall = alphas > _ILL * np.abs(K).sum(1).max()
-    band = None
+    band, root = None, np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
     if len(np.unique(alphas[tall])) > _FEW and K.dtype == np.float64 and len(K) > 2 * _BAND:
-        root = np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
-        band = Band(K * root * root.T, targets * root)
-    found: list[np.ndarray] = []
-    solved: Mapping[float, np.ndarray] = {}
-    for alpha, well in zip(alphas, tall, strict=True):
-        if alpha not in solved:
-            coef = None
-            if band is not None and well:
-                try:
-                    coef = band.solve(alpha) * root
-                except np.linalg.LinAlgError:  # scikit-learn says so, and has another way
-                    coef = None
-            if coef is None:
-                coef = _solve_cholesky_kernel(K, targets, np.atleast_1d(alpha), weight, copy=True)
-            solved = {**solved, alpha: coef.ravel() if y.ndim == 1 else coef}
-        found.append(copy(solved[alpha]))
-    return found
+        band = Band(K if weight is None else K * root * root.T, targets * root)
+    solved = {} if band is None else band.solve(list(dict.fromkeys(alphas[tall])))
+    solved = {alpha: coef * root for alpha, coef in solved.items()}
+    for alpha in alphas:
+        if alpha not in solved:  # scikit-learn says so where the matrix is singular, and has another way
+            solved[alpha] = _solve_cholesky_kernel(K, targets, np.atleast_1d(alpha), weight, copy=True)
+    return [solved[alpha].ravel() if y.ndim == 1 else solved[alpha].copy() for alpha in alphas]
 
 
 def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:

@@ -2,9 +2,9 @@
 
 Why the result is the single one. LightGBM's random choices come from seeds of the iteration (fixed where
 `random_state` is None), and an iteration depends on those before it only, so the first n iterations of a longer
-training are those of one of n, with the same number of threads. They are written as LightGBM writes a model, with all
-digits, and read again. Not so for `boosting_type="dart"`, which changes earlier trees, and "rf", which divides by the
-number of trees.
+training are those of one of n, with the same number of threads. A smaller model is the larger one, told to predict
+with its first iterations. Not so for `boosting_type="dart"`, which changes earlier trees, and "rf", which divides by
+the number of trees.
 """
 
 from __future__ import annotations
@@ -12,11 +12,28 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-import lightgbm
+from lightgbm import LGBMClassifier, LGBMRegressor
 from sklearn.base import clone
 
 from common.sklearn.sharing.family import Settings, SplitPart
 from common.sklearn.sharing.prefixes import Prefixes
+
+
+class PrefixOfLGBMClassifier(LGBMClassifier):
+    """The first trees of a model."""
+
+    def predict_proba(self, X: Any, num_iteration: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        return super().predict_proba(X, num_iteration=num_iteration or self.n_estimators, **kwargs)
+
+
+class PrefixOfLGBMRegressor(LGBMRegressor):
+    """The first trees of a model."""
+
+    def predict(self, X: Any, num_iteration: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        return super().predict(X, num_iteration=num_iteration or self.n_estimators, **kwargs)
+
+
+_CLASSES: dict[type, type] = {LGBMClassifier: PrefixOfLGBMClassifier, LGBMRegressor: PrefixOfLGBMRegressor}
 
 
 class LightGBM(Prefixes):
@@ -37,10 +54,9 @@ class LightGBM(Prefixes):
         made = []
         for size in sizes:
             one = copy(whole)
-            one._Booster = lightgbm.Booster(model_str=whole.booster_.model_to_string(num_iteration=size))
-            one.n_estimators, one._n_estimators = size, size
+            one.n_estimators, one._n_estimators, one.__class__ = size, size, _CLASSES[type(whole)]
             made.append(one)
         return made
 
 
-FAMILIES = {name: LightGBM("n_estimators", lambda model, n: None) for name in ("LGBMClassifier", "LGBMRegressor")}
+FAMILIES = {kind.__name__: LightGBM("n_estimators", lambda model, n: None) for kind in _CLASSES}

@@ -11,6 +11,8 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
 from numbers import Real
 from types import FunctionType
 from typing import Any
@@ -19,11 +21,12 @@ import numpy as np
 import scipy.sparse
 from scipy import linalg
 from sklearn.base import clone
-from sklearn.linear_model import _ridge
+from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import validate_data
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from common.sklearn.sharing.known import KnowsPredictions
 
 _ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
 
@@ -78,6 +81,25 @@ class _Solver:
         return (coef.ravel() if self._flat else coef), None, solver
 
 
+class KnownRidge(KnowsPredictions, Ridge):
+    """A fitted model that knows its predictions."""
+
+
+class KnownRidgeClassifier(RidgeClassifier):
+    """A classifier that knows its decisions."""
+
+    _known: tuple[tuple[Any, np.ndarray], ...] = ()
+
+    def decision_function(self, X: Any) -> Any:
+        scores = next((decision for asked, decision in self._known if asked is X), None)
+        if scores is None:
+            return super().decision_function(X)
+        return scores.reshape(-1) if scores.ndim > 1 and scores.shape[1] == 1 else scores
+
+
+_CLASSES: dict[type, type] = {Ridge: KnownRidge, RidgeClassifier: KnownRidgeClassifier}
+
+
 class Penalties(Family):
     """Candidates that differ in alpha."""
 
@@ -97,6 +119,7 @@ class Penalties(Family):
             raise ValueError("sparse samples are solved step by step")
         first = clone(model)
         X, y, weight = self._validated(first, part)
+        checked = tuple((asked, validate_data(first, asked, reset=False)) for asked in part.asked)
         names = {
             **_ridge._BaseRidge.fit.__globals__,
             "_preprocess_data": _FirstAnswer(_ridge._preprocess_data),
@@ -104,15 +127,19 @@ class Penalties(Family):
         }
         # scikit-learn's own `fit`, in which two names mean the above
         fit = FunctionType(_ridge._BaseRidge.fit.__code__, names, "fit", _ridge._BaseRidge.fit.__defaults__)
-        made = []
+        made: list[Any] = []
         for setting in settings:
-            one = clone(model).set_params(**setting)
-            one.__dict__ = {**vars(first), **setting}
-            fine = isinstance(one.alpha, Real) and valid(model, setting)
-            try:
-                made.append(fit(one, X, y, weight) if fine else None)
-            except _ALONE:
-                made.append(None)
+            one = copy(first)
+            vars(one).update(setting)
+            made.append(None)
+            if not isinstance(one.alpha, Real) or not valid(model, setting):
+                continue
+            with suppress(*_ALONE):
+                fit(one, X, y, weight)
+                coef = one.coef_.T if one.coef_.ndim == 2 else one.coef_
+                one._known = tuple((asked, samples @ coef + one.intercept_) for asked, samples in checked)
+                one.__class__ = _CLASSES[type(model)]
+                made[-1] = one
         return made
 
     def _validated(self, model: Any, part: SplitPart) -> tuple[Any, Any, Any]:

@@ -34,6 +34,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from common.sklearn.sharing.family import SplitPart
 from common.sklearn.sharing.gaussian_processes import NoiseLevels
+from common.sklearn.sharing.kernel_ridge import Band
 from tests.common.sklearn.sharing.beside import compared
 
 drawn = settings(
@@ -75,6 +76,17 @@ def test_neighbours_of_numbers(caplog: Any, seed: int, whole: bool, p: int) -> N
     compared(caplog, KNeighborsRegressor(), grid, X, y.astype(float), atol=1e-12)
 
 
+@drawn
+@given(seed=FEW, metric=st.sampled_from(["euclidean", "manhattan", "chebyshev"]), share=st.sampled_from([1, 10, 100]))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_neighbours_equally_far(caplog: Any, order: Any, seed: int, metric: str, share: int) -> None:
+    """Without a tree, so many rows that a few of them are asked again; shares of whole numbers are rounded."""
+    X, y = samples(seed, whole=True, n=300, p=3)
+    grid = {"n_neighbors": [1, 2, 7, 16, 40, 120, 200], "weights": ["uniform", "distance", None]}
+    kind = KNeighborsClassifier(metric=metric, algorithm="brute")
+    compared(caplog, kind, grid, np.asarray(X / share, order=order), y)
+
+
 PREFIXES: list[tuple[Any, str]] = [
     (RandomForestClassifier(random_state=1), "n_estimators"),
     (RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
@@ -114,12 +126,17 @@ def test_ensembles(caplog: Any, estimator: Any, number: str, seed: int, weighted
 
 @settings(drawn, max_examples=1)
 @given(seed=FEW)
+@pytest.mark.parametrize(
+    ("kind", "scoring"), [("LGBMClassifier", "neg_log_loss"), ("LGBMClassifier", None), ("LGBMRegressor", None)]
+)
 @pytest.mark.parametrize("subsample", [1.0, 0.6])
-def test_lightgbm(caplog: Any, subsample: float, seed: int) -> None:
+def test_lightgbm(caplog: Any, subsample: float, kind: str, scoring: str | None, seed: int) -> None:
     lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
     X, y = samples(seed, whole=False)
-    model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_child_samples=3, subsample=subsample, subsample_freq=1)
-    compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring="neg_log_loss")
+    model = getattr(lightgbm, kind)(
+        verbose=-1, n_jobs=1, min_child_samples=3, subsample=subsample, subsample_freq=1
+    )  # fmt: skip
+    compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring=scoring, return_train_score=True)
 
 
 @settings(drawn, max_examples=1)
@@ -210,6 +227,19 @@ def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, sever
     weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
     grid = {"alpha": [1e-13, *np.logspace(-3, 3, 7)], "gamma": [0.1, 1.0]}
     compared(caplog, KernelRidge(kernel=kernel), grid, X, targets, atol=1e-8, fit_params=weights)
+
+
+@pytest.mark.parametrize("n", [20, 65, 96, 128, 301])
+def test_a_matrix_reduced_to_a_band(n: int) -> None:
+    """Less than a band, one row beyond two, whole bands, a panel, several panels; -1e6 makes it indefinite."""
+    rng = np.random.default_rng(n)
+    A = rng.normal(size=(n, n))
+    A, right = A @ A.T, rng.normal(size=(n, 2))
+    found = Band(A.copy(), right).solve([0.1, -1e6, 100.0])
+    assert list(found) == [0.1, 100.0]
+    for alpha, solution in found.items():
+        residual = A @ solution + alpha * solution - right
+        assert np.abs(residual).max() < 1e-12 * np.linalg.norm(A, 2) * np.abs(solution).max()
 
 
 @drawn

@@ -103,16 +103,15 @@ def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[flo
     """The coefficients for each alpha; None where the matrix is not positive definite."""
     limit = _ILL * float(np.abs(K).sum(1).max())
     tall = {alpha for alpha in alphas if alpha > limit}
-    band = None
-    if len(tall) > _FEW and len(K) > 2 * _BAND:
-        band = Band(K.copy(), np.asarray(y, np.float64).reshape(len(K), -1))
     found: dict[float, np.ndarray | None] = {}
-    for alpha in dict.fromkeys(alphas):
+    if len(tall) > _FEW and len(K) > 2 * _BAND:
+        solved = Band(K, np.asarray(y, np.float64).reshape(len(K), -1)).solve(sorted(tall))
+        found.update({alpha: solution.reshape(np.shape(y)) for alpha, solution in solved.items()})
+    for alpha in alphas:
+        if alpha in found:
+            continue
         try:
-            if band is not None and alpha in tall:
-                found[alpha] = band.solve(alpha).reshape(np.shape(y))
-            else:
-                found[alpha] = cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
+            found[alpha] = cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
         except np.linalg.LinAlgError:
             found[alpha] = None
     return found

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import pytest
@@ -123,6 +124,27 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     assert study.trials[2].user_attrs["key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
     study = opened(exported(written, "optuna", tmp_path / "b.log", "--maximize", "loss"))
     assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["gpu"] == 0.75
+
+
+def test_optuna_dashboard_shows_the_journal(searched: tuple[Path, Any], tmp_path: Path) -> None:
+    """What its server answers to its own pages."""
+    dashboard, optuna = pytest.importorskip("optuna_dashboard"), pytest.importorskip("optuna")
+    path = exported(searched[0], "optuna", tmp_path / "s.log")
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    server = dashboard.wsgi(optuna.storages.JournalStorage(backend))
+
+    def asked(page: str) -> Any:
+        environ: dict[str, Any] = {}
+        setup_testing_defaults(environ)
+        environ["PATH_INFO"], _, environ["QUERY_STRING"] = page.partition("?")
+        return json.loads(b"".join(server(environ, lambda *answer: None)))
+
+    (summary,) = asked("/api/studies")["study_summaries"]
+    trials = asked(f"/api/studies/{summary['study_id']}?after=0")["trials"]
+    ours = searched[1].trials
+    assert [one["state"] for one in trials] == ["Complete" if t.state == "complete" else "Pruned" for t in ours]
+    complete = [(one["values"], t.values["loss"]) for one, t in zip(trials, ours, strict=True) if t.state == "complete"]
+    assert complete and all(values == [loss] for values, loss in complete)
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled, fma, load, prefetch, splat, store, widen
-from kernel_svm.newton import aligned_doubles, newton_step
-from kernel_svm.smo import CONVERGED, PREFETCH, iterate, set_masks
+from jit.simd import compiled
+from kernel_svm.newton import newton_step
+from kernel_svm.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
 GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
@@ -166,13 +166,8 @@ def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, t
         source, source_slot, source_columns = matrix, own_slot, kept[:m].copy()
         count, spent = m, 0
         width = -(-count // LANES) * LANES
-    for t in lanes:
-        change = moved[t] - beta[t]
-        if change != 0.0:
-            step, row = splat(change), np.intp(slot[columns[t]]) * rows.shape[1]
-            for at in range(0, f.size, LANES):
-                prefetch(rows, row + columns[at] + PREFETCH)
-                store(f, at, fma(step, widen(load(rows, row + columns[at])), load(f, at)))
-            beta[t] = moved[t]
+    for t in range(beta.size):
+        beta[t], moved[t] = moved[t], moved[t] - beta[t]
+    add_rows(rows, slot, columns, moved, f)
     set_masks(sign, beta, bounds, up, low)
     return status, done

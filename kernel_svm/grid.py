@@ -122,9 +122,11 @@ def solve(
 
     def walked(problem: BinaryProblem) -> tuple[BinaryProblem, list[Path]]:
         _, matrix, rows, sign = problem
-        return problem, [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter) for mask in masks]
+        paths = [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter, pair=pair) for mask in masks]
+        return problem, paths
 
-    n_problems = len(binary_problems(len(samples.classes), "ovo" if plan.kernel == "pairs" else "ovr"))
+    pair = plan.kernel == "pairs"
+    n_problems = len(binary_problems(len(samples.classes), "ovo" if pair else "ovr"))
     with ThreadPoolExecutor(plan.threads) as pool:
         # Without threads one problem after the other: they may have their memory in common.
         walks = (pool.map if plan.threads > 1 else map)(walked, problems)

@@ -243,18 +243,21 @@ def expm1_scaled(distances, gamma, out):
 def panels_of(matrix, rows, columns):
     """Some columns of float32 ``matrix``, packed, with some rows as features: (n_panels, len(rows), LANES)."""
     panels = np.zeros((-(-columns.size // WIDE) * (WIDE // LANES), rows.size, LANES), np.float32)
+    runs = np.zeros(panels.shape[0], np.bool_)
     for p in range(panels.shape[0]):
         wanted = columns[p * LANES : (p + 1) * LANES]
         run = wanted.size == LANES
         for c in range(1, wanted.size):
             run = run and wanted[c] == wanted[c - 1] + 1
-        for k in range(rows.size):
-            if run:
-                value = load(matrix, rows[k] * (matrix.strides[0] // 4) + wanted[0])
-                store(panels, (p * rows.size + k) * LANES, value)
+        runs[p] = run
+    for k in range(rows.size):  # each row is read once: the next is on another page of memory
+        row = rows[k] * (matrix.strides[0] // 4)
+        for p in range(panels.shape[0]):
+            if runs[p]:
+                store(panels, (p * rows.size + k) * LANES, load(matrix, row + columns[p * LANES]))
             else:
-                for c in range(wanted.size):
-                    panels[p, k, c] = matrix[rows[k], wanted[c]]
+                for c in range(min(LANES, columns.size - p * LANES)):
+                    panels[p, k, c] = matrix[rows[k], columns[p * LANES + c]]
     return panels
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -20,11 +21,12 @@ from kernel_svm.path import Path
 
 
 @compiled
-def _distinct(betas, iterations, rows, support):
+def _distinct(betas, iterations, rhos, rows, support):
     """What is to keep of the solutions ``betas`` (n_penalties, lanes) of one problem.
 
     Marks their support vectors in ``support`` (n_penalties, width), at ``rows`` of the lanes. Returns the lanes that
-    have one, each penalty's number of a distinct solution, and these solutions, float64 (lanes, distinct).
+    have one, their rows, each penalty's number of a distinct solution, these solutions, float64 (lanes, distinct), and
+    their rhos, which are those of the smallest penalty.
     """
     number, count = np.zeros(betas.shape[0], np.int64), 0
     for c in range(1, betas.shape[0]):
@@ -45,11 +47,14 @@ def _distinct(betas, iterations, rows, support):
         if there:
             used[n_used] = t
             n_used += 1
-    weights = np.empty((n_used, count + 1))
+    weights, used_rows, distinct_rhos = np.empty((n_used, count + 1)), np.empty(n_used, np.int64), np.empty(count + 1)
     for p in range(n_used):
+        used_rows[p] = rows[used[p]]
         for c in range(betas.shape[0]):
             weights[p, number[c]] = betas[c, used[p]]
-    return used[:n_used].copy(), number, weights
+    for c in range(betas.shape[0] - 1, -1, -1):
+        distinct_rhos[number[c]] = rhos[c]
+    return used[:n_used].copy(), used_rows, number, weights, distinct_rhos
 
 
 @compiled
@@ -116,14 +121,12 @@ class Solutions:
             rows: int64 (n_lanes,), rows of the samples that the path's lanes stand for.
             shift: float64 (n_lanes,), what the matrix lacks, see `sources.py`.
         """
-        used, number, weights = _distinct(path.betas, path.iterations, rows, self._support)
-        first = np.searchsorted(number, np.arange(weights.shape[1]))  # the smallest C of each distinct solution
-        rhos = path.rhos[first]
+        used, used_rows, number, weights, rhos = _distinct(path.betas, path.iterations, path.rhos, rows, self._support)
         if shift is not None:
             rhos = rhos + shift[used] @ weights
         self.problems.append(problem)
         self.solution_of.append(number)
-        self.rows.append(rows[used])
+        self.rows.append(used_rows)
         self.weights.append(weights)
         self.rhos.append(rhos)
         self.iterations += path.iterations
@@ -177,10 +180,15 @@ def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: 
     of two classes there is one problem, whose positive class needs a value above zero.
     """
     if problems[0][1] >= 0:
-        return _voted(np.ascontiguousarray(decisions), np.array(problems), k)
+        return _voted(np.ascontiguousarray(decisions), _array(tuple(problems)), k)
     if len(problems) == 1:
         return (decisions[:, 0] > 0).astype(np.int64)
     return k - 1 - decisions[:, ::-1].argmax(axis=1)
+
+
+@cache
+def _array(problems: tuple[tuple[int, int], ...]) -> np.ndarray:
+    return np.array(problems)
 
 
 def binary_problems(k: int, multiclass: str) -> list[tuple[int, int]]:

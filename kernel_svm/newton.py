@@ -15,17 +15,10 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import compiled, fma, load, splat, store, widen
+from kernel_svm.smo import aligned_doubles
 
 MOST = 1000  # free multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
-
-
-@compiled
-def aligned_doubles(count):
-    """float64 zeros (count,) that begin on a 64-byte border."""
-    raw = np.zeros(count + 8)
-    start = (-raw.ctypes.data // 8) % 8
-    return raw[start : start + count]
 
 
 @compiled

@@ -5,7 +5,8 @@ line search. Two cases need something else. If no multiplier of a solution touch
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
 takes fewer iterations.
 
-Within one C, the lanes that still move are gathered now and then and solved alone, see `gathered`.
+Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
+pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
 The arrays of the compiled functions are listed in `smo`.
 """
@@ -24,22 +25,24 @@ import numpy as np
 from jit import LANES
 from jit.simd import compiled, writable
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from kernel_svm.newton import aligned_doubles
-from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
+from kernel_svm.projected import descend
+from kernel_svm.smo import CONVERGED, MISSING, aligned_doubles, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 
-# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, whether it has
-# begun, its iterations, those since the last gathering, those until the next look, rows that are missing.
-AT, STARTED, DONE, SPENT, LEFT, WANTED = range(6)
+# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, its stage (0,
+# then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows that are
+# missing, whether steps of all multipliers pay.
+AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(7)
+BEGUN, PAIRS = 1, 2
 
 
 @compiled
-def _begin(sign, weights):
-    """(blocks, columns, sign, weights, f, beta, up, low) of a problem, from sign and weights by column."""
+def _begin(sign, weights, penalties, pair):
+    """The arrays of a path for `_walk`, as in its list of arguments, from sign and weights by column."""
     blocks, count = np.empty(sign.size // LANES, np.int32), 0
     for b in range(blocks.size):
         there = False
@@ -55,7 +58,14 @@ def _begin(sign, weights):
         columns[t], lane_sign[t], lane_weights[t] = column, sign[column], weights[column]
     f, beta = aligned_doubles(width), aligned_doubles(width)
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    return blocks[:count].copy(), columns, lane_sign, lane_weights, f, beta, up, low
+    betas, rhos = np.zeros((penalties.size, width)), np.zeros(penalties.size)
+    iterations, converged = np.zeros(penalties.size, np.int64), np.zeros(penalties.size, np.bool_)
+    state, wanted = np.zeros(7, np.int64), np.empty(width, np.int64)
+    state[PAYS] = pair or width <= MAX_ACTIVE
+    return (
+        blocks[:count].copy(), columns, lane_sign, lane_weights, f, beta, up, low, penalties, state, wanted, betas,
+        rhos, iterations, converged,
+    )  # fmt: skip
 
 
 @compiled
@@ -154,6 +164,17 @@ def _start(sign, weights, f, beta, bound, previous, converged):
 
 
 @compiled
+def _lacking(slot, columns, sign, wanted):
+    """List the rows of the problem that are not there; return how many."""
+    count = 0
+    for t in range(sign.size):
+        if sign[t] != 0 and slot[columns[t]] < 0:
+            wanted[count] = columns[t]
+            count += 1
+    return count
+
+
+@compiled
 def _intercept(sign, f, up, low):
     """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
     total, free, least, most = 0.0, 0, np.inf, -np.inf
@@ -169,32 +190,39 @@ def _intercept(sign, f, up, low):
 
 
 @compiled
-def _walk(rows, slot, blocks, columns, sign, weights, f, beta, up, low, penalties, tolerance, limit, state, wanted,
-          betas, rhos, iterations, converged, give_up):  # fmt: skip
+def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights, f, beta, up, low, penalties, state,
+          wanted, betas, rhos, iterations, converged):  # fmt: skip
     """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
     bounds = np.empty(weights.size)
     while state[AT] < penalties.size:
         c = state[AT]
         for t in range(weights.size):
             bounds[t] = penalties[c] * weights[t]
-        if not state[STARTED]:
+        if state[STAGE] == 0:
             previous = penalties[c - 1] if c else 0.0
             same = _start(sign, weights, f, beta, penalties[c], previous, c > 0 and converged[c - 1])
             set_masks(sign, beta, bounds, up, low)
-            state[STARTED], state[DONE], state[SPENT], state[LEFT] = 1, 0, 0, CHECK
+            state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
             if same:
                 for t in range(beta.size):
                     betas[c, t] = betas[c - 1, t]
                 rhos[c], converged[c], iterations[c] = rhos[c - 1], True, 0
-                state[AT], state[STARTED] = c + 1, 0
+                state[AT], state[STAGE] = c + 1, 0
                 continue
+        if state[STAGE] == BEGUN and state[PAYS]:
+            state[WANTED] = _lacking(slot, columns, sign, wanted)
+            if state[WANTED]:
+                return MISSING
+            steps, pays = descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limit)
+            state[DONE], state[PAYS] = steps, pays
+        state[STAGE] = PAIRS
         status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted)
         if status == MISSING:
             return MISSING
         for t in range(beta.size):
             betas[c, t] = beta[t]
         rhos[c], converged[c], iterations[c] = _intercept(sign, f, up, low), status == CONVERGED, state[DONE]
-        state[AT], state[STARTED] = c + 1, 0
+        state[AT], state[STAGE] = c + 1, 0
         if give_up and not converged[c]:
             break
     return CONVERGED
@@ -254,6 +282,7 @@ def solve_path(
     max_iter: int,
     weights: np.ndarray | None = None,
     give_up: bool = False,
+    pair: bool = False,
 ) -> Path:
     """Solve one binary problem for ascending ``penalties``.
 
@@ -265,26 +294,13 @@ def solve_path(
         max_iter: iterations per C, after which it is given up and reported as not converged.
         weights: float64 (width,), above 0 for the samples of the problem; the bound of a multiplier is C times its
             sample's weight, 1 if not given.
+        pair: the matrix of the problem is always in memory, however large it is: all its rows may be read at once.
+            Otherwise they are where there are no more than MAX_ACTIVE, so that the bits do not depend on what is kept.
         give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
     """
-    blocks, columns, *lanes = _begin(sign, np.ones(len(sign)) if weights is None else weights)
-    count, width = len(penalties), len(columns)
-    path = Path(
-        columns, np.zeros((count, width)), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    )
-    state, wanted = np.zeros(6, np.int64), np.empty(width, np.int64)
-    arguments = (blocks, columns, *lanes, np.array(penalties, np.float64), tolerance, max_iter)
-    while _walk(
-        writable(kernel.rows),
-        kernel.slot,
-        *arguments,
-        state,
-        wanted,
-        path.betas,
-        path.rhos,
-        path.iterations,
-        path.converged,
-        give_up,
-    ):
+    weights = np.ones(len(sign)) if weights is None else weights
+    begun = _begin(sign, weights, np.array(penalties, np.float64), pair)
+    state, wanted = begun[9], begun[10]
+    while _walk(writable(kernel.rows), kernel.slot, tolerance, max_iter, give_up, *begun):
         kernel.fetch(wanted[: state[WANTED]])
-    return path
+    return Path(begun[1], *begun[11:])

@@ -65,7 +65,7 @@ def sigmoids(
         if not ((kept > 0).any() and (kept < 0).any()):
             values[part] = kept.max() + kept.min()  # only one class is left, or none
             continue
-        path = solve_path(kernel, kept, penalties, tolerance, max_iter, weights)
+        path = solve_path(kernel, kept, penalties, tolerance, max_iter, weights, pair=True)
         used = path.betas.any(axis=0)
         rows = kernel.rows[np.ix_(kernel.slot[path.columns[used]], held_out)].astype(np.float64)
         values[part] = rows.T @ path.betas[:, used].T - path.rhos

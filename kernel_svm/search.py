@@ -153,6 +153,7 @@ class _Fold:
         )
         self.parts: tuple[Any, Any] | None = None
         self.variance: float | None = None
+        self.trainings: dict[Any, tuple[TrainingSet, dict[str, Any]]] = {}
 
     def samples(self, part: np.ndarray, pairwise: bool) -> np.ndarray:
         return self.x[np.ix_(part, self.train)] if pairwise else self.x[part]
@@ -224,6 +225,13 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
     """The weighted training set of a fold, and attributes of models fitted to it. Raises what `fit` would."""
+    key = repr(model.class_weight), model.kernel == "precomputed", model._wants_probability
+    if key not in fold.trainings:
+        fold.trainings[key] = _weighted(work, fold, model)
+    return fold.trainings[key]
+
+
+def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
     labels = work.labels[fold.train]
     classes, coded = np.unique(labels, return_inverse=True)
     names = work.classes[classes]

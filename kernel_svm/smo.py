@@ -31,7 +31,7 @@ Arrays of the compiled functions here and in `path`, all contiguous:
     up, low      uint8 (lanes,)                1 where beta may rise, or fall
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
-    state        int64 (6,)                    progress of a path: AT, STARTED, DONE, SPENT, LEFT, WANTED of `path`
+    state        int64 (7,)                    progress of a path: AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS of `path`
     wanted       int64 (lanes,)                columns whose rows are missing, the first ``state[WANTED]``
     betas        float64 (n_penalties, lanes)  solutions
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)
@@ -73,6 +73,40 @@ from jit.simd import (
 CONVERGED, LIMIT, MISSING = 0, 1, 2
 PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
+
+
+@compiled
+def aligned_doubles(count):
+    """float64 zeros (count,) that begin on a 64-byte border."""
+    raw = np.zeros(count + 8)
+    start = (-raw.ctypes.data // 8) % 8
+    return raw[start : start + count]
+
+
+@compiled
+def add_rows(rows, slot, columns, steps, out):
+    """Add each lane's row, which must be there, times its part of float64 ``steps`` (lanes,) to ``out`` (lanes,)."""
+    starts, sizes, count = np.empty(steps.size, np.int64), np.empty(steps.size), 0
+    for t in range(steps.size):
+        if steps[t] != 0.0:
+            starts[count], sizes[count] = np.int64(slot[columns[t]]) * rows.shape[1], steps[t]
+            count += 1
+    fours, ahead = count // 4 * 4, PREFETCH if rows.shape[1] > PREFETCH else 0
+    for p in range(0, fours, 4):  # four rows at a time: ``out`` is read and written less often
+        one, two, three, four = splat(sizes[p]), splat(sizes[p + 1]), splat(sizes[p + 2]), splat(sizes[p + 3])
+        for at in range(0, out.size, LANES):
+            column = columns[at]
+            for q in range(p, p + 4):
+                prefetch(rows, starts[q] + column + ahead)
+            value = fma(one, widen(load(rows, starts[p] + column)), load(out, at))
+            value = fma(two, widen(load(rows, starts[p + 1] + column)), value)
+            value = fma(three, widen(load(rows, starts[p + 2] + column)), value)
+            store(out, at, fma(four, widen(load(rows, starts[p + 3] + column)), value))
+    for p in range(fours, count):
+        size = splat(sizes[p])
+        for at in range(0, out.size, LANES):
+            prefetch(rows, starts[p] + columns[at] + ahead)
+            store(out, at, fma(size, widen(load(rows, starts[p] + columns[at])), load(out, at)))
 
 
 @njit(forceinline=True)

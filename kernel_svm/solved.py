@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from kernel_svm.functions import KernelFunction
 from kernel_svm.grid import pairs
-from kernel_svm.kernel import Samples, prepare, squared_distances
+from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
 from kernel_svm.multiclass import Solutions
 from kernel_svm.path import solve_path
 from kernel_svm.plan import choose_plan
@@ -73,21 +74,28 @@ class Solved:
         """Decision values float64 (len(indices), n_pairs) of samples for penalty c; those of a part are kept."""
         if part not in self._values:
             rows = self.solutions.samples.row_of[indices]
-            values = np.empty((len(rows), len(self.solutions.offsets()) if self.solutions.rhos else 0))
+            values = np.empty((len(self.solutions.offsets()) if self.solutions.rhos else 0, len(rows)))
             order = np.argsort(rows)  # neighbours are read together
-            if values.shape[1]:
+            if len(values):
                 for chunk, found in self.source.decisions(self.solutions, rows[order]):
-                    values[order[chunk]] = found
+                    values[:, order[chunk]] = found.T
             self._values[part] = values
-        values, problems = self._values[part], self._columns()
-        start = np.cumsum([0, *(len(rho) for rho in self.solutions.rhos)])
-        there = [problems.get(pair, -1) for pair in self.pairs()]
-        if -1 not in there:
-            return values[:, [start[m] + self.solutions.solution_of[m][c] for m in there]]
-        result = np.empty((len(values), len(there)))
-        for p, (pair, m) in enumerate(zip(self.pairs(), there, strict=True)):
-            result[:, p] = self._lacking(pair) if m < 0 else values[:, start[m] + self.solutions.solution_of[m][c]]
+        values, places = self._values[part], self._places[:, c]
+        there = places >= 0
+        if there.all():
+            return values[places].T
+        result = np.empty((values.shape[1], len(places)))
+        result[:, there] = values[places[there]].T
+        result[:, ~there] = [self._lacking(pair) for pair, found in zip(self.pairs(), there, strict=True) if not found]
         return result
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Which of all decision values is that of a pair at a penalty, int64 (n_pairs, n_penalties); -1: none."""
+        problems, none = self._columns(), np.full(self.solutions.n_penalties, -1)
+        start = np.cumsum([0, *(len(rho) for rho in self.solutions.rhos)])
+        numbers = [problems.get(pair) for pair in self.pairs()]
+        return np.array([none if m is None else start[m] + self.solutions.solution_of[m] for m in numbers])
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
         """Arrays of penalty c, by scikit-learn's names and with LIBSVM's signs; support_ counts in the training set."""
@@ -143,6 +151,7 @@ class Data:
         self.samples: Samples = prepare(features, y, folds)
         self.memory = free_memory() if memory is None else memory
         self._distances: np.ndarray | None = None
+        self._lent: RbfSource | None = None
         self._fine = False
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
@@ -158,7 +167,22 @@ class Data:
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
-        return RbfSource(self.samples, function.gamma, self._distances, double=double)
+        source = RbfSource(self.samples, function.gamma, self._distances, None, double)
+        several = len(self.samples.classes) > 2 and self._distances is not None
+        if several and plan.need + 4 * self.samples.width**2 <= self.memory:
+            self._lend_kernel(source)
+        return source
+
+    def _lend_kernel(self, source: RbfSource) -> None:
+        """Give it K - 1 of all samples, from which it takes the pairs, in the memory of the one before it.
+
+        That one computes what it is still asked for from the distances, to the same bits.
+        """
+        memory = None if self._lent is None else self._lent.kernel
+        if self._lent is not None:
+            self._lent.kernel = None
+        source.kernel = kernel_minus_one(self.samples, source.gamma, self._distances, memory)
+        self._lent = source
 
 
 def solve(
@@ -192,42 +216,38 @@ def solve(
     source = data.source(function, len(penalties), len(trainings))
     bounds = []
     for training in trainings:
-        weights = np.zeros(samples.width)
-        weights[samples.row_of[training.indices]] = np.maximum(training.weights, 0)
-        bounds.append(weights)
+        bounds.append(np.zeros(samples.width))
+        bounds[-1][samples.row_of[training.indices]] = np.maximum(training.weights, 0)
     result = [
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
         for training in trainings
     ]
     distant = source if isinstance(source, RbfSource) and source.double is not None else None
     left = [len(penalties)] * len(trainings)  # penalties that are still to be solved
+    weights = np.array(bounds)
     for problem, matrix, rows, sign in pairs(samples, source):
-        ready = [
-            (solved, weights[rows], sign * (weights[rows] > 0)) for weights, solved in zip(bounds, result, strict=True)
-        ]
-        numbers = [n for n, (_, _, signs) in enumerate(ready) if (signs > 0).any() and (signs < 0).any()]
+        here = weights.take(rows, axis=1)
+        signs = sign * (here > 0)
+        numbers = np.flatnonzero((signs > 0).any(axis=1) & (signs < 0).any(axis=1)).tolist()
         paths = []
         for n in numbers:
-            _, here, signs = ready[n]
-            path = solve_path(matrix, signs, penalties[: left[n]], tolerance, limit, here, give_up)
+            path = solve_path(matrix, signs[n], penalties[: left[n]], tolerance, limit, here[n], give_up, pair=True)
             if give_up and not path.converged.all():
                 left[n] = int(path.converged.argmin())
             paths.append(path.padded(len(penalties)))
         if distant is not None and numbers:
-            paths = refined(
-                distant, rows, paths, [ready[n][2] for n in numbers], [ready[n][1] for n in numbers], penalties
-            )
+            paths = refined(distant, rows, paths, signs[numbers], here[numbers], penalties)
         for number, path in zip(numbers, paths, strict=True):
-            solved, here, signs = ready[number]
-            solved.solutions.add(problem, path, rows[path.columns], source.shift(rows[path.columns]))
+            solved, where = result[number], rows[path.columns]
+            solved.solutions.add(problem, path, where, source.shift(where))
             if seeds is not None:
                 position = np.full(samples.width, len(samples.row_of))
                 position[samples.row_of[solved.training.indices]] = np.arange(len(solved.training.indices))
-                used = np.flatnonzero(signs)
-                order = used[np.lexsort([position[rows[used]], -signs[used]])]
+                used = np.flatnonzero(signs[number])
+                order = used[np.lexsort([position[rows[used]], -signs[number][used]])]
                 slopes, some = np.zeros((2, len(penalties))), penalties[: left[number]]
                 if len(some):
-                    fitted = sigmoids(matrix, signs, here, order, some, tolerance, limit, seeds[number])
+                    fitted = sigmoids(matrix, signs[number], here[number], order, some, tolerance, limit, seeds[number])
                     slopes[:, : len(some)] = fitted
                 solved.sigmoids.append(slopes)
     return result

@@ -7,12 +7,14 @@ u'b, which `shift` is for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from jit import LANES, padded
 from jit.simd import aligned_zeros, writable
+from kernel_svm.decisions import Support
 from kernel_svm.functions import KernelFunction
 from kernel_svm.gemm import multiply_double, packed
 from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
@@ -20,6 +22,7 @@ from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
+SMALLEST = np.float32(-80.0)  # logarithm of a value that adds nothing to 1; numbers below float32's least are slow
 FAR = 16.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
 
 
@@ -56,7 +59,10 @@ class RbfSource:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
 
     def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
-        kernel_minus_one(self.samples, self.gamma, self.distances, out, rows, columns)
+        if self.kernel is None:
+            kernel_minus_one(self.samples, self.gamma, self.distances, out, rows, columns)
+        else:
+            out[:] = self.kernel[rows, columns]
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
@@ -84,24 +90,32 @@ class RbfSource:
         return result
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        def near(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
-            return product(self._panels(rows[part], support), weights)
+        if self.double is not None and self.distances is None:
+            yield from self.double.decisions(solved, rows)
+            return
+        support = Support.of(solved)
+        for part in parts(len(rows), max(len(support.rows), len(support.rhos))):
+            if self.double is None:
+                values = support.values(self._panels(rows[part], support.rows))
+            else:
+                values = support.values(*self._distant(rows[part], support))
+            yield part, values[:, : part.stop - part.start].T
 
-        if self.double is None:
-            return decisions(solved, len(rows), near)
-        if self.distances is None:
-            return self.double.decisions(solved, rows)
-        distances = writable(self.distances)
-
-        def distant(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
-            panels = panels_of(distances, support, rows[part])
-            nearest = panels.min(axis=1)  # K is relative to that of the nearest of the class, which float32 can hold
-            panels -= nearest[:, None]
-            panels *= np.float32(-self.gamma)
-            np.exp(panels, out=panels)
-            return product(panels, weights) * np.exp(-self.gamma * nearest.astype(np.float64)).reshape(-1, 1)
-
-        return decisions(solved, len(rows), distant)
+    def _distant(self, rows: np.ndarray, support: Support) -> tuple[np.ndarray, np.ndarray]:
+        """K relative to that of the nearest support vector of the class, which float32 can hold, packed; and that."""
+        assert self.distances is not None
+        panels = panels_of(writable(self.distances), support.rows, rows)
+        factors = np.ones((support.n_classes, LANES * len(panels)))
+        cuts = np.searchsorted(support.kinds, np.arange(support.n_classes + 1))
+        for kind, (first, last) in enumerate(pairwise(cuts)):
+            if first < last:
+                block = panels[:, first:last]
+                nearest = block.min(axis=1)
+                block -= nearest[:, None]
+                factors[kind] = np.exp(-self.gamma * nearest.astype(np.float64)).ravel()
+        panels *= np.float32(-self.gamma)
+        np.maximum(panels, SMALLEST, out=panels)
+        return np.exp(panels, out=panels), factors
 
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
         """K - 1 of some samples, packed, with others as features."""
@@ -176,12 +190,8 @@ class DoubleSource:
         return decisions(solved, len(rows), lambda part, support, weights: self.between(rows[part], support) @ weights)
 
 
-Blocks = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # as `Solutions.blocks` gives them
-
-
-def parts(count: int, blocks: Blocks, offsets: np.ndarray) -> Iterator[slice]:
-    """Parts of ``count`` samples for which the matrices to decision values fit in CHUNK."""
-    widest = max([len(support) for support, _, _ in blocks] + [len(offsets)])
+def parts(count: int, widest: int) -> Iterator[slice]:
+    """Parts of ``count`` samples, so that matrices of ``widest`` columns, to decision values, fit in CHUNK."""
     step = max(LANES, CHUNK // (8 * widest) // LANES * LANES)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
@@ -196,7 +206,7 @@ def decisions(
     weights (len(support), m): float64 (rows of the part or more, m).
     """
     blocks, offsets = list(solved.blocks()), solved.offsets()
-    for part in parts(count, blocks, offsets):
+    for part in parts(count, max([len(support) for support, _, _ in blocks] + [len(offsets)])):
         values = np.tile(-offsets, (part.stop - part.start, 1))
         for support, weights, targets in blocks:
             values[:, targets] += product_of(part, support, weights)[: len(values)]

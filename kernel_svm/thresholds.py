@@ -18,13 +18,15 @@ from jit.simd import compiled
 from kernel_svm.path import Path
 from kernel_svm.sources import RbfSource
 
+LOST = 1e-6  # of the multipliers' sum: a larger threshold is known well enough
+
 
 def refined(
     source: RbfSource,
     rows: np.ndarray,
     paths: Sequence[Path],
-    signs: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
+    signs: np.ndarray,
+    weights: np.ndarray,
     penalties: np.ndarray,
 ) -> list[Path]:
     """The paths of one machine for several training sets, with `rhos` that are computed from K in double.
@@ -33,10 +35,22 @@ def refined(
         source: the kernel's rows, also in double.
         rows: int64 (width,), for each column of the machine's matrix its row in the samples.
         paths: as `solve_path` returned them, one for each training set.
-        signs: int8 (width,) for each path, as `solve_path` was given it.
-        weights: float64 (width,) for each path, as `solve_path` was given it.
+        signs: int8 (n_paths, width), as `solve_path` was given them.
+        weights: float64 (n_paths, width), as `solve_path` was given them.
         penalties: float64 (n_penalties,), ascending.
+
+    Returns:
+        One path for each; those whose thresholds are all large enough as they were given.
     """
+    small = [bool((abs(p.rhos) <= LOST * abs(p.betas).sum(axis=1)).any()) for p in paths]
+    if not all(small):
+        result, few = list(paths), np.flatnonzero(small).tolist()
+        if len(few):
+            for n, path in zip(
+                few, refined(source, rows, [paths[n] for n in few], signs[few], weights[few], penalties), strict=True
+            ):
+                result[n] = path
+        return result
     used = np.flatnonzero(np.any(signs, axis=0))
     number = [np.cumsum([0, *(path.betas[1:] != path.betas[:-1]).any(axis=1)]) for path in paths]
     first = [np.searchsorted(each, np.arange(each[-1] + 1)) for each in number]  # the smallest C of each solution

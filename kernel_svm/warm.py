@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numba.core import event
 
+from jit import LANES
 from jit.private import open_lock, private_folder
 from kernel_svm.grid import solve_gamma
 from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
 from kernel_svm.plan import MatrixPlan
+from kernel_svm.sources import product
 from kernel_svm.thresholds import thresholds
 
 log = logging.getLogger(__name__)
@@ -73,4 +75,5 @@ def warm_up() -> None:
         for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
                                    ("whole", None, kernel), ("rows", None, None)):  # fmt: skip
             solve_gamma(samples, 0.1, [0.01, 10.0], folds, MatrixPlan(False, kind, samples.width, 0, ""), kept, matrix)
+        product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))
         thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)

@@ -3,7 +3,8 @@
    The problem, its notation, its lanes and the rules of the path are those of ../smo.py and ../path.py: signed
    multipliers beta = y alpha, gradient f = (K - 1) beta - y, pairs chosen by second order (WSS2), LIBSVM's stopping
    rule, warm start by an exact line search, cold after a bounded solution that does not fit, no iteration where no
-   multiplier touched the bound. f and beta are double over one float32 matrix. Nothing is shrunk or gathered here.
+   multiplier touched the bound. f and beta are double over one float32 matrix. Nothing is shrunk or gathered here,
+   and every step moves one pair.
 
    The bits of a result depend neither on the size of a block nor on where f lies: of equal lanes the first is chosen,
    and sums are taken over PARTS fixed parts by a fixed tree.

@@ -77,10 +77,14 @@ class TestKernel:
             assert problem.objective(beta) == pytest.approx(problem.objective(peer), rel=1e-4)
             free = (beta != 0) & (np.abs(beta) < bound)
             np.testing.assert_allclose((problem.exact @ beta - problem.sign)[free], rho, atol=TOLERANCE)
-        # The same rules: where the CPU starts warm, cold or not at all, so does this, and takes about as many steps.
-        assert ((ours.iterations == 0) == (theirs.iterations == 0)).all()
-        small = penalties < 100  # at a larger C the CPU spares many by steps of Newton's method
-        assert 0.5 < ours.iterations[small].sum() / theirs.iterations[small].sum() < 2
+        # A solution without bounded multipliers serves every larger C, here as on the CPU, which spares many of the
+        # other steps by moving all multipliers together.
+        still = [not (np.abs(beta) == C).any() for C, beta in zip(penalties, problem.spread(ours), strict=True)][:-1]
+        assert not ours.iterations[1:][still].any() and not theirs.iterations[1:][still].any()
+        x, y = problem.matrix[np.ix_(ours.columns, ours.columns)].astype(float), problem.sign[ours.columns]
+        used = y != 0
+        alone = [SVC(kernel="precomputed", C=C).fit(x[np.ix_(used, used)], y[used]).n_iter_[0] for C in penalties]
+        assert ours.iterations.sum() < 2 * sum(alone)
 
     @pytest.mark.parametrize("gamma", [1e-3, 0.5])
     def test_bits_depend_neither_on_the_block_nor_on_the_order_of_its_threads(self, gamma: float) -> None:
@@ -161,10 +165,11 @@ class TestGrid:
         x, y = digits(300)
         folds, samples, device = folds_of(300, 3), shared.prepare(x, y), Emulator()
         cpu = shared.choose_plan(samples, multiclass, 12, GB)
-        found = list(solve_gammas(Loaded(device, samples), GAMMAS, PENALTIES, folds, multiclass))
+        # At C = 0.01 many solutions of one-vs-rest are within the usual tolerance, and predict differently.
+        found = list(solve_gammas(Loaded(device, samples), GAMMAS, PENALTIES, folds, multiclass, tolerance=1e-5))
         assert device.launches == [2 * 3 * {"ovo": 45, "ovr": 10}[multiclass]]
         for gamma, ours in zip(GAMMAS, found, strict=True):
-            theirs = shared.solve_gamma(samples, gamma, PENALTIES, folds, cpu)
+            theirs = shared.solve_gamma(samples, gamma, PENALTIES, folds, cpu, tolerance=1e-5)
             for (_, validation), row, other in zip(folds, ours, theirs, strict=True):
                 for point, peer in zip(row, other, strict=True):
                     errors = [(p.predictions != y[validation]).sum() for p in (point, peer)]

@@ -16,6 +16,7 @@ import os
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy comes
 
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,11 @@ def search(name: str, workers: int, results: Path) -> str:
     return digest.hexdigest()
 
 
+def digests_in(text: str) -> list[str]:
+    """Those that ranks have printed."""
+    return re.findall(r"^[0-9a-f]{64}$", text, re.MULTILINE)
+
+
 def busy(time: Timeline) -> float:
     """The share of the slots' time, from the first trial of each to the last of all, in which trials ran."""
     end = max(bar.end for slot in time.slots for bar in slot.bars)
@@ -65,7 +71,7 @@ def row(name: str) -> dict[str, str]:
                 root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
                 command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            digests |= set(done.stdout.split())
+            digests |= set(digests_in(done.stdout))
             history = read_journal(Path(folder))
             assert history is not None and history.complete
             time = timeline_of(history)

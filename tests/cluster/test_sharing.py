@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sharing_layouts import digests_in
 from tests.helpers import journal_lines
 
 from .hosts import REPOSITORY, Hosts, environment
@@ -18,8 +19,7 @@ def test_three_hosts_find_the_scores_of_one(hosts: Hosts, tmp_path: Path, row: s
     alone = subprocess.run(
         [*command, tmp_path / "alone"], cwd=REPOSITORY, env=environment(), check=True, capture_output=True, text=True
     )
-    (digest,) = alone.stdout.split()
-    found = hosts[0].run(*mpirun(hosts, *command, tmp_path / "hosts")).stdout.split()
-    assert found == [digest] * 3
+    (digest,) = digests_in(alone.stdout)
+    assert digests_in(hosts[0].run(*mpirun(hosts, *command, tmp_path / "hosts")).stdout) == [digest] * 3
     places = {line["place"][0] for line in journal_lines(tmp_path / "hosts")}
     assert places == {"node0", "node1", "node2"}

@@ -96,6 +96,17 @@ def test_a_line_as_it_is_written_is_checked_without_parsing_it(tmp_path: Path) -
             assert list(TrialLines(tmp_path).take([wrong])) == [0], wrong
 
 
+WRONG = '1. 01 .5 +1 1e 1e+ - 1.5.2 --1 1e999 NaN inf null [] True "a 1,'.split()
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, "", '"\\n"', '"\\ud800"', "1" * 400])
+def test_what_is_no_plain_number_or_text_is_parsed(tmp_path: Path, wrong: str) -> None:
+    line = trial_lines(tmp_path)[0][:-18]
+    for name, right in ((b'"x":', b"0,"), (b'"loss":', b"0.0}"), (b'"seconds":', b"0.25,"), (b'"attempt":', b"1,")):
+        changed = line.replace(name + right, name + wrong.encode() + right[-1:])
+        assert changed != line and list(TrialLines(tmp_path).take([with_checksum(changed + b"}")])) == [0], changed
+
+
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_taken_without_parsing_says_the_same_when_it_is_parsed(tmp_path: Path, data: st.DataObject) -> None:

@@ -11,6 +11,7 @@ draw at random, but for the rows with tpe, and for Propulate, whose points evolv
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import multiprocessing
@@ -20,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def by_us(strategy: Any) -> Way:
             time.sleep(seconds)
             return float(trial.params["x"])
 
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             start, used = time.perf_counter(), processor_seconds()
             search(
                 objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,

@@ -89,10 +89,7 @@ ROWS: dict[str, Any] = {
 @pytest.mark.parametrize("n_slots", [2, 3])
 @pytest.mark.parametrize("name", ROWS)
 def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
-    """The coordinator plays with slots that take as long as expected.
-
-    Where they are busy for less than nine tenths of the time, no division of what is left would end sooner.
-    """
+    """The coordinator plays with slots that take as long as expected."""
     study = study_of(*ROWS[name])
     tasks = {task.key: task for task in study.tasks}
 

@@ -202,8 +202,8 @@ def test_nothing_in_the_code_unpickles_files() -> None:
     """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, the outcome of a search, signatures
-    to compile), the script that a user names to `common.accelerate`, and values of a `Chain` that a node's workers share
-    or that lie in the folder of the user's own choice, which is refused where others can change it.
+    to compile); the script that a user names to `common.accelerate`; and values of a `Chain`, which a node's workers
+    share, or which lie in a folder that the user names and that is refused where others can change it.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])",

@@ -264,7 +264,11 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)'\n")
     smi.chmod(0o755)
-    env = {"PYTHONPATH": f"{tmp_path / 'lib'}:{ROOT}", "PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    env = {
+        "PYTHONPATH": f"{tmp_path / 'lib'}:{ROOT}",
+        "PATH": f"{smi.parent}:{os.environ['PATH']}",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     command = (
         "-m",
         "mnist_svm",

@@ -240,9 +240,9 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
         trained.weights["output.bias"].fill_(NAN)
         return trained
 
+    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
     original = training.train
     monkeypatch.setattr(training, "train", ruined)
-    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
     fold, network = TINY.objective(WorkerContext("cpu", TINY.data()))(
         (Trial("b0/t0/f0", {**refit.params, "fold": 0}), refit)
     )

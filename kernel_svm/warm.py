@@ -46,7 +46,7 @@ class OneCompiles(event.Listener):
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self.close()
         else:
-            log.warning("compiling the solver (once per machine, about 15 s)")
+            log.warning("compiling the solver (once per machine, about 20 s)")
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""

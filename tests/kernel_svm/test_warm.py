@@ -54,7 +54,7 @@ def compile_twice(heard: Heard) -> None:
 
 def test_compiling_is_announced_once_before_it_begins(heard: Heard) -> None:
     compile_twice(heard)
-    assert heard.all == ["compiling the solver (once per machine, about 15 s)", *["begins", "ends"] * 2]
+    assert heard.all == ["compiling the solver (once per machine, about 20 s)", *["begins", "ends"] * 2]
     with locked(private_folder(local=True) / "warm-up.lock"):
         pass  # it was given back
 

@@ -9,14 +9,11 @@ the number of trees.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 from lightgbm import LGBMClassifier, LGBMRegressor
-from sklearn.base import clone
 
-from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Prefixes
+from common.sklearn.sharing.prefixes import Rounds
 
 
 class PrefixOfLGBMClassifier(LGBMClassifier):
@@ -36,7 +33,7 @@ class PrefixOfLGBMRegressor(LGBMRegressor):
 _CLASSES: dict[type, type] = {LGBMClassifier: PrefixOfLGBMClassifier, LGBMRegressor: PrefixOfLGBMRegressor}
 
 
-class LightGBM(Prefixes):
+class LightGBM(Rounds):
     """Candidates that differ in the number of trees."""
 
     def why_not(self, model: Any) -> str | None:
@@ -46,17 +43,9 @@ class LightGBM(Prefixes):
             return "another parameter says how many trees there are"
         return None
 
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        if not all(type(s[self.number]) is int and s[self.number] > 0 for s in settings):
-            raise ValueError("a number of trees is no positive integer")
-        sizes = [setting[self.number] for setting in settings]
-        whole = clone(model).set_params(n_estimators=max(sizes)).fit(part.X, part.y, **part.weights)
-        made = []
-        for size in sizes:
-            one = copy(whole)
-            one.n_estimators, one._n_estimators, one.__class__ = size, size, _CLASSES[type(whole)]
-            made.append(one)
-        return made
+
+def _cut(model: Any, n: int) -> None:
+    model._n_estimators, model.__class__ = n, _CLASSES[type(model)]
 
 
-FAMILIES = {kind.__name__: LightGBM("n_estimators", lambda model, n: None) for kind in _CLASSES}
+FAMILIES = {kind.__name__: LightGBM("n_estimators", _cut) for kind in _CLASSES}

@@ -17,7 +17,7 @@ scikit-learn's own function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from numbers import Integral
 from typing import Any
@@ -50,9 +50,13 @@ class Prefixes(Family):
             return "random_state is no integer, so that single fits would differ from each other"
         return None
 
+    def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
+        """Whether a candidate can be fitted."""
+        return valid(model, setting)
+
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         sizes = [setting.get(self.number, getattr(model, self.number)) for setting in settings]
-        right = [valid(model, setting) for setting in settings]
+        right = [self.right(model, setting) for setting in settings]
         largest = max(size for size, fine in zip(sizes, right, strict=True) if fine)
         whole = clone(model).set_params(**{self.number: largest}).fit(part.X, part.y, **part.weights)
         made: list[Any] = []
@@ -63,6 +67,14 @@ class Prefixes(Family):
                 self.cut(one, size)
             made.append(one)
         return made
+
+
+class Rounds(Prefixes):
+    """Candidates that differ in the rounds of a library that does not say which numbers are right."""
+
+    def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
+        size = setting.get(self.number, getattr(model, self.number))
+        return type(size) is int and size > 0
 
 
 class BaggingPrefixes(Prefixes):

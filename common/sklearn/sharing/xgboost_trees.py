@@ -9,16 +9,12 @@ stopping the number of rounds depends on samples that are given to `fit`, which 
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
-from sklearn.base import clone
-
-from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Prefixes
+from common.sklearn.sharing.prefixes import Rounds
 
 
-class XGBoost(Prefixes):
+class XGBoost(Rounds):
     """Candidates that differ in the number of rounds."""
 
     def why_not(self, model: Any) -> str | None:
@@ -28,18 +24,9 @@ class XGBoost(Prefixes):
             return "early stopping or a callback may end it at any round"
         return None
 
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        if not all(type(s[self.number]) is int and s[self.number] > 0 for s in settings):
-            raise ValueError("a number of rounds is no positive integer")
-        sizes = [setting[self.number] for setting in settings]
-        whole = clone(model).set_params(n_estimators=max(sizes)).fit(part.X, part.y, **part.weights)
-        made = []
-        for size in sizes:
-            one = copy(whole)
-            one._Booster = whole.get_booster()[:size]
-            one.n_estimators = size
-            made.append(one)
-        return made
+
+def _cut(model: Any, n: int) -> None:
+    model._Booster = model.get_booster()[:n]
 
 
-FAMILIES = {name: XGBoost("n_estimators", lambda model, n: None) for name in ("XGBClassifier", "XGBRegressor")}
+FAMILIES = {name: XGBoost("n_estimators", _cut) for name in ("XGBClassifier", "XGBRegressor")}

@@ -1,5 +1,6 @@
 """What fits are expected to take: plans say it, and the coordinator keeps slots busy by it, and fits shared."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,8 @@ ROWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("n_slots", [2, 3])
-@pytest.mark.parametrize("name", ROWS)
-def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
-    """The coordinator plays with slots that take as long as expected."""
+def batches_of(name: str) -> tuple[Folds, list[Batch], Callable[[Batch], float]]:
+    """The study of a row, its batches, and the seconds that a batch is expected to take."""
     study = study_of(*ROWS[name])
     tasks = {task.key: task for task in study.tasks}
 
@@ -99,6 +98,14 @@ def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
 
     (search,) = study.searches()
     batches = list(next(search))
+    return study, batches, seconds
+
+
+@pytest.mark.parametrize("n_slots", [2, 3])
+@pytest.mark.parametrize("name", ROWS)
+def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
+    """The coordinator plays with slots that take as long as expected."""
+    study, batches, seconds = batches_of(name)
     whole = sum(map(seconds, batches))
     costs = Costs(study.cost, study.split_batch, lambda batch: study.shared_cost(batch, n_slots), study.surprise())
     assert play(1, batches, costs, seconds) == pytest.approx((whole, whole))  # one slot divides nothing
@@ -112,15 +119,7 @@ def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
 
 @pytest.mark.parametrize(("name", "n_slots"), [("kernel ridge", 3), ("kernel ridge", 2), ("pipeline", 6), ("ridge", 2)])
 def test_a_division_ends_sooner_although_it_computes_more(name: str, n_slots: int) -> None:
-    study = study_of(*ROWS[name])
-    tasks = {task.key: task for task in study.tasks}
-
-    def seconds(batch: Batch) -> float:
-        members = {tasks[trial.key].candidate: tasks[trial.key] for trial in batch}
-        return expected(graph_of(members, study.sharing), shape_of(study.tasks[0])).shared
-
-    (search,) = study.searches()
-    batches = list(next(search))
+    study, batches, seconds = batches_of(name)
     shared = Costs(study.cost, study.split_batch, lambda batch: study.shared_cost(batch, n_slots), study.surprise())
     end, work = play(n_slots, batches, shared, seconds)
     undivided, least = play(n_slots, batches, Costs(study.cost), seconds)

@@ -1,4 +1,4 @@
-"""The rooms of the project, the imports between them, and a picture of both.
+"""The rooms of the project, what each may import, the imports between them, and a picture of both.
 
 python -m tests.rooms            writes docs/figures/rooms.svg, which a test compares with the code
 python -m tests.rooms FOLDER     prints the picture of another checkout, each file of common a room of its own
@@ -14,6 +14,48 @@ from tests.helpers import ROOT
 
 PACKAGES = ("common", "jit", "kernel_svm", "mnist_svm", "mnist_nn")
 PICTURE = ROOT / "docs" / "figures" / "rooms.svg"
+# A room: what its files may import beside their own room. "common" is the files at the top of that folder.
+ROOMS = {
+    "jit": set(),
+    "kernel_svm": {"jit"},
+    "kernel_svm.cuda": {"jit", "kernel_svm"},
+    "common": {
+        "jit", "common.cluster", "common.engine", "common.export", "common.optimize", "common.report", "common.spaces",
+        "common.storage",
+    },
+    "common.cluster": {"jit", "common.errors", "common.trial"},
+    "common.storage": {"common.errors", "common.trial"},
+    "common.engine": {
+        "common.cluster", "common.errors", "common.experiment", "common.report", "common.settings", "common.storage",
+        "common.trial",
+    },
+    "common.report": {"common", "common.engine.progress", "common.storage"},
+    "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
+    "common.sklearn": {"common", "common.cluster", "common.engine", "common.sklearn.sharing", "kernel_svm"},
+    "common.sklearn.sharing": set(),
+    "common.spaces": {"common.errors", "common.settings", "common.trial"},
+    "common.strategies": {"common.errors", "common.settings", "common.spaces", "common.trial"},
+    "common.optimize": {
+        "jit", "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
+    },
+    "common.accelerate": {"common", "common.engine", "common.sklearn", "kernel_svm"},
+    "common.scaling": {"common", "common.engine", "common.storage"},
+    "mnist_svm": {
+        "common", "common.cluster", "common.report", "common.storage", "kernel_svm", "mnist_svm.solvers",
+    },
+    "common.export": {"common", "common.optimize", "common.storage", "common.strategies"},
+    "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
+    "mnist_nn": {
+        "jit", "common", "common.cluster", "common.report", "common.spaces", "common.storage", "common.strategies",
+        "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
+    },
+    "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
+    "mnist_nn.steps": {"jit", "mnist_nn"},
+    "mnist_nn.parallel": {
+        "jit", "common", "common.cluster", "common.engine", "common.storage", "mnist_nn", "mnist_nn.parallel.cpu",
+    },
+    "mnist_nn.parallel.cpu": {"jit"},
+}  # fmt: skip
 BOX, GAP, STEP = (150, 30), 18, 84  # pixels: a room, between two rooms, from one floor to the next
 
 
@@ -121,10 +163,10 @@ def draw(graph: Mapping[str, set[str]]) -> str:
     return "\n".join([head, *lines, *boxes, "</svg>", ""])
 
 
-def picture(rooms: Iterable[str]) -> str:
+def picture() -> str:
     """Of this checkout. Each file at the top of common is a box of its own: some lie below the engine, some above."""
     files = [module for module, path in modules().items() if path.parent == ROOT / "common" and "." in module]
-    return draw(arrows(ROOT, [*rooms, *files]))
+    return draw(arrows(ROOT, [*ROOMS, *files]))
 
 
 if __name__ == "__main__":
@@ -132,6 +174,4 @@ if __name__ == "__main__":
         old = Path(sys.argv[1]).resolve()
         print(draw(arrows(old, {name if name.startswith("common.") else name.split(".")[0] for name in modules(old)})))
     else:
-        from tests.test_architecture import ROOMS
-
-        PICTURE.write_text(picture(ROOMS))
+        PICTURE.write_text(picture())

@@ -12,7 +12,7 @@ from jit.private import library_folder
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """`numba.njit(nogil=True, **options)`, kept on disk in a folder of this user alone.
+    """A function that Python calls, compiled by numba without the GIL, kept on disk in a folder of this user alone.
 
     What is kept contains whatever the function calls, but numba looks for changes in the function's own file only. So
     it is kept under a name that depends on the files of its folder that compile something, and on this folder: after an
@@ -20,12 +20,27 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """
     import numba
 
-    function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
+    from jit.parts import Outer
+
+    function.__qualname__ = f"{function.__name__}_{_digest(Path(function.__code__.co_filename).parent)}"
+    whole = Outer(function, locals={}, targetoptions=_options(options))
     try:
         numba.config.CACHE_DIR = str(_folder())
-        return numba.njit(cache=True, nogil=True, **options)(function)
+        whole.enable_caching()
     except (OSError, RuntimeError):  # no folder can be written
-        return numba.njit(nogil=True, **options)(function)
+        pass
+    return whole
+
+
+def part(function: Callable[..., Any], **options: Any) -> Any:
+    """A function that functions of `compiled` call. It becomes machine code with them, so it is not kept by itself."""
+    from jit.parts import Inner
+
+    return Inner(function, _options(options) | {"no_cpython_wrapper": True}, functools.partial(compiled, **options))
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    return {"nopython": True, "boundscheck": None, "nogil": True, "no_cfunc_wrapper": True, **options}
 
 
 @functools.cache
@@ -38,9 +53,7 @@ def _digest(folder: Path) -> str:
     """A digest of the Python files in a folder that compile something, and of all in this one."""
     own = Path(__file__).parent
     contents = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
-    compiling = [
-        content for content in contents if any(word in content for word in (b"compiled", b"njit", b"intrinsic"))
-    ]
+    compiling = [content for content in contents if any(word in content for word in (b"from jit.", b"numba"))]
     return hashlib.sha256(b"".join(compiling + [path.read_bytes() for path in sorted(own.glob("*.py"))])).hexdigest()[
         :12
     ]

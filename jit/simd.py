@@ -29,10 +29,22 @@ from numba.extending import intrinsic
 
 from jit import LANES, cache
 
+_LOOPS = {"error_model": "numpy", "boundscheck": False}
+
 
 def compiled(function: Callable[..., Any]) -> Any:
     """`cache.compiled` for loops over arrays whose bounds the caller guarantees."""
-    return cache.compiled(function, error_model="numpy", boundscheck=False)
+    return cache.compiled(function, **_LOOPS)
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """`cache.part` for such loops."""
+    return cache.part(function, **_LOOPS)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """`part` that is put in wherever it is called, since vectors are among its arguments."""
+    return cache.part(function, forceinline=True, **_LOOPS)
 
 
 class Vector(types.Type):

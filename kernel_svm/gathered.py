@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled
+from jit.simd import part
 from kernel_svm.newton import newton_step
 from kernel_svm.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
 
@@ -30,7 +30,7 @@ NEWTON = 1000  # iterations on a gathered problem before a Newton step, and betw
 FACTOR = 10  # iterations that a Newton step must be worth: the cube of its multipliers, by so many times the lanes
 
 
-@compiled
+@part
 def _aligned(count, width):
     """float32 zeros (count, width) that begin on a 64-byte border."""
     raw = np.zeros(count * width + 16, np.float32)
@@ -38,7 +38,7 @@ def _aligned(count, width):
     return raw[start : start + count * width].reshape(count, width)
 
 
-@compiled
+@part
 def active(sign, f, up, low, extremes, lanes):
     """Write the lanes that may still move to ``lanes``; return how many."""
     least, most = extremes
@@ -50,7 +50,7 @@ def active(sign, f, up, low, extremes, lanes):
     return count
 
 
-@compiled
+@part
 def _nth(values, n):
     """The n-th smallest of ``values``, counted from 0, by C. A. R. Hoare's quickselect; they change their order."""
     low, high = 0, values.size - 1
@@ -74,7 +74,7 @@ def _nth(values, n):
     return values[n]
 
 
-@compiled
+@part
 def most_violating(f, up, low, lanes):
     """WORKING of the lanes at most, in their order: half of them those that most want to rise, half to fall."""
     keys = np.empty((2, lanes.size))
@@ -103,7 +103,7 @@ def most_violating(f, up, low, lanes):
     return chosen[:count]
 
 
-@compiled
+@part
 def _gather(rows, slot, columns, matrix):
     for p in range(columns.size):
         row = slot[columns[p]]
@@ -111,7 +111,7 @@ def _gather(rows, slot, columns, matrix):
             matrix[p, q] = rows[row, columns[q]]
 
 
-@compiled
+@part
 def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
     # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.

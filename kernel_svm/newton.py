@@ -14,14 +14,14 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled, fma, load, splat, store, widen
+from jit.simd import fma, load, part, splat, store, widen
 from kernel_svm.smo import aligned_doubles
 
 MOST = 1000  # free multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
 
 
-@compiled
+@part
 def newton_step(matrix, sign, f, beta, up, low, bounds):
     """Move the free multipliers to where they are best without bounds, or towards it until one reaches its bound.
 
@@ -62,7 +62,7 @@ def newton_step(matrix, sign, f, beta, up, low, bounds):
     return m + 1
 
 
-@compiled
+@part
 def _best_step(matrix, f, free, m):
     """The step of ``free[:m + 1]`` whose sum is 0 that lowers the objective most; empty where the factor fails.
 

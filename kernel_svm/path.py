@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled, writable
+from jit.simd import compiled, part, writable
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from kernel_svm.projected import descend
 from kernel_svm.smo import CONVERGED, MISSING, aligned_doubles, iterate, set_masks
@@ -68,7 +68,7 @@ def _begin(sign, weights, penalties, pair):
     )  # fmt: skip
 
 
-@compiled
+@part
 def _wish(slot, columns, f, up, low, extremes, column, wanted):
     """List ``column`` and others that are far from optimal and not there; return how many."""
     least, most = extremes
@@ -85,7 +85,7 @@ def _wish(slot, columns, f, up, low, extremes, column, wanted):
     return count
 
 
-@compiled
+@part
 def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted):
     """One C from where ``f`` and ``beta`` stand; wanted rows are columns in ``wanted[:state[WANTED]]``."""
     extremes = np.empty(2)
@@ -128,7 +128,7 @@ def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, toleranc
         state[LEFT] = CHECK
 
 
-@compiled
+@part
 def _start(sign, weights, f, beta, bound, previous, converged):
     """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
     linear = quadratic = 0.0
@@ -163,7 +163,7 @@ def _start(sign, weights, f, beta, bound, previous, converged):
     return False
 
 
-@compiled
+@part
 def _lacking(slot, columns, sign, wanted):
     """List the rows of the problem that are not there; return how many."""
     count = 0
@@ -174,7 +174,7 @@ def _lacking(slot, columns, sign, wanted):
     return count
 
 
-@compiled
+@part
 def _intercept(sign, f, up, low):
     """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
     total, free, least, most = 0.0, 0, np.inf, -np.inf

@@ -13,10 +13,9 @@ with the step lengths of J. Barzilai and J. M. Borwein).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from jit import LANES
-from jit.simd import add, both, choose, compiled, fma, lane, less, load, splat, store
+from jit.simd import add, both, choose, fma, inlined, lane, less, load, part, splat, store
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
@@ -26,7 +25,7 @@ SEARCH = 100  # looks at the sum of the multipliers at most
 SEEN = 4  # rows of the matrix that the length of the first step is estimated from
 
 
-@njit(forceinline=True)
+@inlined
 def _total(vector):
     total = 0.0
     for p in range(LANES):
@@ -34,7 +33,7 @@ def _total(vector):
     return total
 
 
-@compiled
+@part
 def _sum(wish, bottom, top, shift):
     """The sum of the wishes plus ``shift``, each kept between its bounds; and how many lie between them."""
     total, free, one, none, move = splat(0.0), splat(0.0), splat(1.0), splat(0.0), splat(shift)
@@ -46,7 +45,7 @@ def _sum(wish, bottom, top, shift):
     return _total(total), _total(free)
 
 
-@compiled
+@part
 def project(wish, bottom, top, target):
     """Write the multipliers nearest to ``wish`` whose sum is 0, between bounds, to ``target``; False if not found.
 
@@ -94,7 +93,7 @@ def project(wish, bottom, top, target):
     return abs(rest) < room
 
 
-@compiled
+@part
 def violation_of(f, up, low):
     """By how much the optimality conditions are violated."""
     least, most = np.inf, -np.inf
@@ -106,7 +105,7 @@ def violation_of(f, up, low):
     return most - least
 
 
-@compiled
+@part
 def _typical(rows, slot, columns, sign):
     """The mean curvature of moving a pair of samples by half each: 1 of an identity."""
     total, count = 0.0, 0
@@ -120,7 +119,7 @@ def _typical(rows, slot, columns, sign):
     return total / max(count, 1)
 
 
-@compiled
+@part
 def descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limit):
     """Make steps while they pay, at most ``limit``; every row of the problem must be there.
 

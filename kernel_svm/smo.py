@@ -43,15 +43,14 @@ Arrays of the compiled functions here and in `path`, all contiguous:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from jit import LANES
 from jit.simd import (
     both,
     choose,
-    compiled,
     div,
     fma,
+    inlined,
     item,
     lane,
     lane_of,
@@ -63,6 +62,7 @@ from jit.simd import (
     mul,
     narrow,
     nonzero,
+    part,
     prefetch,
     splat,
     store,
@@ -75,7 +75,7 @@ PREFETCH = 1536  # elements of a row that are asked for in advance: processors b
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
 
-@compiled
+@part
 def aligned_doubles(count):
     """float64 zeros (count,) that begin on a 64-byte border."""
     raw = np.zeros(count + 8)
@@ -83,7 +83,7 @@ def aligned_doubles(count):
     return raw[start : start + count]
 
 
-@compiled
+@part
 def add_rows(rows, slot, columns, steps, out):
     """Add each lane's row, which must be there, times its part of float64 ``steps`` (lanes,) to ``out`` (lanes,)."""
     starts, sizes, count = np.empty(steps.size, np.int64), np.empty(steps.size), 0
@@ -109,7 +109,7 @@ def add_rows(rows, slot, columns, steps, out):
             store(out, at, fma(size, widen(load(rows, starts[p] + columns[at])), load(out, at)))
 
 
-@njit(forceinline=True)
+@inlined
 def _step_block(rows, row_i, row_j, ahead, column, f, up, low, t, step, back, b, least, where, most):
     """One block of `_step_and_first` on one set of accumulators."""
     prefetch(rows, row_j + column + ahead)
@@ -124,7 +124,7 @@ def _step_block(rows, row_i, row_j, ahead, column, f, up, low, t, step, back, b,
     return least, where, choose(less(most, candidate), candidate, most)
 
 
-@compiled
+@part
 def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, low, delta):
     """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane, max f over ``low``)."""
     step, back = splat(delta), splat(-delta)
@@ -152,7 +152,7 @@ def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, low, del
     return least, np.intp(lane(where_0, p)) * LANES + p, most
 
 
-@njit(forceinline=True)
+@inlined
 def _second_block(rows, row, ahead, f, low, t, base, b, gain, cost, where):
     """One block of `_second` on one set of accumulators."""
     zero, tau = splat(np.float32(0)), splat(np.float32(TAU))
@@ -169,7 +169,7 @@ def _second_block(rows, row, ahead, f, low, t, base, b, gain, cost, where):
     )
 
 
-@compiled
+@part
 def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
     """The lane of ``low`` that lowers the objective most together with i: max (f_t - f_i)^2 / -(K - 1)_it.
 
@@ -202,7 +202,7 @@ def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
     return np.intp(lane(where_0, p)) * LANES + p if best > 0 else np.intp(-1)
 
 
-@compiled
+@part
 def set_masks(sign, beta, bounds, up, low):
     """``up``: lanes whose beta may rise, ``low``: lanes whose beta may fall, as bytes."""
     for t in range(sign.size):
@@ -210,7 +210,7 @@ def set_masks(sign, beta, bounds, up, low):
         low[t] = sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bounds[t])
 
 
-@compiled
+@part
 def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """At most ``limit`` iterations. Returns (status, iterations, column of the row that is missing or -1).
 

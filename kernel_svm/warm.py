@@ -1,4 +1,4 @@
-"""Compilation, once per node."""
+"""Compilation, once per node, by all processes that need it together."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import fcntl
 import functools
 import logging
 import os
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numba.core import event
 
-from jit import LANES
-from jit.private import open_lock, private_folder
-from kernel_svm.grid import solve_gamma
-from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
-from kernel_svm.plan import MatrixPlan
-from kernel_svm.sources import product
+from jit import LANES, WIDE
+from jit.private import locked, open_lock, private_folder
+from kernel_svm.kernel import Samples, kernel_minus_one, prepare
+from kernel_svm.multiclass import Solutions
+from kernel_svm.path import Path, Whole, solve_path
+from kernel_svm.sources import RbfSource, product
 from kernel_svm.thresholds import thresholds
 
 log = logging.getLogger(__name__)
 
 
-class OneCompiles(event.Listener):
-    """When something has to be compiled: one process of this node and user says so and does it, the others wait.
-
-    Where all is on disk already, nobody waits for anybody. A process that has waited compiles what it had begun with,
-    and finds the rest on disk.
-    """
+class Announced(event.Listener):
+    """Says that something is compiled, before that begins; of several processes of this node and user one says so."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -43,16 +40,14 @@ class OneCompiles(event.Listener):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            self.close()
-        else:
-            log.warning("compiling the solver (once per machine, about 20 s)")
+            return
+        log.warning("compiling the solver (once per machine, about 15 s)")
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
 
     def close(self) -> None:
-        """Let the next process go on."""
+        """Let others speak again."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -62,18 +57,63 @@ class OneCompiles(event.Listener):
 def warm_up() -> None:
     """Have everything compiled, so that no trial is charged for it.
 
-    The first process compiles and fills numba's cache, the others read it. Where no cache folder can be
-    written, each process compiles for itself.
+    Processes that begin at a time divide the parts among themselves: each compiles what no other is busy with, then
+    waits for the rest and finds it in numba's cache. Where no cache folder can be written, each compiles for itself.
     """
-    with closing(OneCompiles()) as one, event.install_listener("numba:compile", one):
-        x = np.random.default_rng(0).normal(size=(60, 4))
-        samples = prepare(x, np.arange(60) % 3)
-        distances = squared_distances(samples)
-        kernel = kernel_minus_one(samples, 0.1, distances)
-        distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
-        folds = [(np.arange(10, 60), np.arange(10))]
-        for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
-                                   ("whole", None, kernel), ("rows", None, None)):  # fmt: skip
-            solve_gamma(samples, 0.1, [0.01, 10.0], folds, MatrixPlan(False, kind, samples.width, 0, ""), kept, matrix)
-        product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))
-        thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
+    with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
+        left = [(number, part) for number, part in enumerate(PARTS) if not _done(number, part)]
+        for number, part in left:
+            with locked(_lock_of(number)):
+                pass  # whoever compiles it has ended
+            part()
+
+
+def _done(number: int, part: Callable[[], None]) -> bool:
+    """Compile a part, unless another process is about to: then it is not done."""
+    lock = open_lock(_lock_of(number))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        part()
+        return True
+    finally:
+        os.close(lock)
+
+
+def _lock_of(number: int) -> Any:
+    return private_folder(local=True) / f"warm-up-{number}.lock"
+
+
+def _samples() -> Samples:
+    return prepare(np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3)
+
+
+def _paths() -> None:
+    sign = np.repeat(np.array([1, -1], np.int8), WIDE)
+    matrix = np.full((2 * WIDE, 2 * WIDE), -0.5, np.float32)
+    matrix[range(2 * WIDE), range(2 * WIDE)] = 0
+    solve_path(Whole(matrix), sign, [0.01, 10.0], 1e-3, 1000)
+
+
+def _matrices() -> None:
+    samples, half = _samples(), slice(0, WIDE)
+    whole = kernel_minus_one(samples, 0.1)
+    kernel_minus_one(samples, 0.1, None, whole[half, half], half, half)  # numba tells a part of a matrix from a whole
+
+
+def _answers() -> None:
+    samples = _samples()
+    kernel, rows = np.zeros((samples.width, samples.width), np.float32), np.arange(samples.width)
+    solved = Solutions(samples, 2)
+    found = np.ones(2, np.int64), np.ones(2, np.bool_)
+    for problem in ((0, 1), (0, 2), (1, 2)):
+        solved.add(problem, Path(rows, np.ones((2, samples.width)), np.zeros(2), *found), rows)
+    for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
+        solved.labels(values)
+    product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))
+    thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
+
+
+PARTS = (_paths, _matrices, _answers)  # what is compiled apart, the longest first

@@ -20,33 +20,43 @@ def outer():
     return inner() + 1
 """
 INNER = """
-from jit.cache import compiled
+from jit.cache import {how}
 
-@compiled
+@{how}
 def inner():
-    return {}
+    return {value}
 """
 PROGRAM = "from outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
 
 
-def run(folder: Path, **environ: str) -> str:
+def run(folder: Path, program: str = PROGRAM, **environ: str) -> str:
     """What the program prints: the sum, and how many functions were read from the disk."""
     (folder / "outer.py").write_text(OUTER)
-    environ = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}", "XDG_CACHE_HOME": str(folder), **environ}
-    command = [sys.executable, "-c", PROGRAM]
+    plain = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environ = {**plain, "PYTHONPATH": f"{folder}:{ROOT}", "XDG_CACHE_HOME": str(folder), **environ}
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(INNER.format(1))
+@pytest.mark.parametrize("how", ["compiled", "part"])
+def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how: str) -> None:
+    (tmp_path / "inner.py").write_text(INNER.format(how=how, value=1))
     assert run(tmp_path) == "2 0"
     assert run(tmp_path) == "2 1"
-    (tmp_path / "inner.py").write_text(INNER.format(5))
+    (tmp_path / "inner.py").write_text(INNER.format(how=how, value=5))
     assert run(tmp_path) == "6 0"
 
 
+def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
+    run(tmp_path)
+    assert [path.name.split("_")[0] for path in tmp_path.rglob("*.nbi")] == ["outer.outer"]
+    (tmp_path / "inner.py").write_text(INNER.format(how="part", value=2))
+    assert run(tmp_path, "from outer import outer, inner; print(outer() + inner())") == "5"
+
+
 def test_without_a_folder_that_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(INNER.format(1))
+    (tmp_path / "inner.py").write_text(INNER.format(how="compiled", value=1))
     (tmp_path / "file").touch()
     for _ in range(2):
         assert run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "file" / "numba")) == "2 0"

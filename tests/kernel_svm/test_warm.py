@@ -1,6 +1,8 @@
-"""Compilation: who says so, when, and who waits."""
+"""Compilation: who says so, when, and who does which part."""
 
 import logging
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from typing import Any
@@ -8,11 +10,46 @@ from typing import Any
 import pytest
 
 from jit.private import locked, private_folder
+from tests.helpers import ROOT
 
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
 
-from kernel_svm.warm import OneCompiles  # noqa: E402
+from kernel_svm import warm  # noqa: E402
+
+SIGNATURES = """
+import numpy as np
+from jit.shipped import functions
+from kernel_svm import SVC, fit, fit_grid, warm_up
+from kernel_svm.plan import MatrixPlan
+from kernel_svm.grid import solve_gamma
+from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
+
+def known():
+    return {name: function.signatures for name, function in functions().items()}
+
+warm_up()
+before = known()
+assert len(before) > 5, before
+x, y = np.random.default_rng(0).normal(size=(300, 4)), np.arange(300) % 3
+folds = [(np.arange(40, 300), np.arange(40)), (np.arange(260), np.arange(260, 300))]
+samples = prepare(x, y)
+distances = squared_distances(samples)
+kernel = kernel_minus_one(samples, 0.1, distances)
+distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
+for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
+                           ("whole", None, kernel), ("rows", None, None)):
+    plan = MatrixPlan(False, kind, samples.width, 0, "")
+    solve_gamma(samples, 0.1, [0.01, 10.0], folds, plan, kept, matrix)
+fit(x, y, 1.0, 0.1, "ovr").predict(x)
+for gamma in (1e-3, 50.0):  # the second: samples are far from each other
+    candidates = [{"C": c, "gamma": gamma} for c in (0.1, 1, np.float64(10))]
+    for fitted in fit_grid(SVC(), candidates, x, y, folds):
+        fitted.model.score(fitted.x_validation, y[folds[fitted.split][1]])
+SVC(kernel="linear", probability=True).fit(x[:200], y[:200] > 0).predict_proba(x)
+for name, signatures in known().items():
+    assert signatures == before.get(name), (name, set(signatures) - set(before.get(name, ())))
+"""
 
 
 class Heard(event.Listener, logging.Handler):
@@ -34,7 +71,7 @@ class Heard(event.Listener, logging.Handler):
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a lock of this test's own
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # locks of this test's own
     heard = Heard()
     logger = logging.getLogger("kernel_svm.warm")
     logger.addHandler(heard)
@@ -44,7 +81,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
 def compile_twice(heard: Heard) -> None:
     with (
-        closing(OneCompiles()) as one,
+        closing(warm.Announced()) as one,
         event.install_listener("numba:compile", one),
         event.install_listener("numba:compile", heard),
     ):
@@ -54,16 +91,38 @@ def compile_twice(heard: Heard) -> None:
 
 def test_compiling_is_announced_once_before_it_begins(heard: Heard) -> None:
     compile_twice(heard)
-    assert heard.all == ["compiling the solver (once per machine, about 20 s)", *["begins", "ends"] * 2]
+    (said, *rest) = heard.all
+    assert said.startswith("compiling the solver (once per machine, about ") and rest == ["begins", "ends"] * 2
     with locked(private_folder(local=True) / "warm-up.lock"):
         pass  # it was given back
 
 
-def test_a_process_waits_for_the_one_that_compiles_and_says_nothing(heard: Heard) -> None:
+def test_of_processes_that_compile_at_a_time_one_says_so(heard: Heard) -> None:
     with locked(private_folder(local=True) / "warm-up.lock"):
-        other = threading.Thread(target=compile_twice, args=(heard,))
-        other.start()
-        other.join(0.3)
-        assert other.is_alive() and heard.all == []
-    other.join(60)
+        compile_twice(heard)
     assert heard.all == ["begins", "ends"] * 2
+
+
+def test_a_process_compiles_what_no_other_is_busy_with_and_then_waits(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, two_are_done = list[str](), threading.Event()
+
+    def third() -> None:
+        done.append("third")
+        two_are_done.set()
+
+    monkeypatch.setattr(warm, "PARTS", (lambda: done.append("first"), lambda: done.append("second"), third))
+    with locked(warm._lock_of(0)):  # as another process holds it
+        other = threading.Thread(target=warm.warm_up.__wrapped__)
+        other.start()
+        assert two_are_done.wait(60) and done == ["second", "third"]
+        other.join(0.2)
+        assert other.is_alive() and done == ["second", "third"]
+    other.join(60)
+    assert done == ["second", "third", "first"]
+
+
+def test_what_was_warmed_is_all_that_a_search_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNATURES], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

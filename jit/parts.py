@@ -1,0 +1,87 @@
+"""Compiled functions that call each other, of which each is optimised and made machine code once.
+
+numba makes machine code of every function that a compiled one calls, its own and those of arrays included, then again
+of both together, and so at every level of calls. Here only what Python calls becomes machine code, an `Outer`. What it
+calls is put into it as LLVM code, which is optimised there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher, cpu_target
+
+
+class _Linked(JITCodeLibrary):
+    """LLVM code that becomes machine code as a part of others only."""
+
+    codegen = SimpleNamespace(set_env=lambda name, env: None)  # numba would write to memory of the machine code
+
+    def finalize(self) -> None:
+        """Put in what the code calls, no more."""
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+
+class Outer(CPUDispatcher):
+    """A function that Python calls."""
+
+    def compile(self, signature: Any) -> Any:
+        """As numba's, but what it calls is not compiled apart.
+
+        Nor is garbage looked for: numba makes millions of objects, so that would take a tenth of the time.
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with global_compiler_lock, _linked_into(self.py_func.__qualname__):
+                return super().compile(signature)
+        finally:
+            if collects:
+                gc.enable()
+
+
+class Inner(CPUDispatcher):
+    """A function that compiled ones call. Where Python calls it, as tests do, it is compiled as a whole for that.
+
+    Args:
+        function: what to compile.
+        options: of numba.
+        whole: makes the function that Python calls.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], whole: Callable[..., Any]) -> None:
+        super().__init__(function, locals={}, targetoptions=options)
+        self._whole = whole
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function returns, by a version of its own."""
+        return self.alone(*arguments)
+
+    @functools.cached_property
+    def alone(self) -> Any:
+        """The version that Python calls."""
+        return self._whole(self.py_func)
+
+
+@contextmanager
+def _linked_into(name: str) -> Iterator[None]:
+    """Code that numba makes in this context is put into other code, except that of this function or another `Outer`."""
+    codegen = cpu_target.target_context.codegen()
+    before = vars(codegen).get("create_library")
+    codegen.create_library = lambda own, **more: (JITCodeLibrary if own == name else _Linked)(codegen, own, **more)
+    try:
+        yield
+    finally:
+        del codegen.create_library
+        if before is not None:
+            codegen.create_library = before

@@ -189,7 +189,7 @@ def main() -> None:
         images = torch.randint(256, (options.images, 28, 28), dtype=torch.uint8)
         labels = torch.randint(10, (options.images,))
     else:
-        from common.images import load
+        from common.data import load
 
         data = load("mnist", options.data, options.images)
         images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()

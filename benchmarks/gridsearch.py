@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.machine import circumstances, publish, table
-from common.images import load as load_images
+from common.data import load as load_images
 from common.images import standardised
 from jit import LANES
 from kernel_svm import fit_grid, warm_up

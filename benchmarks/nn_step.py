@@ -170,7 +170,7 @@ def main() -> None:
         images = torch.randint(256, (10_000, 28, 28), dtype=torch.uint8)
         labels = torch.randint(10, (10_000,))
     else:
-        from common.images import load
+        from common.data import load
 
         data = load("mnist", options.data)
         images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()

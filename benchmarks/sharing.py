@@ -43,7 +43,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.machine import circumstances, publish, table
-from common.images import load as load_images
+from common.data import load as load_images
 from common.sklearn import GridSearchCV
 
 Row = tuple[Any, dict[str, Any], Any, Any, int]

@@ -26,7 +26,8 @@ CORES = os.sched_getaffinity(0)  # benchmarks.svm_grid leaves its process one of
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_grid import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
-from common.images import load, standardised
+from common.data import load
+from common.images import standardised
 from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances
 
 Counts = dict[tuple[int, int, int], tuple[int, int]]  # (gamma, C, fold) -> errors, support vectors

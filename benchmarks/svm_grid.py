@@ -39,7 +39,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common.images import fold_slices, load, standardised
+from common.data import load
+from common.images import fold_slices, standardised
 from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
 PENALTIES = np.logspace(-3, 6, 5)

@@ -1,78 +1,17 @@
-"""Images of digits, and the settings that every experiment on them shares.
-
-Fetch a data set ahead of a job whose nodes have no network:
-
-    python -m common.data --dataset mnist --data DIR
-"""
+"""The settings that all studies of images share, and how training images are cut into folds."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import os
-import shlex
-import socket
-import sys
-import tempfile
-import textwrap
-import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
-from common.errors import Exit, UsageError
+from common.data import DatasetSettings, is_present, load
+from common.errors import UsageError
 from common.experiment import Data, Experiment
-from common.settings import program, setting
+from common.settings import setting
 from common.statistics import RULES
-from common.storage.waiting import waiting
 from common.trial import Trial
-
-# Name on the command line -> torchvision's class, which is also the name of its folder.
-TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-NAMES = (*TORCHVISION, "digits")
-N_CLASSES = 10
-
-_FILES = {"train": "train", "test": "t10k"}
-_N_TRAIN_DIGITS = 1437
-_STALLED_S = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetSettings:
-    """Which images, and where they lie."""
-
-    dataset: str = setting("mnist", "data set: " + ", ".join(NAMES), choices=NAMES)
-    data_folder: Path = setting(
-        Path("data"),
-        "folder of the images in torchvision's layout; downloaded into it when absent",
-        changes_results=False,
-        flag="--data",
-        metavar="DIR",
-    )
-
-    @property
-    def max_pixel(self) -> int:
-        """The value of a fully inked pixel of this data set."""
-        return 16 if self.dataset == "digits" else 255
-
-    def examined(self) -> tuple[str, int, list[tuple[str, bool]]]:
-        """A line about the data set, the bytes of its arrays, and its problems as (text, fatal)."""
-        name, folder = self.dataset, self.data_folder
-        if not is_present(name, folder):
-            fetch = f"python -m common.data --dataset {name} --data {folder}"
-            text = (
-                f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
-            )
-            return f"{name}: not in {folder}", 0, [(f"{text} elsewhere, or give --data", False)]
-        try:
-            arrays = load(name, folder, download=False)
-        except UsageError as error:
-            return f"{name}: damaged", 0, [(str(error), True)]
-        counts = ", ".join(f"{len(arrays[f'{part}_labels']):,} {part} images" for part in ("train", "test"))
-        return f"{name}: {counts}", sum(array.nbytes for array in arrays.values()), []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,46 +56,6 @@ class ImageSettings(DatasetSettings, Experiment):
 
     def data_here(self) -> Data | None:
         return self.data() if is_present(self.dataset, self.data_folder) else None
-
-
-def load(
-    name: str, root: Path, train_size: int | None = None, test_size: int | None = None, download: bool = True
-) -> dict[str, np.ndarray]:
-    """The first images of a data set: train_images and test_images uint8 (n, height, width), labels uint8 (n,).
-
-    Args:
-        name: "mnist", "fashion-mnist" (torchvision's files under `root`), or "digits": the 8 x 8 images that come with
-            scikit-learn, pixels 0..16, the first 1,437 to train and the last 360 to test.
-        root: folder of the files.
-        train_size: how many training images to keep, from the first on; None for all.
-        test_size: the same of test images.
-        download: fetch the files when they are absent.
-
-    Raises:
-        UsageError: a file is not what its name says, a size is above what there is, or a data set is neither there nor
-            can be downloaded.
-    """
-    if name == "digits":
-        arrays = _digits()
-    else:
-        raw = root / TORCHVISION[name] / "raw"
-        if download and not is_present(name, root):
-            _download(name, root)
-        arrays = _read(raw, name, root)
-    for part, size in (("train", train_size), ("test", test_size)):
-        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-        if size is not None and size > len(labels):
-            raise UsageError(f"--{part}-size {size} is too large: {name} has {len(labels)} {part} images")
-        arrays[f"{part}_images"], arrays[f"{part}_labels"] = images[:size], labels[:size]
-    return arrays
-
-
-def is_present(name: str, root: Path) -> bool:
-    """Whether the files of a data set are there; `load` says whether they are whole."""
-    if name not in TORCHVISION:
-        return True
-    raw = root / TORCHVISION[name] / "raw"
-    return all(_find(raw, stem, kind) for stem in _FILES.values() for kind in ("images-idx3", "labels-idx1"))
 
 
 def standardised(images: np.ndarray, max_pixel: int) -> np.ndarray:
@@ -216,131 +115,3 @@ def outer_params(outer: tuple[int, int] | None) -> dict[str, int]:
 def outer_of(trial: Trial) -> tuple[int, int] | None:
     """The outer fold that a trial's search does not see."""
     return (int(trial.params["outer"]), int(trial.params["outer_folds"])) if "outer" in trial.params else None
-
-
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of an IDX file, gzipped when its name ends in .gz.
-
-    Format: two zero bytes, 0x08 for uint8, the number of dimensions, each length as a big-endian
-    32-bit integer, then the values (Y. LeCun, "The MNIST database of handwritten digits").
-
-    Raises:
-        UsageError: the file is unreadable, of another kind, or not of its stated length; it is named.
-    """
-    try:
-        with waiting(f"folder {path.parent} has not answered"):
-            content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _refused(path, f"cannot be read ({_one_line(error)})") from error
-    magic = bytes((0, 0, 8, dimensions))
-    start = 4 + 4 * dimensions
-    if content[:4] != magic:
-        raise _refused(path, f"begins with {content[:4].hex(' ') or 'nothing'} instead of {magic.hex(' ')}")
-    lengths = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
-    expected = start + int(np.prod(lengths, dtype=object))
-    if len(content) != expected:
-        raise _refused(path, f"has {len(content)} bytes where its header says {expected}")
-    try:
-        return np.frombuffer(content, np.uint8, offset=start).reshape(lengths)
-    except ValueError as error:  # nothing in a shape such as (0, 2^32 - 1, 2^32 - 1)
-        raise _refused(path, f"has the impossible shape {lengths}") from error
-
-
-def _read(raw: Path, name: str, root: Path) -> dict[str, np.ndarray]:
-    arrays = {}
-    for part, stem in _FILES.items():
-        images_file, labels_file = (_find(raw, stem, kind) for kind in ("images-idx3", "labels-idx1"))
-        if images_file is None or labels_file is None:
-            raise _absent(name, root, "")
-        images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
-        if images.size == 0:
-            raise _refused(images_file, "holds no images")
-        if len(images) != len(labels):
-            raise _refused(labels_file, f"has {len(labels)} labels for {len(images)} images")
-        if labels.max() >= N_CLASSES:
-            raise _refused(labels_file, f"holds the label {labels.max()}, which is not 0 to {N_CLASSES - 1}")
-        arrays[f"{part}_images"], arrays[f"{part}_labels"] = images, labels
-    if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
-        raise UsageError(f"{raw} holds training and test images of different shapes: fetch {name} again")
-    return arrays
-
-
-def _find(raw: Path, stem: str, kind: str) -> Path | None:
-    """The file of that name as torchvision keeps it: unpacked, or as it was downloaded."""
-    names = (f"{stem}-{kind}-ubyte", f"{stem}-{kind}-ubyte.gz")
-    return next((raw / name for name in names if (raw / name).exists()), None)
-
-
-def _digits() -> dict[str, np.ndarray]:
-    """Read from scikit-learn's folder: to import scikit-learn takes longer than many a search on these images."""
-    package = find_spec("sklearn")
-    assert package is not None and package.origin is not None
-    table = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", np.uint8, delimiter=",")
-    images, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
-    train, test = slice(_N_TRAIN_DIGITS), slice(_N_TRAIN_DIGITS, None)
-    return {
-        "train_images": images[train],
-        "train_labels": labels[train],
-        "test_images": images[test],
-        "test_labels": labels[test],
-    }
-
-
-def _download(name: str, root: Path) -> None:
-    """Fetch a data set through torchvision; each file appears under its name when all are whole.
-
-    Two processes that fetch at once use folders of their own and end with the same files.
-    """
-    timeout = socket.getdefaulttimeout()
-    try:
-        import torchvision
-
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as folder:
-            socket.setdefaulttimeout(_STALLED_S)  # without it a firewall that drops packets hangs the job
-            with contextlib.redirect_stdout(sys.stderr):
-                getattr(torchvision.datasets, TORCHVISION[name])(folder, download=True)
-            fetched = Path(folder) / TORCHVISION[name] / "raw"
-            _read(fetched, name, root)
-            raw = root / TORCHVISION[name] / "raw"
-            raw.mkdir(parents=True, exist_ok=True)
-            for file in sorted(fetched.iterdir()):
-                os.replace(file, raw / file.name)
-    except Exception as error:  # whatever a network, a proxy or a full disk may raise, the fix is the same
-        raise _absent(name, root, f" and cannot be downloaded ({_one_line(error)})") from error
-    finally:
-        socket.setdefaulttimeout(timeout)
-
-
-def _absent(name: str, root: Path, why: str) -> UsageError:
-    return UsageError(
-        f"{name} is not in {root}{why}: fetch it where there is a network with "
-        f"`python -m common.data --dataset {name} --data {shlex.quote(str(root))}`, "
-        "name its folder with --data, or use --dataset digits, which needs no download"
-    )
-
-
-def _refused(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path} {why}: delete it and fetch the data set again")
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, UsageError):
-        return str(error)
-    text = textwrap.shorten(str(error), 120, placeholder=" ...")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m common.data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
-    description = "Fetch a data set ahead of a job, and check it."
-    return program(DatasetSettings, _fetch, arguments, prog="python -m common.data", description=description)
-
-
-def _fetch(source: DatasetSettings) -> Exit:
-    arrays = load(source.dataset, source.data_folder)
-    counts = ", ".join(f"{len(arrays[f'{part}_labels'])} {part} images" for part in _FILES)
-    print(f"{source.dataset}: {counts}")
-    return Exit.DONE

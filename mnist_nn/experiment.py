@@ -13,7 +13,8 @@ import numpy as np
 
 from common import statistics
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
-from common.images import N_CLASSES, DatasetSettings, ImageSettings
+from common.data import N_CLASSES, DatasetSettings
+from common.images import ImageSettings
 from common.rates import kept
 from common.report.content import Section
 from common.settings import setting

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from common.experiment import BEGINNINGS, WorkerContext
-from common.images import N_CLASSES, outer_split
+from common.data import N_CLASSES
+from common.images import outer_split
 from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training

@@ -18,7 +18,8 @@ from common.cluster.devices import Device, free_memory
 from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
-from common.images import DatasetSettings, ImageSettings
+from common.data import DatasetSettings
+from common.images import ImageSettings
 from common.report.content import Section
 from common.settings import setting
 from common.storage.files import written_whole

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from common.images import N_CLASSES
+from common.data import N_CLASSES
 from common.report.content import Fact, HeatMap, Note, Panel, Section, confusion
 from common.statistics import RULES
 from common.trial import Result

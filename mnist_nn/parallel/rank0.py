@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from common.errors import StorageError, UsageError
-from common.images import N_CLASSES, load
+from common.data import N_CLASSES, load
 from common.settings import result_settings
 from common.storage.provenance import versions
 from mnist_nn.images import Frame

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UsageError
-from common.images import DatasetSettings
+from common.data import DatasetSettings
 from common.settings import setting
 
 PROG = "python -m mnist_nn.ddp"

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import UsageError
-from common.images import N_CLASSES
+from common.data import N_CLASSES
 from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from common.errors import UsageError
-from common.images import ImageSettings, fold_slices, load, main, read_idx, standardised
+from common.data import load, main, read_idx
+from common.images import ImageSettings, fold_slices, standardised
 from common.settings import Parser, add_settings, from_namespace, result_settings, setting
 from tests.helpers import N_TEST, N_TRAIN, ROOT, idx, write_files
 
@@ -190,7 +191,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
 
 FETCH = """
 import sys, torchvision
-from common.images import main
+from common.data import main
 torchvision.datasets.MNIST.mirrors = [sys.argv[1]]
 torchvision.datasets.MNIST.resources = [tuple(resource.split("=")) for resource in sys.argv[3:]]
 sys.exit(main(["--data", sys.argv[2]]))

@@ -20,7 +20,8 @@ from sklearn.svm import SVC
 import kernel_svm as shared
 from common.errors import UsageError
 from common.experiment import WorkerContext
-from common.images import load, standardised
+from common.data import load
+from common.images import standardised
 from kernel_svm.cuda import Gpu, Loaded, fit, solve_gammas
 from kernel_svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE
 from kernel_svm.cuda.launch import STATE, Lanes

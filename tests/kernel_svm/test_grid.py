@@ -8,7 +8,8 @@ from sklearn.datasets import load_digits
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
-from common.images import load, standardised
+from common.data import load
+from common.images import standardised
 from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.plan import MatrixPlan

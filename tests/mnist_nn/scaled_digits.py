@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.images import load
+from common.data import load
 from tests.helpers import idx
 
 

@@ -196,7 +196,7 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def third_epoch(state: dict[str, torch.Tensor], data: Path) -> dict[str, torch.Tensor]:
-    from common.images import load
+    from common.data import load
 
     arrays = load("mnist", data)
     images, labels = torch.tensor(arrays["train_images"]), torch.tensor(arrays["train_labels"]).long()
@@ -326,7 +326,7 @@ def test_options_that_cannot_work_end_in_one_line(
 def test_predict_reads_the_network_and_tensorboard_its_figures(data: Path, tmp_path: Path, capsys: Any) -> None:
     from PIL import Image
 
-    from common.images import load
+    from common.data import load
     from mnist_nn.predict import load_model, predict
     from mnist_nn.predict import main as predict_main
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from common.errors import UsageError
-from common.images import load
+from common.data import load
 from mnist_nn.images import MAX_PIXELS, Frame, no_digit, read_image
 
 MNIST = Frame(28, 28, 255, 20)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from common.images import load
+from common.data import load
 from common.trial import seed_of
 from mnist_nn.images import Frame
 from mnist_nn.net import Images

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from common.errors import UsageError
-from common.images import read_idx
+from common.data import read_idx
 from common.status import described, status_of
 from common.storage.history import NAME, read_journal
 from common.storage.journal import Journal

@@ -52,7 +52,8 @@ def warn_untrusted(step: str, batch_size: int) -> None:
 def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
     """Verdict of the check on the first visible device of a kind, "cuda" or "cpu"."""
     here = Path(__file__).parent
-    sources = digest(here / "steps", here / "net.py", here / "training.py", here / "selfcheck.py")
+    files = ("steps", "net.py", "training.py", "selfcheck.py", "small_trainings.py")
+    sources = digest(*(here / name for name in files))
     versions = {name: _version(name) for name in ("torch", "triton")}
     return check("mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), anew=anew)
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from common.report import drawings, live, parts
+from common.report import live, panels, parts
 from common.report.content import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
 from common.report.study import StudyRead
 from common.report.timeline import timeline_of
@@ -109,13 +109,13 @@ def _panel(panel: Panel, grids: Iterator[int]) -> dict[str, Any]:
     shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "drawing": "", "boxes": "", "number": 0}
     match panel:
         case HeatMap():
-            shown.update(drawing=drawings.heat_map(panel), boxes=drawings.boxes(panel), number=next(grids))
+            shown.update(drawing=panels.heat_map(panel), boxes=panels.boxes(panel), number=next(grids))
         case Lines():
-            shown["drawing"] = drawings.lines(panel)
+            shown["drawing"] = panels.lines(panel)
         case Bars():
-            shown["drawing"] = drawings.bars(panel)
+            shown["drawing"] = panels.bars(panel)
         case Pictures():
-            shown["drawing"] = drawings.pictures(panel)
+            shown["drawing"] = panels.pictures(panel)
         case Table():
             numbers = [cell for row in panel.rows for cell in row[1:] if isinstance(cell, int | float)]
             most = max(map(float, numbers), default=1.0) or 1.0

@@ -10,41 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-# (networks, features, units, batch): multiples of the kernel's tile, one beyond, below; more than one block of images.
-SHAPES = [(1, 32, 128, 10), (3, 33, 144, 10), (2, 300, 16, 1), (1, 5, 272, 20)]
-
 
 def check_products(device: str) -> None:
     """Each kernel against its formulas in double precision; a network whose rate is 0 is untouched."""
-    from mnist_nn.steps.triton_kernel import forward, learn, parts_of
+    from mnist_nn import selfcheck
 
-    generator = torch.Generator().manual_seed(1)
-    for n_networks, n_features, n_units, n_batch in SHAPES:
-
-        def normal(*shape: int, n_networks: int = n_networks) -> torch.Tensor:
-            return torch.randn(n_networks, *shape, generator=generator).to(device)
-
-        weights, velocity, features = (
-            normal(n_features, n_units),
-            normal(n_features, n_units),
-            normal(n_features, n_batch),
-        )
-        delta, derivatives = normal(n_batch, n_units), normal(n_features, n_batch)
-        momentum, minus_rate = normal().abs(), -normal().abs()
-        if n_networks > 1:
-            momentum[1], minus_rate[1], delta[1] = 1, 0, 0
-        w, v, x, d = (each.double() for each in (weights, velocity, features, delta))
-        new_v = momentum.double()[:, None, None] * v + x @ d
-        new_w = w + minus_rate.double()[:, None, None] * new_v
-        kept = weights[1:2].clone(), velocity[1:2].clone()
-        sums, out = (delta.new_full((*n, *delta.shape), torch.nan) for n in (parts_of(n_features, n_units)[:1], ()))
-        torch.testing.assert_close(forward(weights, features, sums, out).double(), x.mT @ w, rtol=1e-5, atol=1e-4)
-        learn(weights, velocity, features, delta, derivatives, momentum, minus_rate)
-        for found, expected in ((derivatives, w @ d.mT), (velocity, new_v), (weights, new_w)):
-            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=3e-5)
-        if n_networks > 1:
-            assert torch.equal(weights[1:2], kept[0]) and torch.equal(velocity[1:2], kept[1])
-            assert not derivatives[1].any()
+    for shape in selfcheck.PRODUCTS:
+        selfcheck.check_products(*shape, device=torch.device(device))
 
 
 def check_steps() -> None:

@@ -1,9 +1,9 @@
 """Vectors of LANES elements for numba.
 
 LLVM does not vectorise a loop that carries the index of a minimum, and the working-set choice of SMO is such
-a loop. These intrinsics let numba code spell the vectors out. LLVM splits a vector into what the machine has (of
-float32, 16 lanes are one AVX-512 register and 8 one of AVX2). LANES depends on the kind of processor, and so does which
-of several equal elements is found first; on processors of one kind the same lanes are combined in the same order.
+a loop. These intrinsics let numba code spell the vectors out. LANES depends on the
+kind of processor, and so does which of several equal elements is found first; on processors of one kind the same lanes
+are combined in the same order.
 
 Arrays are passed whole with the offset of the first of the elements, counted in elements from the start of
 the array's memory; the caller guarantees that all of them exist. Vectors are numba values: they live in registers
@@ -23,11 +23,23 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
 from jit import LANES, cache
+from jit.llvm import (
+    F32,
+    F64,
+    MASK,
+    Memory,
+    Vector,
+    address_of,
+    broadcast,
+    fetch_ahead,
+    fused,
+    llvm_type,
+    load_vector,
+    store_vector,
+)
 
 _LOOPS = {"error_model": "numpy", "boundscheck": False}
 
@@ -45,106 +57,6 @@ def part(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """`part` that is put in wherever it is called, since vectors are among its arguments."""
     return cache.part(function, forceinline=True, **_LOOPS)
-
-
-class Vector(types.Type):
-    """Numba type of LANES lanes of a scalar type; booleans are a mask."""
-
-    def __init__(self, element: types.Type) -> None:
-        self.element = element
-        super().__init__(name=f"Vector({element} x {LANES})")
-
-
-class Memory(types.Type):
-    """Numba type of the memory of an array, whose references are not counted."""
-
-    def __init__(self, dtype: types.Type) -> None:
-        self.dtype = dtype
-        super().__init__(name=f"Memory({dtype})")
-
-
-_ELEMENTS = {
-    types.float32: ir.FloatType(),
-    types.float64: ir.DoubleType(),
-    types.int32: ir.IntType(32),
-    types.uint8: ir.IntType(8),
-    types.boolean: ir.IntType(1),
-}
-
-
-@register_default(Vector)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: Vector) -> None:
-        super().__init__(dmm, fe_type, ir.VectorType(_ELEMENTS[fe_type.element], LANES))
-
-
-@register_default(Memory)
-class _MemoryModel(models.PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: Memory) -> None:
-        super().__init__(dmm, fe_type, dmm.lookup(fe_type.dtype).get_data_type().as_pointer())
-
-
-F32, F64, MASK = (Vector(t) for t in (types.float32, types.float64, types.boolean))
-
-
-def llvm_type(vector: Vector) -> ir.VectorType:
-    """The type of LLVM that holds such a vector."""
-    return ir.VectorType(_ELEMENTS[vector.element], LANES)
-
-
-def load_vector(builder: Any, pointer: Any, kind: ir.VectorType) -> Any:
-    """LLVM code that loads a vector, aligned as its elements are."""
-    return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=_alignment(kind))
-
-
-def store_vector(builder: Any, value: Any, pointer: Any) -> None:
-    """LLVM code that stores a vector, aligned as its elements are."""
-    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=_alignment(value.type))
-
-
-def _alignment(kind: ir.VectorType) -> int:
-    sizes = {ir.FloatType(): 4, ir.DoubleType(): 8}
-    return sizes[kind.element] if kind.element in sizes else max(1, kind.element.width // 8)
-
-
-def broadcast(builder: Any, scalar: Any, kind: ir.VectorType) -> Any:
-    """LLVM code for a vector with the same scalar in all lanes."""
-    nothing = ir.Constant(kind, ir.Undefined)
-    single = builder.insert_element(nothing, scalar, ir.IntType(32)(0))
-    return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
-
-
-def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """LLVM code for ``a * b + c`` of vectors, with one rounding where the machine can."""
-    name = f"llvm.fmuladd.v{a.type.count}{'f32' if a.type.element == ir.FloatType() else 'f64'}"
-    return call_intrinsic(builder, name, a.type, a, b, c)
-
-
-def fetch_ahead(builder: Any, pointer: Any) -> None:
-    """LLVM code that asks for the cache line at an address, which need not exist."""
-    number = ir.IntType(32)
-    address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), address, number(0), number(3), number(1))
-
-
-def call_intrinsic(builder: Any, name: str, result: Any, *arguments: Any, **options: Any) -> Any:
-    """LLVM code that calls one of LLVM's own functions."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments, **options)
-
-
-def address_of(context: Any, builder: Any, array: Any, value: Any, offset: Any) -> Any:
-    """LLVM code for the address of a flat element of an array or of its memory.
-
-    Args:
-        context: numba's target context.
-        builder: LLVM's builder.
-        array: numba's type of the array or of the memory.
-        value: LLVM's value of it.
-        offset: LLVM's integer, in elements.
-    """
-    first = value if isinstance(array, Memory) else context.make_array(array)(context, builder, value).data
-    return builder.gep(first, [offset])
 
 
 @intrinsic

@@ -21,7 +21,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from jit import LANES, padded
-from jit.simd import F32, F64, Vector, aligned_zeros, broadcast, compiled, fused, llvm_type, load_vector, store_vector
+from jit.llvm import F32, F64, Vector, broadcast, fused, llvm_type, load_vector, store_vector
+from jit.simd import aligned_zeros, compiled
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
 ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 2)

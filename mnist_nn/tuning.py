@@ -12,9 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from common.spaces import Float, Int, Space
-from common.strategies.base import Points, Problem, Strategy, Told
+from common.strategies.base import Problem, Strategy, Told
 from common.strategies.halving import Hyperband
 from common.strategies.names import strategy_of
+from common.strategies.whole import Points
 from common.trial import Batch, Parameter, Result, seed_of
 from mnist_nn.keys import EPOCH_LIMIT
 

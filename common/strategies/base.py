@@ -5,7 +5,7 @@
     Proposer.tell(piece, told)    in the order asked
 
 A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
-A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`WholeTrials`), others take one.
+A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`whole.py`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
 
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from common.errors import UsageError
 from common.settings import without_address
 from common.spaces import Point, Space
 from common.trial import Parameter, Result, Trial, seed_of
-
-MANY = 10_000  # the most proposers that trials without anything to learn are dealt to
 
 
 @dataclass(frozen=True)
@@ -186,117 +183,3 @@ class Strategy(ABC):
     def lanes(self, problem: Problem) -> Proposer:
         """One proposer that always has the next piece, for asynchronous searches. Raises UsageError by default."""
         raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")
-
-
-class Sampling(Strategy):
-    """A strategy that evaluates every trial whole."""
-
-    @abstractmethod
-    def draws(self, problem: Problem) -> Sampler:
-        """What draws the points; raises UsageError where it does not fit the space."""
-
-    def begin(self, problem: Problem) -> list[Proposer]:
-        points = Points(self.draws(problem), problem)
-        if points.adaptive:
-            return [WholeTrials(points)]
-        drawn, n = points.rest(), problem.n_trials
-        if points.finite or n is None:
-            n = len(listed := list(drawn))
-            drawn = iter(listed)
-        elif (first := next(drawn, None)) is not None:  # one now, so that a space without allowed points is refused
-            drawn = chain([first], drawn)
-        size = max(1, -(-n // MANY))
-        return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
-
-    def lanes(self, problem: Problem) -> Proposer:
-        return WholeTrials(Points(self.draws(problem), problem))
-
-
-class Points:
-    """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`."""
-
-    def __init__(self, sampler: Sampler, problem: Problem):
-        self._sampler, self._n_trials = sampler, problem.n_trials
-        space = problem.space
-        rngs = (problem.rng(f"enqueued/{n}") for n in range(len(problem.enqueued)))
-        self._enqueued = [
-            space.drawn(values, rng.random(space.dimensions))
-            for values, rng in zip(problem.enqueued, rngs, strict=True)
-        ]
-        self._taken: set[int] = set()
-        self._next = 0
-        if self._n_trials is None and not sampler.finite:
-            raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
-
-    @property
-    def adaptive(self) -> bool:
-        return self._sampler.adaptive
-
-    @property
-    def finite(self) -> bool:
-        return self._sampler.finite
-
-    def take(self, most: int) -> list[tuple[int, Point]]:
-        """The next at most `most` numbers with their points."""
-        taken: list[tuple[int, Point]] = []
-        while len(taken) < most and (self._n_trials is None or self._next < self._n_trials):
-            number = self._next
-            if number not in self._taken:
-                point = self._point(number)
-                if point is None:
-                    break
-                taken.append((number, point))
-            self._next += 1
-        return taken
-
-    def rest(self) -> Iterator[tuple[int, Point]]:
-        """All that are left."""
-        while one := self.take(1):
-            yield from one
-
-    def known(self, number: int) -> None:
-        """A trial that was evaluated by an earlier run has this number."""
-        self._taken.add(number)
-
-    def tell(self, piece: Piece, told: Told, pruned: bool = False) -> None:
-        """Tell the sampler what became of a whole trial."""
-        self._sampler.tell(piece.number - len(self._enqueued), piece.point, told, pruned)
-
-    def _point(self, number: int) -> Point | None:
-        if number < len(self._enqueued):
-            return self._enqueued[number]
-        return self._sampler.point(number - len(self._enqueued))
-
-
-class WholeTrials(Proposer):
-    """Whole trials, as many at a time as are asked for."""
-
-    def __init__(self, points: Points):
-        self._points = points
-
-    def ask(self, most: int) -> list[Piece]:
-        return [Piece(number, point) for number, point in self._points.take(most)]
-
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._points.known(piece.number)
-        self._points.tell(piece, told)
-
-
-class FixedTrials(Proposer):
-    """Whole trials that depend on nothing; several such proposers draw theirs from the same points, in turn.
-
-    Args:
-        points: to be told.
-        drawn: numbers and points that are left.
-        size: how many of them are its own.
-    """
-
-    def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
-        self._points, self._drawn, self._size = points, drawn, size
-
-    def ask(self, most: int) -> list[Piece]:
-        size, self._size = self._size, 0
-        return [Piece(number, point) for number, point in islice(self._drawn, size)]
-
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._points.tell(piece, told)

@@ -18,8 +18,9 @@ import numpy as np
 from common.errors import UsageError
 from common.settings import without_address
 from common.spaces import Choice, Int, Ordinal, Part, Point
-from common.strategies.base import Piece, Points, Problem, Proposer, Sampler, Sampling, Told
+from common.strategies.base import Piece, Problem, Proposer, Sampler, Told
 from common.strategies.halving import OneAtATime, Staged
+from common.strategies.whole import Points, Sampling
 from common.trial import Parameter
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import UsageError
-from common.strategies.base import Piece, Points, Problem, Proposer, Sampling, Strategy, Told
+from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from common.strategies.whole import Points, Sampling
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 
 from common.errors import UsageError
 from common.spaces import Choice, Float, Int, Point
-from common.strategies.base import Piece, Points, Problem, Proposer, Strategy, Told
+from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
 from common.strategies.samplers import Random
+from common.strategies.whole import Points
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from common.errors import UsageError
-from common.strategies.base import Piece, Points, Problem, Proposer, Sampling, Strategy, Told
+from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from common.strategies.whole import Points, Sampling
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from common.errors import UsageError
 from common.spaces import Point
-from common.strategies.base import Problem, Sampler, Sampling
+from common.strategies.base import Problem, Sampler
+from common.strategies.whole import Sampling
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 
 from jit import LANES
 from jit.cache import compiled
-from jit.simd import (
+from jit.llvm import (
     F32,
     address_of,
     broadcast,

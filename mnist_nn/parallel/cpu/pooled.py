@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from jit.cache import compiled
-from jit.simd import address_of, broadcast, fused
+from jit.llvm import address_of, broadcast, fused
 
 LANES = 16
 REGISTERS = 24  # for sums, of the 32 there are

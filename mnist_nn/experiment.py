@@ -1,9 +1,9 @@
-"""The random search of every bootstrap sample, in which batches it is evaluated, and what is reported."""
+"""The search of every bootstrap sample: its settings, its batches, and its report."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,34 +12,32 @@ from typing import Any
 import numpy as np
 
 from common import statistics
-from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.data import N_CLASSES, DatasetSettings
+from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import ImageSettings
 from common.rates import kept
 from common.report.content import Section
 from common.settings import setting
 from common.storage.files import written_whole
 from common.storage.history import History
-from common.storage.table import last_line, write_table, write_trials
-from common.trial import Batch, Outcome, Result, Search, Trial, seed_of
-from mnist_nn.bootstrap import least_sure
-from mnist_nn.crossvalidation import climbed, raced
-from mnist_nn.halving import leading, rungs
+from common.storage.table import write_table, write_trials
+from common.trial import Batch, Outcome, Search, Trial
+from mnist_nn.crossvalidation import Losses, climbed, raced
+from mnist_nn.halving import best_set, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
 from mnist_nn.shapes import Params, is_small, weights_of
 from mnist_nn.summary import (
     hardest_rows,
     nested_rows,
+    network_row,
     out_of_bag_errors,
     print_ensemble,
     print_nested,
     print_networks,
 )
 from mnist_nn.trust import STEPS, mixed_ways
-from mnist_nn.tuning import ADAPTIVE, EVEN, STRATEGIES, chosen_strategy, proposed, sets
-
-HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
+from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets, chosen_strategy
 
 LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
 
@@ -117,6 +115,11 @@ class Bagging(ImageSettings):
         """Height and width of the data set's images, in pixels."""
         return (8, 8) if self.dataset == "digits" else (28, 28)
 
+    @property
+    def noun(self) -> str:
+        """What a class of the data set is called."""
+        return "class" if self.dataset == "fashion-mnist" else "digit"
+
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`, and `extra_images` uint8 (n, height, width): no digit, then the user's."""
         arrays = super().data()
@@ -156,7 +159,7 @@ class Bagging(ImageSettings):
         as_good = np.flatnonzero(statistics.as_good(losses.T, best, self.select)).tolist()
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
-    def _cross_validation(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
+    def _cross_validation(self, sample: Sample) -> Losses:
         """Every fold of every parameter set, unless --halving, --racing or a strategy leaves some out.
 
         Returns:
@@ -170,48 +173,19 @@ class Bagging(ImageSettings):
         if self.racing:
             return (yield from raced(shape, self.epochs, batches))
         if self.strategy in ADAPTIVE:
-            return (yield from self._proposed(sample))
+            return (yield from self._sets.proposed(sample.name, self.folds, self.epochs, batches))
         ladder = [(self.n_tuning, self.epochs)]
         if self.halving is not None:
             ladder = rungs(self.n_tuning, self.epochs, self.halving)
         return (yield from climbed(shape, ladder, batches))
 
-    def _proposed(self, sample: Sample) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
-        """As the cross-validation, of sets that are proposed by the losses of those before."""
-
-        def batches(tuning: int, drawn: Params, limit: int, folds: np.ndarray) -> list[Batch]:
-            self._known_sets[sample.name, tuning] = drawn
-            return self._batches(sample, tuning, limit, folds)
-
-        strategy, shape = chosen_strategy(self.strategy, self.epochs), (self.n_tuning, self.folds)
-        return (yield from proposed(strategy, self.seed, sample.name, shape, self._most, self.epochs, batches))
-
     @cached_property
-    def _known_sets(self) -> dict[tuple[str, int], Params]:
-        """What `_proposed` has drawn, by sample and number."""
-        return {}
-
-    @property
-    def _most(self) -> tuple[int, int, int]:
-        return self.max_conv_layer, min(self.max_kernel_size, *self.image_shape), self.max_hidden_layer
+    def _sets(self) -> ParameterSets:
+        most = self.max_conv_layer, min(self.max_kernel_size, *self.image_shape), self.max_hidden_layer
+        return ParameterSets(self.strategy, seed=self.seed, n=self.n_tuning, most=most)
 
     def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
-        random = np.random.default_rng(seed_of(self.seed, f"{sample.name}/t{tuning}"))
-        max_kernel_size = min(self.max_kernel_size, *self.image_shape)
-        if self.strategy in ADAPTIVE:
-            return {**sample.params, "tuning": tuning, **self._known_sets[sample.name, tuning]}
-        if self.strategy in EVEN:
-            drawn = sets(self.strategy, self.seed, sample.name, self.n_tuning, self._most)[tuning]
-            return {**sample.params, "tuning": tuning, **drawn}
-        return {
-            **sample.params,
-            "tuning": tuning,
-            "n_conv_layer": int(random.integers(1, self.max_conv_layer, endpoint=True)),
-            "kernel_size": int(random.integers(2, max_kernel_size, endpoint=True)),
-            "n_hidden_layer": int(random.integers(1, self.max_hidden_layer, endpoint=True)),
-            "learning_rate": float(10 ** random.uniform(-5, -1)),
-            "momentum": float(10 ** random.uniform(-2, 0)),
-        }
+        return {**sample.params, "tuning": tuning, **self._sets.params(sample.name, tuning)}
 
     def _batches(self, sample: Sample, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
         """One for all folds of a small network, so that they can be trained together, else one for each."""
@@ -283,11 +257,12 @@ class Bagging(ImageSettings):
         seconds: dict[Sample, float] = defaultdict(float)
         for trial, result in outcomes:
             seconds[Sample.of(trial)] += result.seconds
-        samples = [Sample(number) for number in range(self.n_bootstrap)]
-        rows = [
-            self._row(sample, losses, results, seconds[sample])
-            for sample, losses in zip(samples, conclusions, strict=False)
-        ]
+        samples, rows = [Sample(number) for number in range(self.n_bootstrap)], []
+        for sample, losses in zip(samples, conclusions, strict=False):
+            chosen = self._chosen(sample, losses)
+            params = {} if chosen is None else self._draw(sample, chosen)
+            refit = results.get(self._refit_key(sample))
+            rows.append(network_row(sample.number, losses, params, refit, seconds[sample]))
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
         labels, n_extra = data["test_labels"], len(data["extra_images"])
@@ -305,13 +280,15 @@ class Bagging(ImageSettings):
         if mixed := mixed_ways(outcomes):
             print(mixed)
         if there:
+            from mnist_nn.figures import draw_ensemble
+
             found = probabilities[there]
             write_table(folder / "hardest.csv", hardest_rows(found, labels))
             networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
             oob = out_of_bag_errors(results, data["train_labels"], networks, self.folds, self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
             print_ensemble(found, labels, leader, oob)
-            self._draw_figures(found, extra[there], data, folder)
+            draw_ensemble(folder, found, extra[there], data, n_unsure=self.plot, paths=self.image, noun=self.noun)
         if outer := [fold for fold in self.outer if fold is not None]:
             nested = nested_rows(results, data["train_labels"], self.n_bootstrap, outer, self.select)
             write_table(folder / "nested.csv", nested)
@@ -320,35 +297,7 @@ class Bagging(ImageSettings):
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_nn.sections import sections_of
 
-        noun = "class" if self.dataset == "fashion-mnist" else "digit"
-        return sections_of(history, data, self.max_pixel, self.plot, noun)
-
-    def _row(self, sample: Sample, losses: np.ndarray, results: Mapping[str, Result], seconds: float) -> dict[str, Any]:
-        """The choice of a bootstrap sample and its results; `error` says why it has no network.
-
-        losses: float64 (n_tuning, folds), what its search returned.
-        """
-        best, chosen = best_set(losses), self._chosen(sample, losses)
-        refit = results.get(self._refit_key(sample))
-        nan = float("nan")
-        params = {} if chosen is None else self._draw(sample, chosen)
-        row: dict[str, Any] = {"bootstrap": sample.number}
-        row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
-        row["cv_loss"] = nan if chosen is None else float(losses[chosen].mean())
-        row["sets_within_one_standard_error"] = 0
-        if best is not None:
-            row["sets_within_one_standard_error"] = int(statistics.as_good(losses.T, best, "1se").sum())
-        for name in ("train_error", "test_error", "oob_error", "epochs"):
-            row[name] = refit.values.get(name, nan) if refit else nan
-        row["seconds"] = f"{seconds:.6g}"
-        row["place"] = str(refit.place) if refit else ""
-        if refit is None:
-            row["error"] = "no parameter set has a finite loss on every fold"
-        elif refit.failed:
-            row["error"] = last_line(refit.error) or "its training failed"
-        else:
-            row["error"] = "" if refit.arrays else "its training diverged"
-        return row
+        return sections_of(history, data, self.max_pixel, self.plot, self.noun)
 
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
@@ -360,32 +309,3 @@ class Bagging(ImageSettings):
         width = max(2, len(str(self.n_bootstrap - 1)))
         frame = Frame.of(data["train_images"], self.max_pixel)
         save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", SavedNetwork(params, frame, weights))
-
-    def _draw_figures(self, probabilities: np.ndarray, extra: np.ndarray, data: Data, folder: Path) -> None:
-        """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-..."""
-        from mnist_nn.figures import Shown, draw_calibration, draw_certainty, file_stem
-
-        draw_calibration(folder, probabilities.mean(axis=0), data["test_labels"])
-
-        noun = "class" if self.dataset == "fashion-mnist" else "digit"
-        unsure = []
-        for rank, test in enumerate(least_sure(probabilities, self.plot).tolist(), start=1):
-            label = int(data["test_labels"][test])
-            unsure.append(
-                Shown(
-                    f"unsure-{rank:0{max(2, len(str(self.plot)))}}-test-{test}",
-                    f"test image {test}: a {label}",
-                    data["test_images"][test],
-                    probabilities[:, test],
-                    label,
-                )
-            )
-        names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(self.image, start=1))]
-        titles = [f"an image that is no {noun}", *(path.name for path in self.image)]
-        others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
-        draw_certainty(folder / "figures", unsure + others, noun, unsure)
-
-
-def best_set(losses: np.ndarray) -> int | None:
-    """The parameter set of the lowest mean loss, see `leading`; None when there is none."""
-    return next(iter(leading(losses, 1)), None)

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import printable
+from common.experiment import Data
 from common.figures import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, draw_all, save, subplots
 from common.statistics import calibration
-from mnist_nn.bootstrap import error_of_surest, majority_vote
+from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 SHEET_COLUMNS, SHEET_ROWS = 4, 5
@@ -55,6 +56,41 @@ class Shown(NamedTuple):
     def colour(self) -> str:
         """Colour of the answer: green when it is right, red when it is wrong, blue when that is not known."""
         return ONE if self.label is None else RIGHT if self.label == self.answer else WRONG
+
+
+def draw_ensemble(
+    folder: Path,
+    probabilities: np.ndarray,
+    extra: np.ndarray,
+    data: Data,
+    *,
+    n_unsure: int,
+    paths: Sequence[Path],
+    noun: str,
+) -> None:
+    """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-...
+
+    Args:
+        folder: where the figures go.
+        probabilities: float32 (n_networks, n_test, n_classes).
+        extra: float32 (n_networks, n_extra, n_classes), of the image that is no digit, then of the user's images.
+        data: as `Bagging.data` returns them.
+        n_unsure: the most test images to draw.
+        paths: files of the user's images.
+        noun: what a class is, such as "digit".
+    """
+    draw_calibration(folder, probabilities.mean(axis=0), data["test_labels"])
+    unsure = []
+    for rank, test in enumerate(least_sure(probabilities, n_unsure).tolist(), start=1):
+        label = int(data["test_labels"][test])
+        name = f"unsure-{rank:0{max(2, len(str(n_unsure)))}}-test-{test}"
+        unsure.append(
+            Shown(name, f"test image {test}: a {label}", data["test_images"][test], probabilities[:, test], label)
+        )
+    names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(paths, start=1))]
+    titles = [f"an image that is no {noun}", *(path.name for path in paths)]
+    others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
+    draw_certainty(folder / "figures", unsure + others, noun, unsure)
 
 
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:

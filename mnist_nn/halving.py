@@ -34,3 +34,8 @@ def leading(losses: np.ndarray, n: int) -> list[int]:
     means = losses.mean(axis=1)
     order = np.argsort(means, kind="stable")
     return sorted(int(number) for number in order[np.isfinite(means[order])][:n])
+
+
+def best_set(losses: np.ndarray) -> int | None:
+    """The parameter set of the lowest mean loss, see `leading`; None when there is none."""
+    return next(iter(leading(losses, 1)), None)

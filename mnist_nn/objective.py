@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.experiment import BEGINNINGS, WorkerContext
 from common.data import N_CLASSES
+from common.experiment import BEGINNINGS, WorkerContext
 from common.images import outer_split
 from common.selfcheck import gpu_key
 from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of

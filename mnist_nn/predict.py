@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.errors import Exit, UsageError
 from common.data import N_CLASSES
+from common.errors import Exit, UsageError
 from common.output import outlive_readers
 from common.settings import program, setting
 from common.storage.files import written_whole

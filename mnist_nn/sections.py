@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from common import statistics
-from common.experiment import Data
 from common.data import N_CLASSES
+from common.experiment import Data
 from common.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
 from common.report.study import NESTED
 from common.storage.history import History

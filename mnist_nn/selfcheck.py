@@ -1,10 +1,10 @@
 """Whether each way to compute a training step gives the right result on a device: see `common.selfcheck`.
 
-    autograd    trainings against float64 autograd on the CPU
-    manual      the same
-    grouped     the same; a replayed graph and a second run have its bits; a network without images stays as it is, and
-                so do the neighbours of one with NaN; memory is given back; a second architecture does all this too
-    fused       the same, and the products of each kernel by themselves
+autograd    trainings against float64 autograd on the CPU
+manual      the same
+grouped     the same; a replayed graph and a second run have its bits; a network without images stays as it is, and
+so do the neighbours of one with NaN; memory is given back; a second architecture does all this too
+fused       the same, and the products of each kernel by themselves
 """
 
 from __future__ import annotations

@@ -9,11 +9,47 @@ import numpy as np
 
 from common import statistics
 from common.images import outer_split
+from common.storage.table import last_line
 from common.trial import Result, seed_of
 from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
+from mnist_nn.halving import best_set
 from mnist_nn.keys import Sample
+from mnist_nn.shapes import Params
+from mnist_nn.tuning import HYPERPARAMETERS
 
 HARDEST = 100  # images of the index of the hardest ones
+
+
+def network_row(
+    bootstrap: int, losses: np.ndarray, params: Params, refit: Result | None, seconds: float
+) -> dict[str, Any]:
+    """The choice of a bootstrap sample and the results of its network; `error` says why it has none.
+
+    Args:
+        bootstrap: number of the sample.
+        losses: float64 (n_tuning, folds), what its search returned.
+        params: of the chosen set; empty where there is none.
+        refit: the result of its training on the whole sample, if it was trained.
+        seconds: of all trials of the sample.
+    """
+    best, nan = best_set(losses), float("nan")
+    row: dict[str, Any] = {"bootstrap": bootstrap}
+    row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
+    row["cv_loss"] = float(losses[int(params["tuning"])].mean()) if params else nan
+    row["sets_within_one_standard_error"] = 0
+    if best is not None:
+        row["sets_within_one_standard_error"] = int(statistics.as_good(losses.T, best, "1se").sum())
+    for name in ("train_error", "test_error", "oob_error", "epochs"):
+        row[name] = refit.values.get(name, nan) if refit else nan
+    row["seconds"] = f"{seconds:.6g}"
+    row["place"] = str(refit.place) if refit else ""
+    if refit is None:
+        row["error"] = "no parameter set has a finite loss on every fold"
+    elif refit.failed:
+        row["error"] = last_line(refit.error) or "its training failed"
+    else:
+        row["error"] = "" if refit.arrays else "its training diverged"
+    return row
 
 
 def nested_rows(

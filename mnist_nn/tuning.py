@@ -1,12 +1,13 @@
-"""Which parameter sets a bootstrap sample tries, other than the random ones.
+"""Which parameter sets a bootstrap sample tries.
 
-Points of a low-discrepancy sequence are known beforehand (`sets`). Others are proposed by the losses of those before
-(`proposed`): by Optuna's TPE, or by Hyperband, which trains most sets for a few epochs only.
+Random ones depend on the sample and the number of the set alone. Points of a low-discrepancy sequence are known
+beforehand, too. Others are proposed by the losses of those before: by Optuna's TPE, or by Hyperband, which trains most
+sets for a few epochs only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,29 +17,85 @@ from common.strategies.base import Problem, Strategy, Told
 from common.strategies.halving import Hyperband
 from common.strategies.names import strategy_of
 from common.strategies.whole import Points
-from common.trial import Batch, Parameter, Result, seed_of
+from common.trial import Parameter, seed_of
+from mnist_nn.crossvalidation import Batches, Losses
 from mnist_nn.keys import EPOCH_LIMIT
 
+HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 EVEN, ADAPTIVE = ("sobol", "halton"), ("tpe", "hyperband")
 STRATEGIES = ("random", *EVEN, *ADAPTIVE)
 ROUND = 8  # sets that TPE proposes at a time; with all their folds, and those of other samples, that keeps devices busy
 Most = tuple[int, int, int]  # the largest number of channels, side of the kernel, and number of hidden units
 
 
-@lru_cache(maxsize=16)
-def sets(strategy: str, seed: int, sample: str, n: int, most: Most) -> Sequence[Mapping[str, Parameter]]:
-    """The first n parameter sets of a bootstrap sample.
+class ParameterSets:
+    """The parameter sets of all bootstrap samples of a study.
 
     Args:
-        strategy: "sobol" or "halton".
+        strategy: one of STRATEGIES.
         seed: of the study.
-        sample: name of the bootstrap sample.
-        n: how many.
+        n: sets of each sample, at most.
         most: largest values.
     """
-    problem = _problem(seed, sample, n, most)
-    points = Points(strategy_of(strategy).draws(problem), problem)  # type: ignore[attr-defined]
-    return [problem.space.given(point) for _, point in points.rest()]
+
+    def __init__(self, strategy: str, *, seed: int, n: int, most: Most) -> None:
+        self._strategy, self._seed, self._n, self._most = strategy, seed, n, most
+        self._proposed: dict[tuple[str, int], Mapping[str, Parameter]] = {}
+
+    def params(self, sample: str, number: int) -> Mapping[str, Parameter]:
+        """HYPERPARAMETERS of a set.
+
+        Args:
+            sample: name of its bootstrap sample.
+            number: of the set; of an adaptive strategy, it must have been proposed.
+        """
+        if self._strategy in ADAPTIVE:
+            return self._proposed[sample, number]
+        if self._strategy in EVEN:
+            return _even(self._strategy, self._seed, sample, self._n, self._most)[number]
+        random = np.random.default_rng(seed_of(self._seed, f"{sample}/t{number}"))
+        channels, kernel, hidden = self._most
+        return {
+            "n_conv_layer": int(random.integers(1, channels, endpoint=True)),
+            "kernel_size": int(random.integers(2, kernel, endpoint=True)),
+            "n_hidden_layer": int(random.integers(1, hidden, endpoint=True)),
+            "learning_rate": float(10 ** random.uniform(-5, -1)),
+            "momentum": float(10 ** random.uniform(-2, 0)),
+        }
+
+    def proposed(self, sample: str, folds: int, epochs: int, batches: Batches) -> Losses:
+        """The cross-validation of sets that are proposed by the losses of those before.
+
+        Args:
+            sample: name of the bootstrap sample.
+            folds: of the cross-validation.
+            epochs: of a whole training.
+            batches: see `mnist_nn.crossvalidation`.
+
+        Returns:
+            Losses float64 (n, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
+        """
+        problem = _problem(self._seed, sample, self._n, self._most)
+        proposers = chosen_strategy(self._strategy, epochs).begin(problem)
+        shape = self._n, folds
+        losses, ended, whole = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(self._n, bool)
+        while asked := [(proposer, piece) for proposer in proposers for piece in proposer.ask(ROUND)]:
+            round_ = []
+            for _, piece in asked:
+                self._proposed[sample, piece.number] = problem.space.given(piece.point)
+                left = np.flatnonzero(~ended[piece.number])  # what has ended by itself is not trained again
+                round_ += batches(piece.number, piece.until or epochs, left)
+            results = (yield round_) if round_ else []
+            for trial, result in zip((trial for batch in round_ for trial in batch), results, strict=True):
+                at = int(trial.params["tuning"]), int(trial.params["fold"])
+                limit = int(trial.params.get(EPOCH_LIMIT, epochs))
+                losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
+            for proposer, piece in asked:
+                loss = float(losses[piece.number].mean())
+                whole[piece.number] |= piece.last
+                proposer.tell(piece, Told(None if np.isnan(loss) else (loss,), {piece.until or epochs: loss}))
+        losses[~whole] = np.nan
+        return losses
 
 
 def chosen_strategy(strategy: str, epochs: int) -> Strategy:
@@ -48,52 +105,12 @@ def chosen_strategy(strategy: str, epochs: int) -> Strategy:
     return chosen
 
 
-def proposed(
-    strategy: Strategy,
-    seed: int,
-    sample: str,
-    shape: tuple[int, int],
-    most: Most,
-    epochs: int,
-    batches: Callable[[int, Mapping[str, Parameter], int, np.ndarray], list[Batch]],
-) -> Generator[Sequence[Batch], list[Result], np.ndarray]:
-    """The search of a sample whose sets are proposed by the losses of those before.
-
-    Args:
-        strategy: of `chosen_strategy`.
-        seed: of the study.
-        sample: name of the bootstrap sample.
-        shape: (most sets, folds).
-        most: largest values.
-        epochs: of a whole training.
-        batches: of a set with this number and these parameters, for so many epochs at most, of these folds.
-
-    Returns:
-        Losses float64 (sets, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
-    """
-    problem = _problem(seed, sample, shape[0], most)
-    proposers = strategy.begin(problem)
-    losses, ended, whole = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(shape[0], bool)
-    while asked := [(proposer, piece) for proposer in proposers for piece in proposer.ask(ROUND)]:
-        round_ = [
-            batch
-            for _, piece in asked
-            for batch in batches(
-                piece.number, problem.space.given(piece.point), piece.until or epochs,
-                np.flatnonzero(~ended[piece.number]),
-            )
-        ]  # fmt: skip
-        results = (yield round_) if round_ else []  # what has ended by itself is not trained again
-        for trial, result in zip((trial for batch in round_ for trial in batch), results, strict=True):
-            at = int(trial.params["tuning"]), int(trial.params["fold"])
-            limit = int(trial.params.get(EPOCH_LIMIT, epochs))
-            losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
-        for proposer, piece in asked:
-            loss = float(losses[piece.number].mean())
-            whole[piece.number] |= piece.last
-            proposer.tell(piece, Told(None if np.isnan(loss) else (loss,), {piece.until or epochs: loss}))
-    losses[~whole] = np.nan
-    return losses
+@lru_cache(maxsize=16)
+def _even(strategy: str, seed: int, sample: str, n: int, most: Most) -> Sequence[Mapping[str, Parameter]]:
+    """The first n sets of a bootstrap sample, of a low-discrepancy sequence."""
+    problem = _problem(seed, sample, n, most)
+    points = Points(strategy_of(strategy).draws(problem), problem)  # type: ignore[attr-defined]
+    return [problem.space.given(point) for _, point in points.rest()]
 
 
 def _problem(seed: int, sample: str, n: int, most: Most) -> Problem:

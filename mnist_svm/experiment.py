@@ -16,9 +16,9 @@ import numpy as np
 from common.cluster import probe
 from common.cluster.devices import Device, free_memory
 from common.cluster.shared_arrays import Spec
+from common.data import DatasetSettings
 from common.errors import UsageError
 from common.experiment import Data, DoctorChecks, Objective, WorkerContext
-from common.data import DatasetSettings
 from common.images import ImageSettings
 from common.report.content import Section
 from common.settings import setting

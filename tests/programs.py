@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 
 from common.cli import parser_of
+from common.data import DatasetSettings
 from common.doctor.__main__ import Wishes
 from common.doctor.programs import programs
 from common.engine.options import RunOptions
 from common.errors import UsageError
-from common.data import DatasetSettings
 from common.merge import MergeOptions
 from common.scaling.__main__ import ScalingOptions
 from common.settings import Parser, add_settings, from_namespace

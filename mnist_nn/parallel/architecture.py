@@ -10,7 +10,8 @@ import numpy as np
 from common.errors import UsageError
 from common.images import outer_of
 from common.storage.history import History, read_journal
-from mnist_nn.experiment import HYPERPARAMETERS, best_set
+from mnist_nn.halving import best_set
+from mnist_nn.tuning import HYPERPARAMETERS
 
 Parameters = dict[str, float | int | str]
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from common.errors import StorageError, UsageError
 from common.data import N_CLASSES, load
+from common.errors import StorageError, UsageError
 from common.settings import result_settings
 from common.storage.provenance import versions
 from mnist_nn.images import Frame

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UsageError
 from common.data import DatasetSettings
+from common.errors import UsageError
 from common.settings import setting
 
 PROG = "python -m mnist_nn.ddp"

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import UsageError
 from common.data import load, main, read_idx
+from common.errors import UsageError
 from common.images import ImageSettings, fold_slices, standardised
 from common.settings import Parser, add_settings, from_namespace, result_settings, setting
 from tests.helpers import N_TEST, N_TRAIN, ROOT, idx, write_files

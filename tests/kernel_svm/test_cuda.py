@@ -18,9 +18,9 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
 import kernel_svm as shared
+from common.data import load
 from common.errors import UsageError
 from common.experiment import WorkerContext
-from common.data import load
 from common.images import standardised
 from kernel_svm.cuda import Gpu, Loaded, fit, solve_gammas
 from kernel_svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE

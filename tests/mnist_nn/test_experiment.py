@@ -18,7 +18,8 @@ from common.errors import Exit
 from common.experiment import Objective, WorkerContext, per_trial
 from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
-from mnist_nn.experiment import Bagging, best_set
+from mnist_nn.experiment import Bagging
+from mnist_nn.halving import best_set
 from mnist_nn.shapes import SMALL, weights_of
 from tests.helpers import journal_lines, reported
 

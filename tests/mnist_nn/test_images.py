@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.errors import UsageError
 from common.data import load
+from common.errors import UsageError
 from mnist_nn.images import MAX_PIXELS, Frame, no_digit, read_image
 
 MNIST = Frame(28, 28, 255, 20)

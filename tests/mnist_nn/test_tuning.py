@@ -9,7 +9,8 @@ import pytest
 
 from common import evaluate, per_trial
 from common.trial import Evaluation, Search
-from mnist_nn.experiment import Bagging, best_set
+from mnist_nn.experiment import Bagging
+from mnist_nn.halving import best_set
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from tests.helpers import table_without_run
 from tests.mnist_nn.small import FULL

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from common.errors import UsageError
 from common.data import read_idx
+from common.errors import UsageError
 from common.status import described, status_of
 from common.storage.history import NAME, read_journal
 from common.storage.journal import Journal

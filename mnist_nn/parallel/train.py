@@ -9,7 +9,6 @@ gradients is the gradient of the global batch's mean loss.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,10 +18,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.data import N_CLASSES
-from common.errors import UsageError
 from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
@@ -30,6 +28,7 @@ from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule, make_optimizer, set_updates, shares_memory, updates
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.statistics import activation_statistics, gradient_statistics
+from mnist_nn.parallel.strategy import distribute_like, full_tensor, wrap_model
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
@@ -138,7 +137,7 @@ class DistributedTraining:
         self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
         self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
         shared = shares_memory(options.rule, options.strategy, options.amp, device)
-        self.network = _wrap_model(self._module, options, device, shared)
+        self.network = wrap_model(self._module, options.strategy, device, shared)
         self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
         self.optimizer, self._moments = make_optimizer(self._weights, options.rule, options.strategy == "ddp", shared)
@@ -216,7 +215,7 @@ class DistributedTraining:
         if kept := getattr(self.optimizer, "mean_gradients", None):
             gradients = dict(zip(self._weights, kept, strict=True))
         else:
-            gradients = {name: _full_tensor(weight.grad) for name, weight in self._weights.items()}
+            gradients = {name: full_tensor(weight.grad) for name, weight in self._weights.items()}
         pixels = self.data.train_images[part.indices].normalised()
         with self._precision():
             activations = activation_statistics(self._module, self.network, pixels)
@@ -241,10 +240,10 @@ class DistributedTraining:
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by name, on the CPU. All processes must call this."""
-        return {name: _full_tensor(weight.detach()) for name, weight in self._weights.items()}
+        return {name: full_tensor(weight.detach()) for name, weight in self._weights.items()}
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Weights and moments by kind and name, as they are: with fsdp only this process's share."""
+        """Weights and moments by kind and name, as they are: with fsdp only this process's shard."""
         weights = {name: weight.detach() for name, weight in self._weights.items()}
         return {"weights": weights, **self._moments}
 
@@ -263,7 +262,7 @@ class DistributedTraining:
             shards: where the tensors are kept already.
         """
         tensors = {} if shards else self.tensors()
-        whole = {kind: {name: _full_tensor(one) for name, one in those.items()} for kind, those in tensors.items()}
+        whole = {kind: {name: full_tensor(one) for name, one in those.items()} for kind, those in tensors.items()}
         return Checkpoint(list(self.epochs), self.progress(), whole, shards)
 
     @torch.no_grad()
@@ -271,7 +270,7 @@ class DistributedTraining:
         """Take over the tensors of the checkpoint that rank 0 has read. All processes must call this."""
         for kind, those in self.tensors().items():
             for name, tensor in those.items():
-                tensor.copy_(_distribute_like(tensor, state and state.tensors[kind][name]))
+                tensor.copy_(distribute_like(tensor, state and state.tensors[kind][name]))
         dist.barrier()  # others may have these in the same memory
 
     def go_on(self, epochs: list[Epoch], progress: dict[str, float]) -> None:
@@ -287,52 +286,3 @@ class DistributedTraining:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
         per_epoch = math.ceil(len(self.data.train_labels) / (self.options.batch_size * self.rank_info.size))
         self._n_steps = self.n_done + (self.options.epochs - len(self.epochs)) * per_epoch
-
-
-def _is_sharded(tensor: Tensor) -> bool:
-    """Whether this is a DTensor. Only fsdp imports what makes them, which takes as long as half of PyTorch."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
-def _full_tensor(tensor: Any) -> Tensor:
-    """A tensor, or all shares of one, on the CPU."""
-    whole: Tensor = tensor.full_tensor() if _is_sharded(tensor) else tensor
-    return whole.cpu().contiguous()
-
-
-def _distribute_like(weight: Any, content: Tensor | None) -> Tensor:
-    """Rank 0's `content`, on the device and in the shares of `weight`."""
-    whole = torch.empty(weight.shape, device=weight.device)
-    if content is not None:
-        whole.copy_(content)
-    dist.broadcast(whole, src=0)
-    if _is_sharded(weight):
-        from torch.distributed.tensor import distribute_tensor
-
-        return distribute_tensor(whole, weight.device_mesh, weight.placements)
-    return whole
-
-
-def _wrap_model(network: nn.Module, options: DistributedOptions, device: torch.device, shared: bool) -> nn.Module:
-    """The network as the strategy wants it. shared: its optimizer adds up the gradients.
-
-    CPUs are faster with the channels last in memory; FSDP refuses that.
-    """
-    if options.strategy == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-
-        # Without a mesh it would take the GPUs that are there, also where the training is on CPUs.
-        fully_shard(network, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
-        assert isinstance(network, FSDPModule)
-        if dist.get_backend() != "nccl":
-            if not hasattr(network, "set_force_sum_reduction_for_comms"):
-                raise UsageError(f"--strategy fsdp without NCCL needs torch>=2.9, and this is {torch.__version__}")
-            network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
-        return network
-    network = network.to(memory_format=torch.channels_last)
-    if shared or (device.type == "cpu" and dist.get_world_size() == 1):
-        return network
-    devices = None if device.type == "cpu" else [device.index]
-    return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+LEVEL = 0.95  # confidence of intervals and tests
+
 
 class Interval(NamedTuple):
     """An interval that holds the true value with the stated confidence."""
@@ -19,7 +21,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def cross_validated(errors: np.ndarray, level: float = 0.95) -> Interval:
+def cross_validated(errors: np.ndarray, level: float = LEVEL) -> Interval:
     """The interval of a mean error over the folds of one cross-validation.
 
     Folds share training samples, so their errors are not independent, and the usual interval is too narrow. The
@@ -61,7 +63,7 @@ def standard_error(errors: np.ndarray) -> np.ndarray:
 RULES = ("best", "1se", "simplest")
 
 
-def as_good(errors: np.ndarray, best: int, rule: str, level: float = 0.95) -> np.ndarray:
+def as_good(errors: np.ndarray, best: int, rule: str) -> np.ndarray:
     """Which candidates a rule counts as no worse than the best one.
 
     "best" counts the best one only. "1se" counts those whose mean error is at most one standard error above the least
@@ -73,7 +75,6 @@ def as_good(errors: np.ndarray, best: int, rule: str, level: float = 0.95) -> np
         errors: float (k, n), the errors of n candidates on the same k folds, NaN where a fold failed.
         best: the candidate of the least mean error.
         rule: one of RULES.
-        level: confidence of the paired test, between 0 and 1.
 
     Returns:
         bool (n,); a candidate with a failed fold is never counted.
@@ -86,7 +87,7 @@ def as_good(errors: np.ndarray, best: int, rule: str, level: float = 0.95) -> np
             chosen |= errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
         elif rule == "simplest":
             differences = errors - errors[:, [best]]
-            limit = float(stdtrit(len(errors) - 1, level))
+            limit = float(stdtrit(len(errors) - 1, LEVEL))
             chosen |= differences.mean(axis=0) <= limit * standard_error(differences)
     return chosen
 
@@ -108,7 +109,7 @@ def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
     return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
 
 
-def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
+def proportion(n_wrong: int, n: int) -> Interval:
     """The interval of an error rate measured on independent samples.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the American
@@ -117,7 +118,6 @@ def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
     Args:
         n_wrong: samples that are wrong, 0 to n.
         n: samples, at least 1.
-        level: confidence, between 0 and 1.
 
     Raises:
         ValueError: n_wrong is not between 0 and n, or n is 0.
@@ -126,7 +126,7 @@ def proportion(n_wrong: int, n: int, level: float = 0.95) -> Interval:
 
     if not 0 <= n_wrong <= n or n == 0:
         raise ValueError(f"{n_wrong} of {n} is not a proportion")
-    z = float(ndtri((1 + level) / 2))
+    z = float(ndtri((1 + LEVEL) / 2))
     p = n_wrong / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -153,15 +153,14 @@ class Calibration(NamedTuple):
     log_loss: float
 
 
-def calibration(probabilities: np.ndarray, labels: np.ndarray, n_bins: int = 10) -> Calibration:
+def calibration(probabilities: np.ndarray, labels: np.ndarray) -> Calibration:
     """Reliability of predicted probabilities.
 
     Args:
         probabilities: float (n, n_classes), rows that sum to 1.
         labels: int (n,), the right class of each row.
-        n_bins: bins of the answer's probability between 0 and 1.
     """
-    n = len(labels)
+    n, n_bins = len(labels), 10
     answer, sure = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
     right = answer == labels
     bins = np.minimum((sure * n_bins).astype(int), n_bins - 1)

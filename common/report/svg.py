@@ -86,16 +86,13 @@ class Plot(Drawing):
         y: tuple[float, float],
         names: tuple[str, str],
         *,
-        height: float = 280,
         logs: tuple[bool, bool] = (False, False),
         percent: tuple[bool, bool] = (False, False),
-        left: float = 62,
-        width: float = WIDTH,
         whole: bool = False,
     ):
-        super().__init__(height, alt, width)
+        super().__init__(280, alt)
         self._x, self._y, self._logs = _widened(x, logs[0]), _widened(y, logs[1]), logs
-        self._box = (left, 16.0, width - 26, height - 44)
+        self._box = (62.0, 16.0, self.width - 26, self.height - 44)
         x0, y0, x1, y1 = self._box
         for tick in ticks(*self._x, logs[0], 7):
             if whole and not tick.is_integer():
@@ -107,7 +104,7 @@ class Plot(Drawing):
             at = self.at(self._x[0], tick)[1]
             self.line([(x0, at), (x1, at)], "grid")
             self.text(x0 - 6, at + 4, words(tick, percent[1]), "tick", "end")
-        self.text((x0 + x1) / 2, height - 8, names[0], "axis", "middle")
+        self.text((x0 + x1) / 2, self.height - 8, names[0], "axis", "middle")
         self.text(4, 10, names[1], "axis")
 
     def at(self, x: float, y: float) -> tuple[float, float]:
@@ -116,11 +113,11 @@ class Plot(Drawing):
         right, up = _share(x, self._x, self._logs[0]), _share(y, self._y, self._logs[1])
         return x0 + right * (x1 - x0), y1 - up * (y1 - y0)
 
-    def curve(self, x: Sequence[float], y: Sequence[float], css: str, dots: bool = True) -> None:
+    def curve(self, x: Sequence[float], y: Sequence[float], css: str) -> None:
         """A line through those points that are finite."""
         points = [self.at(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
         self.line(points, f"line {css}")
-        for at in points if dots and len(points) <= 60 else ():
+        for at in points if len(points) <= 60 else ():
             self.dot(*at, css)
 
 

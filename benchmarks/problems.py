@@ -83,14 +83,6 @@ def zdt1(p: Mapping[str, Any]) -> dict[str, float]:
     return {"f": x[0], "g": g * (1 - math.sqrt(x[0] / g))}
 
 
-UNIT6 = {f"x{i}": Float(0, 1) for i in range(6)}
-PLANE = {"x": Float(-5, 10), "y": Float(0, 15)}
-ROSENBROCK = {
-    "kind": Choice("two", "four"), "x0": Float(-2, 2), "x1": Float(-2, 2),
-    "x2": When(Float(-2, 2), kind="four"), "x3": When(Float(-2, 2), kind="four"),
-}  # fmt: skip
-
-
 @cache
 def svm_errors(path: Path = SVM) -> np.ndarray:
     """Fraction of each fold that is wrong: float64 (gamma, C, fold), both parameters ascending."""

@@ -31,7 +31,7 @@ def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) ->
 
 
 def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
-    """As `run`, but returns the status. Only rank 0 reports what the user can mend."""
+    """As `run`, but returns the status. Only rank 0 reports errors that the user can fix."""
     launch = launched()
     name = name_of(experiment)
     parser = parser_of(experiment, name)

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 class UsageError(Exception):
-    """Something the user can mend: its text is one line that names the value and the fix."""
+    """Something the user can fix: its text is one line that names the value and the fix."""
 
     def __str__(self) -> str:
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
@@ -31,7 +31,7 @@ class StorageError(UsageError):
 
 
 def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
-    """Print an error that the user can mend, in one line on stderr.
+    """Print an error that the user can fix, in one line on stderr.
 
     Args:
         prog: the program, as the user calls it.

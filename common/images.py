@@ -31,8 +31,8 @@ class ImageSettings(DatasetSettings, Experiment):
     )
     select: str = setting(
         "best",
-        "which to choose: best (the least error of the cross-validation), 1se (the simplest within one standard error "
-        "of it) or simplest (the simplest that a paired test over the folds does not find worse)",
+        "the point or network to choose: best (the least error of the cross-validation), 1se (the simplest within one "
+        "standard error of it) or simplest (the simplest that a paired test over the folds does not find worse)",
         choices=RULES,
         changes_results=False,
     )

@@ -1,4 +1,4 @@
-"""Scripts of users: an error that its user can mend is one line, wherever in the script it is raised."""
+"""Scripts of users: an error that its user can fix is one line, wherever the script raises it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 Exit status: 0 when the study is complete, also if trials have failed, since they would fail again; 75 when it was told
 to go (running trials may finish first); else 1 or 2, once TRIES attempts in a row have finished no trial. Another one
-would not mend that, so the launcher also sets the backoffLimit of its own Kubernetes Job to 0: the MPI operator then
+would not help, so the launcher also sets the backoffLimit of its own Kubernetes Job to 0: the MPI operator then
 declares the MPIJob failed and removes the workers, and their nodes cost nothing any more.
 
 A worker that is Failed, since its node was preempted or it was evicted, stays so for ever: the operator makes a worker
@@ -145,7 +145,7 @@ class Launcher:
         status = pod["status"]
         gone = "deletionTimestamp" in pod["metadata"]
         if renew and status.get("phase") == "Failed" and not gone:
-            say(f"{name} is Failed ({status.get('reason', 'its container ended')}): it is deleted, to be made anew")
+            say(f"{name} is Failed ({status.get('reason', 'its container ended')}): deleted, to be made again")
             self._cluster.delete(pod)
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", []))
         uid: str = pod["metadata"]["uid"]

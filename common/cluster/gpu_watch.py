@@ -28,7 +28,7 @@ ASK_S = 2.0
 SILENT_S = 6.0  # a GPU that has not answered for so long does not answer
 HANG_S = 30.0  # without a result after its GPU's error, or in the kernel while its GPU does not answer
 # Errors of programs, which CUDA tells to the worker itself (NVIDIA's device plugin for Kubernetes passes over the same
-# ones), and the records of memory errors that were mended.
+# ones), and the records of memory errors that were corrected.
 NO_FAULTS = {13, 31, 43, 45, 68, 109} | {63, 92}
 ANSWERS = "answers"
 _XID_EVENT, _TIMEOUT, _LOST = 0x8, 10, 15  # of nvml.h

@@ -57,11 +57,16 @@ BENCHMARK_S = 100.0  # for each model of device, from the beginning; a process t
 class Wishes:
     """Further checks that can be asked for."""
 
-    self_check: bool = setting(False, "check anew that what nobody ran on these GPUs computes what it should; a table")
-    benchmark: bool = setting(
-        False, "measure what steps and solvers take on these devices, within two minutes a model, and keep it"
+    self_check: bool = setting(
+        False, "check again that the code for GPUs computes right results on these devices; prints a table"
     )
-    validate: bool = setting(False, "everything that a machine with a GPU can show, within 20 minutes, in one folder")
+    benchmark: bool = setting(
+        False,
+        "measure how fast training steps and solvers are on these devices, and keep the rates; two minutes a model",
+    )
+    validate: bool = setting(
+        False, "run all checks, tests and searches of a machine with a GPU, within 20 minutes, into one folder"
+    )
 
 
 def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examined:
@@ -237,7 +242,9 @@ def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequ
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
-    parser = Parser(prog=PROG, description="Would a study run here? Give the options of the run, and its launcher.")
+    parser = Parser(
+        prog=PROG, description="Check whether a study would run here. Give the launcher and the options of the study."
+    )
     kinds = list(dict.fromkeys(checks.settings for checks in programs().values() if checks.settings))
     try:
         for kind in (*kinds, RunOptions, Wishes):

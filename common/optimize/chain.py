@@ -89,7 +89,7 @@ class Chain:
         for number, step in enumerate(self._steps[:-1]):
             if not any(step.name in later.takes for later in self._steps[number + 1 :]):
                 fix = f"give a later function an argument of that name, such as model(trial, {step.name})"
-                raise UsageError(f"nothing takes what {step.name} returns: {fix}")
+                raise UsageError(f"no later function takes the value of {step.name}: {fix}")
 
     def _step(self, link: Link, last: bool = False) -> _Step:
         work = link.work

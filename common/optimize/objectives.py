@@ -37,7 +37,7 @@ from common.trial import Batch, Evaluation, Trial, seed_of
 
 # How the error of a trial begins whose objective does not keep to its contract: the search ends. Without a value it
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
-MEND = "mend the objective: "
+MEND = "correct the objective: "
 NO_VALUE = "no value: "
 STEPS = "steps.jsonl"  # in a trial's folder: what it has yielded
 

@@ -31,10 +31,10 @@ class ReportOptions:
         None, "file to write (default: report.html in the results folder; here for several)", metavar="FILE"
     )
     goal: str | None = setting(
-        None, "what was searched for, where the journal does not say it: 'minimize loss'", metavar="GOAL"
+        None, "the goal, such as 'minimize loss', if the journal does not have it", metavar="GOAL"
     )
     price: float | None = setting(
-        None, "dollars for a node and an hour, for what the study cost", low=0, metavar="DOLLARS"
+        None, "price of a node in dollars per hour, for the cost of the study", low=0, metavar="DOLLARS"
     )
     data_folder: Path | None = setting(
         None, "folder of the images of an older study, which its journal does not hold", flag="--data", metavar="DIR"

@@ -117,7 +117,7 @@ class Journal:
                 yield
         except OSError as error:
             raise StorageError(
-                f"results folder {self.folder} cannot be written ({error.strerror}): mend that, then run the same "
+                f"results folder {self.folder} cannot be written ({error.strerror}): fix that, then run the same "
                 "command to continue"
             ) from error
 

@@ -59,7 +59,7 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
         with written_whole(folder / NAME) as file:
             torch.save({"format": FORMAT, "settings": settings, **content}, file)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume") from error
+        raise StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume") from error
     for other in folder.glob("checkpoint-[0-9]*"):
         if other.name != state.shards:
             shutil.rmtree(other, ignore_errors=True)
@@ -88,11 +88,11 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
-        raise UsageError(f"{path} is not a checkpoint of this program: train anew, without --resume") from error
+        raise UsageError(f"{path} is not a checkpoint of this program: train again, without --resume") from error
     for name, value in settings.items():
         if stored.get(name) != value:
             raise UsageError(
                 f"--resume: {path} has {name.replace('_', '-')} = {stored.get(name)}, this command {value}: "
-                f"give the same, or train anew"
+                f"give the same, or train again"
             )
     return state

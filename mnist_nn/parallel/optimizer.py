@@ -23,7 +23,7 @@ class Rule(NamedTuple):
         learning_rate: what the optimizer gets after the warm-up.
         momentum: of sgd.
         weight_decay: of sgd it is a part of the gradient, of adamw it is not (Loshchilov and Hutter, 2019).
-        warmup_steps: in which the learning rate grows in a line.
+        warmup_steps: in which the learning rate grows linearly.
         schedule: constant, or half a cosine down to zero.
     """
 

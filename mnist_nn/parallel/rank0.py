@@ -66,7 +66,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(settings: Settings, n_processes: int) -> Inputs:
-    """Read the data, the network's parameters and the checkpoint. Raises UsageError for what the user can mend."""
+    """Read the data, the network's parameters and the checkpoint. Raises UsageError for the user's errors."""
     arrays = load(settings.dataset, settings.data_folder, settings.train_size)
     params = best_of(settings.source) if settings.source else KUBEFLOW
     _check_network(settings, params, arrays["train_images"])
@@ -179,7 +179,7 @@ class Recorder:
                 named = {name: weight.numpy() for name, weight in weights.items()}
                 save_model(folder / ONE_MODEL, SavedNetwork(self.job.params, frame, named))
         except OSError as error:
-            return StorageError(f"{folder} cannot be written ({error.strerror}): mend that, then --resume")
+            return StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume")
         print(summary(row), flush=True)
         return None
 

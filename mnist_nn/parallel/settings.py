@@ -32,7 +32,7 @@ class Settings(DatasetSettings):
     weight_decay: float | None = setting(
         None, f"pulls weights towards zero (default 0; of adamw {ADAMW_WEIGHT_DECAY})", low=0, metavar="W"
     )
-    warmup_steps: int = setting(0, "steps in which the learning rate grows from 0 in a line", low=0, metavar="N")
+    warmup_steps: int = setting(0, "steps in which the learning rate grows linearly from 0", low=0, metavar="N")
     schedule: str = setting(
         "constant", "of the learning rate after that: constant, or cosine: down to 0 in the last epoch",
         choices=SCHEDULES,

@@ -1,4 +1,4 @@
-"""Weights that are divided among the processes, on disk: each writes its own shares, any number of them reads.
+"""Weights that are divided among the processes, on disk: each writes its own shards, any number of them reads.
 
 By torch.distributed.checkpoint. Its reader unpickles an index, which could run a stranger's code; here the index may
 name nothing but the classes that describe tensors.
@@ -74,7 +74,7 @@ def _quiet() -> Iterator[None]:
 
 
 def write_shards(folder: Path, tensors: Tensors) -> None:
-    """Every process writes its shares. All must call this. `folder` is made anew, and whole or not there."""
+    """Every process writes its shards. All must call this. `folder` is replaced, and whole or not there."""
     part = folder.with_name(folder.name + ".part")
     if dist.get_rank() == 0:
         for path in (part, folder):  # of a training that did not live to name it, or of one before
@@ -90,7 +90,7 @@ def write_shards(folder: Path, tensors: Tensors) -> None:
         os.rename(part, folder)
     dist.barrier()
     if problem:
-        raise StorageError(f"{folder} cannot be written ({problem.splitlines()[0][:200]}): mend that, then --resume")
+        raise StorageError(f"{folder} cannot be written ({problem.splitlines()[0][:200]}): fix that, then --resume")
 
 
 def read_shards(folder: Path, tensors: Tensors) -> None:
@@ -99,7 +99,7 @@ def read_shards(folder: Path, tensors: Tensors) -> None:
         with _quiet():
             dcp.load(_flat(tensors), storage_reader=SafeReader(folder))
     except (CheckpointException, Exception) as error:
-        raise UsageError(f"{folder} is not a checkpoint of this program: train anew, without --resume") from error
+        raise UsageError(f"{folder} is not a checkpoint of this program: train again, without --resume") from error
 
 
 def same_folder(folder: Path) -> bool:

@@ -194,7 +194,7 @@ def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: A
     for content in (whole[:-100], pickle.dumps(Touch(str(marker)))):
         path.write_bytes(content)
         assert main([*command, "--resume"]) == Exit.USAGE
-        assert capsys.readouterr().err.endswith("is not a checkpoint of this program: train anew, without --resume\n")
+        assert capsys.readouterr().err.endswith("is not a checkpoint of this program: train again, without --resume\n")
     assert not marker.exists()
 
 

@@ -147,7 +147,7 @@ def generated(trial: Any) -> Any:
         (lambda: Chain(Link(features)), "a chain has links and ends with a function"),
         (lambda: Chain(Link(features), Link(powers)), "a chain has links and ends with a function"),
         (lambda: Chain(Link(features), model), "model takes powers, which no link before it returns: there is feat"),
-        (lambda: Chain(Link(features), lambda trial: 0.0), "nothing takes what features returns: give a later fu"),
+        (lambda: Chain(Link(features), lambda trial: 0.0), "no later function takes the value of features: give"),
         (lambda: Chain(Link(features), Link(features), model), "two functions of the chain are called features"),
         (lambda: Chain(Link(needs, "x"), needs), "needs takes wanted, which no link before it returns: there is none"),
         (lambda: Chain(Link(generated), stepped), "the link generated is a generator: return its value"),

@@ -175,7 +175,7 @@ def closes_over(lock: Any) -> Any:
         ({"enqueue": [{"z": 1}]}, "has z, which the space does not have: it has x"),
         ({"enqueue": [{"x": 7}]}, "has x = 7, which is not in Float"),
         ({"objective": 5}, "the objective is a int: give a function"),
-        ({"objective": lambda trial: None}, "mend the objective: it returned None: return {'loss': ...}"),
+        ({"objective": lambda trial: None}, "correct the objective: it returned None: return {'loss': ...}"),
         ({"objective": lambda trial: Tensor()}, "it returned a Tensor: return {'loss': ...}"),
         ({"objective": lambda trial: {"loss": Tensor()}}, "it returned a Tensor as loss: give a number"),
         ({"objective": lambda trial: {"accuracy": 1.0}}, "it returned accuracy without loss"),
@@ -219,7 +219,9 @@ def test_an_objective_that_breaks_its_contract_late_ends_the_search_which_then_g
 
     with pytest.raises(UsageError, match=r"it returned loss, price, before cost, loss: return the same"):
         search(renamed, **how)
-    with pytest.raises(UsageError, match=r"mend the objective: it returned None: return {'loss': ...} \(trial [45]\)"):
+    with pytest.raises(
+        UsageError, match=r"correct the objective: it returned None: return {'loss': ...} \(trial [45]\)"
+    ):
         search(lambda trial: {"loss": 1.0, "cost": 2.0} if trial.number < 4 else None, **how)
     kept = len(journal_lines(tmp_path / "r"))
     assert kept <= 5 and (kept >= 1 or workers)  # of two workers the first may be that with the wrong trial

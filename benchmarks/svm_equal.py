@@ -2,7 +2,7 @@
 
     python -m benchmarks.svm_equal 10000 --data ../data [--multiclass ovr] [--points 10] [--jobs 2]
 
-Points are spread over the grid of `benchmarks.svm_grid`, all folds of each are fitted. scikit-learn's part is SVC, or
+Points are spread over the grid of `benchmarks.svm_points`, all folds of each are fitted. scikit-learn's part is SVC, or
 OneVsRestClassifier over it, which is given the matrix that its classes have in common: K - 1, float64, which has the
 same solution as K. LIBSVM keeps what it is given in float32, and of a K near 1 too few digits are left: at gamma = 1e-6
 and C = 1e6 its solution for K violated the conditions of optimality by 1.9, that for K - 1 by 0.003 (10,000 images,
@@ -10,22 +10,17 @@ digit 8 against the rest, fold 0, computed in float64). Decision values of one-v
 LIBSVM's tolerance of 1e-3, which then leaves many solutions to choose from: there both solvers get 1e-7.
 """
 
-# ruff: noqa: E402 - see CORES
-
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
 
-CORES = os.sched_getaffinity(0)  # benchmarks.svm_grid leaves its process one of them
-
 from benchmarks.machine import circumstances, publish, table
-from benchmarks.svm_grid import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
+from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
 from common.data import load
 from common.images import standardised
 from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances
@@ -91,7 +86,6 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=8.0, metavar="GB")
     parser.add_argument("--results", type=Path, metavar="FILE")
     options = parser.parse_args()
-    os.sched_setaffinity(0, CORES)
     arrays = load("mnist", options.data, train_size=options.n, download=False)
     x, y = standardised(arrays["train_images"], 255), arrays["train_labels"]
     points = spread(options.points)

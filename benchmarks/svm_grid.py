@@ -39,21 +39,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
+from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread, steps
 from common.data import load
-from common.images import fold_slices, standardised
+from common.images import standardised
 from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
-PENALTIES = np.logspace(-3, 6, 5)
-GAMMAS = np.logspace(-6, -2, 5)
-FOLDS = 5
 TITLES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex"}
 
-GridPoint = tuple[int, int]  # numbers of gamma and C
 Errors = dict[tuple[int, int, int], int]  # (gamma, C, fold) -> errors
-
-
-def splits(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, FOLDS)]
 
 
 def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors, str]:
@@ -81,19 +74,6 @@ def run_point(
     model = solver(C=PENALTIES[point[1]], gamma=GAMMAS[point[0]]).fit(x[train], y[train])
     errors = int((model.predict(x[validation]) != y[validation]).sum())
     return time.process_time() - begin, errors
-
-
-def spread(count: int) -> list[GridPoint]:
-    """Points of the grid, each as far as possible from those before it, from a corner on."""
-    grid = [(g, c) for g in range(len(GAMMAS)) for c in range(len(PENALTIES))]
-    chosen = [grid[0]]
-    while len(chosen) < min(count, len(grid)):
-        chosen.append(max(grid, key=lambda point: min(steps(point, other) for other in chosen)))
-    return chosen
-
-
-def steps(a: GridPoint, b: GridPoint) -> float:
-    return float(np.hypot(a[0] - b[0], a[1] - b[1]))
 
 
 def extrapolated(seconds: dict[GridPoint, float]) -> float:

@@ -133,10 +133,11 @@ def compare_gpu(device: Any, x: np.ndarray, y: np.ndarray, errors: Errors, point
 
         train, validation = splits(len(y))[0]
         seconds, differ = {}, 0
-        fit_cuml(x[few], y[few], x[few], 1.0, 1e-3, "ovo")
+        fit_cuml(x[few], y[few], x[few], penalty=1.0, gamma=1e-3, multiclass="ovo")
         for g, c in points:
             begin = time.perf_counter()
-            fit = fit_cuml(x[train], y[train], x[validation], float(PENALTIES[c]), float(GAMMAS[g]), "ovo")
+            point = {"penalty": float(PENALTIES[c]), "gamma": float(GAMMAS[g]), "multiclass": "ovo"}
+            fit = fit_cuml(x[train], y[train], x[validation], **point)
             seconds[g, c] = time.perf_counter() - begin
             differ += int((fit.predictions != y[validation]).sum()) != errors[g, c, 0]
         total = extrapolated(seconds)

@@ -45,7 +45,9 @@ class AskTell:
         results: str | Path | None = None,
         enqueue: Sequence[Mapping[str, Any]] = (),
     ):
-        self._problem = problem_of(space, n_trials, minimize, maximize, seed, enqueue)
+        self._problem = problem_of(
+            space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
+        )
         chosen = strategy_of(strategy)
         self._proposer = chosen.lanes(self._problem)
         self._open: dict[int, Piece] = {}

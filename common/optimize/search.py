@@ -114,7 +114,15 @@ def search(
             _check_numbers(workers, batch, trial_timeout)
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
-            problem = problem_of(space, n_trials, minimize, maximize, seed, enqueue, is_staged(objective))
+            problem = problem_of(
+                space,
+                n_trials=n_trials,
+                minimize=minimize,
+                maximize=maximize,
+                seed=seed,
+                enqueue=enqueue,
+                staged=is_staged(objective),
+            )
             chosen = strategy_of(strategy)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)

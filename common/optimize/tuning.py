@@ -74,13 +74,13 @@ class Tuning(Experiment):
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
-        problem, tale = self.task.problem, _Tale(self.task.problem, self.plan)
+        problem, exchange = self.task.problem, _Exchange(self.task.problem, self.plan)
         if self.order == "asynchronous":
             known = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if known is None else [Piece.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
-            return [tale.lane(shared, first if not n else []) for n in range(problem.batch)]
-        return [tale.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
+            return [exchange.lane(shared, first if not n else []) for n in range(problem.batch)]
+        return [exchange.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
@@ -109,7 +109,7 @@ class Tuning(Experiment):
         print(study.report())
 
 
-class _Tale:
+class _Exchange:
     """Carries pieces and results between the proposers and the engine, and to the callbacks."""
 
     def __init__(self, problem: Problem, plan: LeadersPart):
@@ -155,6 +155,7 @@ class _Tale:
 
 def problem_of(
     space: Any,
+    *,
     n_trials: int | None,
     minimize: str | Sequence[str],
     maximize: str | Sequence[str],

@@ -50,7 +50,7 @@ class Pointwise(Solver):
     """Fits point by point.
 
     Args:
-        fit: of (images, labels, images to predict, C, gamma, multiclass).
+        fit: such as `peers.fit_sklearn`.
     """
 
     def __init__(self, fit: Callable[..., Fit], multiclass: str) -> None:
@@ -59,4 +59,5 @@ class Pointwise(Solver):
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         for penalty, split in points:
             images, labels = dataset.images[split.train], dataset.labels[split.train]
-            yield self.fit(images, labels, dataset.predicted(split), penalty, gamma, self.multiclass)
+            point = {"penalty": penalty, "gamma": gamma, "multiclass": self.multiclass}
+            yield self.fit(images, labels, dataset.predicted(split), **point)

@@ -8,7 +8,7 @@ from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Fit
 
 
 def fit_cuml(
-    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, penalty: float, gamma: float, multiclass: str
+    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, *, penalty: float, gamma: float, multiclass: str
 ) -> Fit:
     """One SVM by cuML's SVC (25.6 or later). On the GPU that this process can see."""
     import cupy

@@ -10,7 +10,7 @@ from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Fit
 
 
 def fit_sklearn(
-    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, penalty: float, gamma: float, multiclass: str
+    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, *, penalty: float, gamma: float, multiclass: str
 ) -> Fit:
     """One SVM by scikit-learn's SVC, which is LIBSVM (C.-C. Chang, C.-J. Lin, 2011). On the CPU."""
     from sklearn.multiclass import OneVsRestClassifier

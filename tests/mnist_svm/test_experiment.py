@@ -325,7 +325,7 @@ def test_cuml_agrees_with_scikit_learn(multiclass: str) -> None:
     images, test_images = (standardised(data[f"{part}_images"], 16) for part in ("train", "test"))
     for penalty, gamma in ((0.1, 1e-2), (10.0, 1e-3), (1e4, 1e-4)):
         ours, peer = (
-            fit(images, data["train_labels"], test_images, penalty, gamma, multiclass)
+            fit(images, data["train_labels"], test_images, penalty=penalty, gamma=gamma, multiclass=multiclass)
             for fit in (fit_cuml, fit_sklearn)
         )
         assert np.mean(ours.predictions != peer.predictions) <= 0.01

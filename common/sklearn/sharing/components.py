@@ -1,14 +1,10 @@
-"""Transformers whose size is searched: all are fitted by one fit, each keeps its part.
+"""Components whose number is searched: all are computed by one fit, each candidate keeps its part.
 
-Why the result is the single one.
-
-- PCA with the solvers "full" and "covariance_eigh", and "auto" where it chooses one of them for each size, decomposes
-  the samples, or their covariance, whole, whatever `n_components` is; the size only says how many of the components,
-  sorted, are kept. They are computed once with all components and cut by the same rules: equal to the bit. The
-  randomised solver and ARPACK compute other vectors for each size, and so do truncated SVD and NMF: these are not
-  shared.
-- Filters of features (the best k, the best percent, or those that pass a test) score each feature by itself, and only
-  then look at the size. The scores are computed once.
+Why the result is the single one. PCA with the solvers "full" and "covariance_eigh", and "auto" where it chooses one of
+them for each size, decomposes the samples, or their covariance, whole, whatever `n_components` is; the size only says
+how many of the components, sorted, are kept. They are computed once with all components and cut by the same rules:
+equal to the bit. The randomised solver and ARPACK compute other vectors for each size, and so do truncated SVD and NMF:
+these are not shared.
 """
 
 from __future__ import annotations
@@ -82,34 +78,4 @@ def _first_columns(X: np.ndarray, n: int) -> np.ndarray:
     return X[:, :n]
 
 
-class Filters(Family):
-    """Filters that score each feature, and differ in how many of them they keep."""
-
-    divides = True
-
-    def __init__(self, size: str):
-        self.size = size
-
-    def shares(self, name: str) -> bool:
-        return name == self.size
-
-    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
-        first = {"k": "all"} if self.size == "k" else {}
-        whole = clone(model).set_params(**first).fit(part.X, part.y)
-        made: list[Transformed | None] = []
-        for setting in settings:
-            one = copy(whole)
-            one.__dict__.update(setting)
-            fine = valid(model, setting) and not self._too_many(one)
-            made.append((one, partial(one.transform, part.X)) if fine else None)
-        return made
-
-    def _too_many(self, model: Any) -> bool:
-        """Whether `fit` would say that there are not so many features."""
-        return self.size == "k" and model.k != "all" and model.k > model.n_features_in_
-
-
-FAMILIES: dict[str, Family] = {"PCA": Components(), "SelectKBest": Filters("k")}
-FAMILIES["SelectPercentile"] = Filters("percentile")
-for _name in ("SelectFpr", "SelectFdr", "SelectFwe"):
-    FAMILIES[_name] = Filters("alpha")
+FAMILIES: dict[str, Family] = {"PCA": Components()}

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix, issparse
+from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
@@ -23,7 +25,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.exceptions import FitFailedWarning
-from sklearn.feature_selection import SelectFpr, SelectKBest, SelectPercentile
+from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile, VarianceThreshold
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.kernel_ridge import KernelRidge
@@ -32,6 +34,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
+from common.sklearn.sharing import family_of
 from common.sklearn.sharing.family import SplitPart
 from common.sklearn.sharing.gaussian_processes import NoiseLevels
 from common.sklearn.sharing.kernel_ridge import Band
@@ -259,22 +262,84 @@ def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall:
     assert all(len(others) == 5 for others in ours.cv_results_["shared_with"])
 
 
-@drawn
-@given(seed=FEW)
-@pytest.mark.parametrize(
-    ("selector", "grid"),
-    [
-        (SelectKBest(), {"k": [3, 1, "all"]}),
-        (SelectPercentile(), {"percentile": [100, 50]}),
-        (SelectFpr(), {"alpha": [0.9, 0.99]}),
-    ],
-    ids=["best", "percent", "test"],
-)
-def test_filters_of_features(caplog: Any, selector: Any, grid: Any, seed: int) -> None:
-    X, y = samples(seed, whole=False)
+class MyLasso(Lasso):
+    """A user's own."""
+
+
+FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the places of those that are fitted alone
+    "best": (SelectKBest(), [{"k": 3}, {"k": 1}, {"k": "all"}, {}, {"k": 99}, {"k": -1}], [4, 5]),
+    "percent": (SelectPercentile(), [{"percentile": 100}, {"percentile": 50}, {}, {"percentile": 101}], [3]),
+    "test": (SelectFpr(), [{"alpha": 0.9}, {"alpha": 0.99}, {}], []),
+    "variance": (
+        VarianceThreshold(0.2),
+        [{"threshold": t} for t in (0.5, 0.0, 0, 1e-40, 1.1, 1e9, -1.0)] + [{}],
+        [5, 6],
+    ),
+    "logistic": (
+        SelectFromModel(LogisticRegression()),
+        [
+            {"threshold": "mean"}, {"threshold": "1.2*median"}, {"threshold": -np.inf, "max_features": 2}, {},
+            {"max_features": 3}, {"max_features": lambda X: X.shape[1] // 2}, {"norm_order": 2, "threshold": 0.3},
+            {"max_features": -1}, {"norm_order": 0}, {"threshold": 1e9},
+        ],
+        [7, 8],
+    ),
+    "lasso": (SelectFromModel(Lasso(0.01)), [{"threshold": 0.05}, {}, {"max_features": 1}], []),
+    "trees": (SelectFromModel(ExtraTreesClassifier(5, random_state=0)), [{"threshold": "median"}, {}], []),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:No features were selected", "ignore:Features", "ignore:invalid value")
+@settings(drawn, max_examples=4)
+@given(seed=FEW, sparse=st.booleans())
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_of_features(name: str, seed: int, sparse: bool) -> None:
+    """The same features as single fits keep. The variance of a constant is rounded to more than its range, 0."""
+    selector, candidates, alone = FILTERS[name]
+    X, y = samples(seed, whole=False, p=12)
+    X[:, 1], X[:, 2] = 0.1, X[:, 2] > 0
+    if sparse:
+        X = csr_matrix(X)
+    family = family_of(type(selector), "exact")
+    assert family is not None and family.why_not(selector) is None
+    made = family.fit_transform(selector, candidates, SplitPart(X, y, None, X[:5], y[:5]))
+    assert [place for place, one in enumerate(made) if one is None] == alone
+    for one, candidate in zip(made, candidates, strict=True):
+        if one is not None:
+            single = clone(selector).set_params(**candidate).fit(X, y)
+            assert one[0].get_support().tolist() == single.get_support().tolist()
+            ours, theirs = one[1](), single.transform(X)
+            assert type(ours) is type(theirs)
+            np.testing.assert_array_equal(*(part.toarray() if issparse(part) else part for part in (ours, theirs)))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_search_of_filters_has_one_fit_of_them(caplog: Any, name: str) -> None:
+    selector, candidates, alone = FILTERS[name]
+    X, _ = samples(1, whole=False, n=90, p=12)
+    y = np.digitize(X[:, 0], [-0.4, 0.4])  # so that some feature passes each test
+    fine = [own for place, own in enumerate(candidates) if place not in alone and 1e9 not in own.values()]
+    grid = [{f"select__{key}": [value] for key, value in own.items()} | {"ridge__alpha": [0.1, 1.0]} for own in fine]
     model = Pipeline([("select", selector), ("ridge", RidgeClassifier())])
-    grid = {**{f"select__{name}": values for name, values in grid.items()}, "ridge__alpha": [0.1, 1.0]}
-    compared(caplog, model, grid, X, y)
+    ours = compared(caplog, model, grid, X, y)
+    assert ours.plan_.n_fits == 3 * (1 + len(fine))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "prefit", "reason"),
+    [
+        (RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
+        (Lasso(selection="random"), False, "fits of Lasso without a seed may differ"),
+        (MyLasso(), False, "fits of MyLasso without a seed may differ"),
+        (BaggingClassifier(RandomForestClassifier(), random_state=0), False, "fits of RandomForestClassifier"),
+        (Lasso(), True, "its estimator is fitted already"),
+    ],
+    ids=["no seed", "random order", "own class", "within", "fitted"],
+)
+def test_filters_whose_model_may_differ_from_fit_to_fit(estimator: Any, prefit: bool, reason: str) -> None:
+    family = family_of(SelectFromModel, "exact")
+    assert family is not None
+    assert str(family.why_not(SelectFromModel(estimator, prefit=prefit))).startswith(reason)
 
 
 @drawn

@@ -1,0 +1,133 @@
+"""Filters of features: one fit for all sizes and thresholds.
+
+Why the result is the single one. A filter gives each feature a number when it is fitted. The parameters that are shared
+here it reads only when it is asked which features to keep, or to refuse them.
+
+- SelectKBest, SelectPercentile, SelectFpr, SelectFdr and SelectFwe compute a score of each feature, or a p-value.
+- VarianceThreshold computes the variances. For the threshold 0 scikit-learn takes the range of a feature where that is
+  smaller, so the threshold 0 has a fit of its own. One that no feature passes is an error of `fit`; that candidate is
+  fitted alone, to say so.
+- SelectFromModel fits its estimator to all features; `threshold`, `max_features` and `norm_order` choose among the
+  coefficients or importances afterwards. An estimator that chooses at random without a seed shares nothing: single fits
+  would differ from each other. So does one of another library, which may do so without saying it, and one that is
+  fitted already (`prefit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+
+from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+
+_SURE = ("svd", "cholesky", "lsqr", "sparse_cg", "lbfgs", "newton-cg", "newton-cholesky")  # solvers without chance
+
+
+class Filters(Family):
+    """Filters that score each feature, and differ in how many of them they keep."""
+
+    divides = True
+
+    def __init__(self, *names: str):
+        self.names = frozenset(names)
+
+    def shares(self, name: str) -> bool:
+        return name in self.names
+
+    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
+        own = {name: getattr(model, name) for name in self.names}  # of a candidate that does not set them
+        right = {place: {**own, **setting} for place, setting in enumerate(settings) if valid(model, setting)}
+        made: list[Transformed | None] = [None] * len(settings)
+        for places in self.alike(right):
+            whole = self.fitted(model, right[places[0]], part)
+            for place in places:
+                one = copy(whole)
+                one.__dict__.update(right[place])
+                if self.right(one, part.X):
+                    made[place] = one, partial(one.transform, part.X)
+        return made
+
+    def alike(self, values: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
+        """The places of the candidates that one fit serves."""
+        return [list(values)] if values else []
+
+    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+        """A fit that serves them. values: of one of them."""
+        return clone(model).fit(part.X, part.y)
+
+    def right(self, model: Any, X: Any) -> bool:
+        """Whether `fit` would take what this fitted model was told afterwards."""
+        return True
+
+
+class Best(Filters):
+    """The best k features, no more than there are."""
+
+    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+        return clone(model).set_params(k="all").fit(part.X, part.y)
+
+    def right(self, model: Any, X: Any) -> bool:
+        return bool(model.k == "all" or model.k <= model.n_features_in_)
+
+
+class Variances(Filters):
+    """Features whose variance is above a threshold."""
+
+    def alike(self, values: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
+        zero = [place for place, own in values.items() if own["threshold"] == 0]
+        return [places for places in (zero, [place for place in values if place not in zero]) if places]
+
+    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+        least = np.finfo(np.float64).smallest_subnormal if values["threshold"] else 0.0
+        return clone(model).set_params(threshold=least).fit(part.X)
+
+    def right(self, model: Any, X: Any) -> bool:
+        return bool((np.isfinite(model.variances_) & (model.variances_ > model.threshold)).any())
+
+
+class FromModel(Filters):
+    """Features that a model finds important."""
+
+    def why_not(self, model: Any) -> str | None:
+        if model.prefit:
+            return "its estimator is fitted already"
+        parts = [model.estimator, *model.estimator.get_params().values()]
+        doubtful = next((part for part in parts if _by_chance(part)), None)
+        return None if doubtful is None else f"fits of {type(doubtful).__name__} without a seed may differ"
+
+    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+        return clone(model).set_params(max_features=None).fit(part.X, part.y)
+
+    def right(self, model: Any, X: Any) -> bool:
+        try:
+            model._check_max_features(X)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+
+def _by_chance(thing: Any) -> bool:
+    """Whether two fits of it, or with it, may differ."""
+    library, seeded = type(thing).__module__.split(".")[0], hasattr(thing, "random_state")
+    if library in ("lightgbm", "xgboost") or not (seeded or isinstance(thing, BaseEstimator)):
+        return False
+    if library != "sklearn":
+        return True
+    sure = getattr(thing, "selection", "") == "cyclic" or getattr(thing, "solver", "") in _SURE
+    return seeded and not sure and not isinstance(thing.random_state, Integral)
+
+
+FAMILIES: dict[str, Family] = {
+    "SelectKBest": Best("k"),
+    "SelectPercentile": Filters("percentile"),
+    "VarianceThreshold": Variances("threshold"),
+    "SelectFromModel": FromModel("threshold", "max_features", "norm_order"),
+}
+for _name in ("SelectFpr", "SelectFdr", "SelectFwe"):
+    FAMILIES[_name] = Filters("alpha")

@@ -55,17 +55,19 @@ def seconds_of_gammas() -> list[float]:
 
 
 def play(
-    n_slots: int, batches: Sequence[Batch], costs: Costs, seconds: Callable[[Batch], float]
+    n_slots: int, batches: Sequence[Batch], costs: Costs, seconds: Callable[[Batch, float], float]
 ) -> tuple[float, float]:
-    """(makespan, work of all slots) in seconds, of one round."""
+    """(makespan, work of all slots) in seconds, of one round. seconds: of a batch that begins at that time."""
     now = 0.0
     events: list[tuple[float, int, tuple[int, int], Batch, float]] = []
     free = dict.fromkeys(((0, slot) for slot in range(n_slots)), 0.0)
 
     def tell(rank: int, message: Any) -> None:
         if isinstance(message, Run):
-            slot, took = (rank, message.slot), seconds(message.batch)
-            free[slot] = max(free[slot], now) + took
+            slot = (rank, message.slot)
+            begin = max(free[slot], now)
+            took = seconds(message.batch, begin)
+            free[slot] = begin + took
             heapq.heappush(events, (free[slot], len(events), slot, message.batch, took))
 
     def search() -> Search:
@@ -92,7 +94,7 @@ def simulate(part: float, known: bool) -> str:
     batches = list(next(search))
     gamma_seconds = dict(zip(grid.gammas.tolist(), seconds_of_gammas(), strict=True))
 
-    def seconds(batch: Batch) -> float:
+    def seconds(batch: Batch, begin: float) -> float:
         whole, share = gamma_seconds[float(batch[0].params["gamma"])], len(batch) / (grid.n_tuning * grid.folds)
         return whole * (part + (1 - part) * share)
 

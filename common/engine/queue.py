@@ -13,6 +13,7 @@ from common.trial import Batch, Trial
 
 SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
+GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: what is shared is computed again
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class QueuedBatch:
     """A batch in the queue; the order of its fields is the order of the queue.
 
     Attributes:
-        cost: of its trials, and of what they share where the batch can be divided.
         avoid: a slot where it failed.
+        inherited: cost of what it shares with the other pieces of the batch that it is from.
         no_room: kinds of slots that its trial does not fit.
     """
 
@@ -50,6 +51,7 @@ class QueuedBatch:
     attempt: int = field(compare=False, default=1)
     avoid: SlotId | None = field(compare=False, default=None)
     no_room: frozenset[Kind] = field(compare=False, default=frozenset())
+    inherited: float = field(compare=False, default=0.0)
 
     @cached_property
     def parts(self) -> Sequence[Batch]:
@@ -58,8 +60,8 @@ class QueuedBatch:
 
     @cached_property
     def shared(self) -> float:
-        """Cost of what the parts have in common."""
-        return self.costs.shared(self.batch) if len(self.parts) > 1 else 0.0
+        """Cost of what the parts have in common, or this part with others."""
+        return self.costs.shared(self.batch) if len(self.parts) > 1 else self.inherited
 
     @cached_property
     def part_costs(self) -> list[float]:
@@ -70,7 +72,7 @@ class QueuedBatch:
     def cost(self) -> float:
         """Cost of the whole batch."""
         if len(self.batch) == 1:
-            return self.costs.trial(self.batch[0])
+            return self.inherited + self.costs.trial(self.batch[0])
         return self.shared + sum(self.part_costs)
 
     def pieces(self, n: int) -> list[Batch]:
@@ -112,9 +114,10 @@ class Queue:
         attempt: int = 1,
         avoid: SlotId | None = None,
         no_room: frozenset[Kind] = frozenset(),
+        inherited: float = 0.0,
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
-        waiting = QueuedBatch(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room)
+        waiting = QueuedBatch(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room, inherited)
         # What may fail again is done first, so that a broken study shows early.
         waiting.priority = -math.inf if attempt > 1 else -waiting.cost
         self.put_back(waiting)
@@ -143,7 +146,7 @@ class Queue:
                 found = waiting
                 break
             for piece in waiting.pieces(n):
-                self.push(piece, no_room=waiting.no_room)
+                self.push(piece, no_room=waiting.no_room, inherited=waiting.shared)
         for waiting in passed:
             self.put_back(waiting)
         return found
@@ -188,7 +191,7 @@ class Queue:
 
 
 def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, others: Sequence[float]) -> int:
-    """Into how many pieces to divide `first` so that all work ends soonest; the fewest of equally good answers.
+    """Into how many pieces to divide `first` so that all work ends soonest; the fewest of about equally good answers.
 
     Each answer is tried with the rest undivided, and in pieces as small as those of `first` could be, since the rest
     can still be divided later: so a batch stays whole as long as dividing later ends as soon. It is tried as if this
@@ -203,7 +206,8 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, 
         others: the same of all other slots.
     """
     numbers = range(1, len(first.parts) + 1)
-    rests = {n: [cost for waiting in rest for cost in waiting.costs_within(max(first.piece_costs(n)))] for n in numbers}
+    limits = {n: GAIN * max(first.piece_costs(n)) for n in numbers}
+    rests = {n: [cost for waiting in rest for cost in waiting.costs_within(limits[n])] for n in numbers}
     surprise = first.costs.surprise
     pieces = {n: [surprise * cost for cost in first.piece_costs(n)] for n in numbers}
     after = [mine + surprise * first.cost, *others]
@@ -212,7 +216,7 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, 
     for n in numbers[1:]:
         ends[n] = end_of(slots, [*pieces[n], *rests[n]])
     soonest = min(ends.values())
-    return next(n for n in numbers if ends[n] <= soonest * (1 + 1e-9))
+    return next(n for n in numbers if ends[n] <= soonest * GAIN)
 
 
 def end_of(free: Iterable[float], costs: Iterable[float]) -> float:

@@ -9,7 +9,7 @@ result depends on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,10 +61,10 @@ class Expected:
     Attributes:
         shared: in all, as planned.
         alone: if each candidate were fitted by itself.
-        above: of the fits before the last step.
+        above: of the fits before the last step that all candidates hang below.
         once: what the candidates of a fit of the last step have in common, by its first candidate.
-        of: for each candidate what comes on top; what a part has in common counts with the first of them, and so does
-            `once`, unless there is one fit of the last step only.
+        of: for each candidate what comes on top; what only some have in common counts with the first of them, and so
+            does `once`, unless there is one fit of the last step only.
     """
 
     shared: float = 0.0
@@ -73,19 +73,28 @@ class Expected:
     once: dict[int, float] = field(default_factory=dict)
     of: dict[int, float] = field(default_factory=dict)
 
+    def add(self, seconds: float, numbers: Sequence[int], all_of_them: bool) -> None:
+        """Seconds of a fit before the last step, and the candidates below it."""
+        self.shared += seconds
+        if all_of_them:
+            self.above += seconds
+        else:
+            self.of[numbers[0]] = self.of.get(numbers[0], 0.0) + seconds
+
 
 def expected(fits: tuple[StepFit, ...], shape: Shape) -> Expected:
     """What these fits, and all that hangs below, are expected to take."""
     found = Expected()
     for fit in fits:
-        _add(fit, shape, found)
+        _add(fit, shape, found, len(fits) == 1)
     if len(found.once) > 1:
         for first, seconds in found.once.items():
             found.of[first] += seconds
     return found
 
 
-def _add(fit: StepFit, shape: Shape, found: Expected) -> None:
+def _add(fit: StepFit, shape: Shape, found: Expected, all_of_them: bool) -> None:
+    """all_of_them: whether all candidates hang below this fit."""
     costs = [_cost(fit.model, setting.values, shape) for setting in fit.settings]
     once = max(cost.once if fit.family is not None else cost.alone for cost in costs)
     own = [cost.own if fit.family is not None else 0.0 for cost in costs]
@@ -94,34 +103,35 @@ def _add(fit: StepFit, shape: Shape, found: Expected) -> None:
         for places in parts:
             own[places[0]] += max(costs[place].part for place in places)
     found.alone += sum(c.alone * len(s.candidates) for c, s in zip(costs, fit.settings, strict=True))
-    found.shared += once + sum(own)
-    ends = not any(setting.fits for setting in fit.settings)
-    if not ends:
-        found.above += once + sum(own)
-    for place, setting in enumerate(fit.settings):
-        if ends:
-            for number in setting.candidates:
-                found.of[number] = own[place] / len(setting.candidates)
-        for below in setting.fits:
-            _add(below, _after(fit.model, setting.values, shape), found)
-    if ends:
+    if not any(setting.fits for setting in fit.settings):
+        found.shared += once + sum(own)
         found.once[fit.candidates[0]] = once
+        for place, setting in enumerate(fit.settings):
+            for number in setting.candidates:
+                found.of[number] = found.of.get(number, 0.0) + own[place] / len(setting.candidates)
+        return
+    found.add(once, fit.candidates, all_of_them)
+    for place, setting in enumerate(fit.settings):
+        only = all_of_them and len(fit.settings) == 1
+        found.add(own[place], setting.candidates, only)
+        for below in setting.fits:
+            _add(below, after(fit.model, setting.values, shape), found, only and len(setting.fits) == 1)
 
 
-def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) -> float:
-    """Seconds of one candidate that is fitted by itself on one split."""
-    seconds = 0.0
+def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) -> list[float]:
+    """Seconds of each step of a candidate that is fitted by itself on one split."""
+    seconds = []
     for name, step in estimator.steps if isinstance(estimator, Pipeline) else [("", estimator)]:
         prefix = f"{name}__" if name else ""
         own = {key[len(prefix) :]: value for key, value in parameters.items() if key.startswith(prefix)}
         whole = parameters.get(name, step) if name else step
         model = None if whole in (None, "passthrough") else whole
-        seconds += _cost(model, own, shape).alone
-        shape = _after(model, own, shape)
+        seconds.append(_cost(model, own, shape).alone)
+        shape = after(model, own, shape)
     return seconds
 
 
-def _after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
+def after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
     """The samples as the next step sees them."""
     for name in FEATURES:
         size = values.get(name, getattr(model, name, None))
@@ -222,6 +232,16 @@ def _filters(get: Get, s: Shape) -> Cost:
     return Cost(scores + each, once=scores, each=each)
 
 
+def _variances(get: Get, s: Shape) -> Cost:
+    scores, each = CALL + 4 * s.n * s.p / OPS, CALL + (s.n + s.n_asked) * s.p / OPS
+    return Cost(scores + each, once=scores, each=each)
+
+
+def _model_within(get: Get, s: Shape) -> Cost:
+    fit, each = _cost(get.value("estimator"), {}, s).alone, CALL + (s.n + s.n_asked) * s.p / OPS
+    return Cost(fit + each, once=fit, each=each)
+
+
 def _discriminants(get: Get, s: Shape) -> Cost:
     covariance, each = 4 * CALL + 4 * s.n * s.p**2 / FLOPS, 2 * CALL + 30 * s.p**3 / FLOPS
     return Cost(covariance + each, once=covariance, each=each)
@@ -262,6 +282,8 @@ _FORMULAS |= {
     "KernelRidge": _kernels,
     "GaussianProcessRegressor": _kernels,
     "LinearDiscriminantAnalysis": _discriminants,
+    "VarianceThreshold": _variances,
+    "SelectFromModel": _model_within,
     "PCA": _components,
     "Lasso": _descent,
     "ElasticNet": _descent,

@@ -32,7 +32,6 @@ from common.sklearn.grids import (
     parts_of,
     shared_cost_of,
     solved,
-    why_alone,
 )
 from common.sklearn.shared_steps import SharedSteps
 from common.sklearn.walk import walked
@@ -151,21 +150,23 @@ class Folds(Experiment):
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
 
         On one fold, those that share the fit of the last step stay together. Where there is no other such fit, they are
-        divided as far as their results do not depend on it.
+        divided as far as their results do not depend on it. Where only transformers are shared, each may go alone.
         """
         splits = dict.fromkeys(trial.params["split"] for trial in batch)
         if len(splits) > 1:
             return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
-        if (members := self._planned(batch)) is None:
+        how, members = self._together(batch)
+        if how not in ("shared", "steps"):
             return [batch]
         trials = {trial.key: trial for trial in batch}
-        return [tuple(trials[key] for key in part) for part in parts_of(members, self.sharing, self._within(members))]
+        parts = parts_of(members, how, self.sharing, self._within(members))
+        return [tuple(trials[key] for key in part) for part in parts]
 
-    def _planned(self, batch: Batch) -> dict[int, Task] | None:
-        """The tasks of a batch by candidate, if they are done along a plan, on one split."""
+    def _together(self, batch: Batch) -> tuple[str, dict[int, Task]]:
+        """How the tasks of a batch are done, see `Group`, "" where that differs; and the tasks by candidate."""
         members = [self._by_key[trial.key] for trial in batch]
         (group, *others) = groups_of(members, self.sharing)
-        return None if others or group.how != "shared" else {task.candidate: task for task in members}
+        return "" if others else group.how, {task.candidate: task for task in members}
 
     @cached_property
     def _by_key(self) -> dict[str, Task]:
@@ -183,15 +184,15 @@ class Folds(Experiment):
         return self._costs[0][self._by_key[trial.key].candidate]
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
-        members = self._planned(batch)
-        if members is None:
+        how, members = self._together(batch)
+        if how not in ("shared", "steps"):
             return super().shared_cost(batch, workers)
-        return shared_cost_of(members, self.sharing, self._within(members))
+        return shared_cost_of(members, how, self.sharing, self._within(members))
 
     def surprise(self) -> float:
-        """None along a plan: its fits are of one kind, so guesses are wrong by one factor, which divides nothing."""
-        planned = any(why_alone(task, self.sharing) is None for task in self.tasks)
-        return 1.0 if planned else super().surprise()
+        """None where fits are shared: they are of one kind, so guesses are wrong by one factor, which is no matter."""
+        hows = {group.how for group in groups_of(self.tasks, self.sharing)}
+        return 1.0 if hows & {"shared", "steps"} else super().surprise()
 
     def evaluator(self) -> Objective:
         """The objective for this process, which has the tasks."""

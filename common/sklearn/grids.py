@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,9 +95,7 @@ def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     shared: dict[int, dict[int, Any]] = {}
     for task in tasks:
-        how = sharing.hows.get(task.candidate)
-        if how is None:
-            how = sharing.hows[task.candidate] = _how(task, sharing)
+        how = _how(task, sharing)
         if how[0] == "shared":
             shared.setdefault(task.split, {})[task.candidate] = task
             continue
@@ -117,6 +116,12 @@ def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
 
 def _how(task: Any, sharing: Sharing) -> tuple[Any, ...]:
     """How the candidate of a task is done, see `Group`, and what it has in common with others that are done so."""
+    if task.candidate not in sharing.hows:
+        sharing.hows[task.candidate] = _found_how(task, sharing)
+    return sharing.hows[task.candidate]
+
+
+def _found_how(task: Any, sharing: Sharing) -> tuple[Any, ...]:
     steps, last = _parted(task)
     if steps is None and sharing.accelerate and why_not(task) is None:  # candidates of one gamma share a kernel
         return "grid", digest({name: value for name, value in last.items() if name != "C"})
@@ -125,21 +130,31 @@ def _how(task: Any, sharing: Sharing) -> tuple[Any, ...]:
     return ("alone",) if steps is None else ("steps", digest(steps))
 
 
-def parts_of(tasks: Mapping[int, Any], sharing: Sharing, within: bool) -> list[tuple[str, ...]]:
-    """Of the tasks of one split that are done along a plan, the keys of those that share the fit of the last step.
+def parts_of(tasks: Mapping[int, Any], how: str, sharing: Sharing, within: bool) -> list[tuple[str, ...]]:
+    """The keys of the tasks of one split in parts, each of which a worker can do without the others.
 
-    within: whether a fit of the last step is divided too, into the parts of its family.
+    Args:
+        tasks: by candidate.
+        how: "steps", where each candidate is a part, or "shared", where those are that share the fit of the last step.
+        sharing: what the search shares.
+        within: whether a fit of the last step is divided too, into the parts of its family.
     """
+    if how == "steps":
+        return [tuple(tasks[number].key for number in numbers) for numbers in _few([[number] for number in tasks])]
     ends = [end for fit in graph_of(tasks, sharing) for end in fit.ends]
     groups = [end.candidates for end in ends]
     if within and len(ends) == 1 and (family := ends[0].family) is not None:
         settings = ends[0].settings
         parts = family.parts(ends[0].model, [setting.values for setting in settings])
         groups = [tuple(number for place in places for number in settings[place].candidates) for places in parts]
+    return [tuple(tasks[number].key for number in numbers) for numbers in _few(groups)]
+
+
+def _few(groups: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The groups, neighbouring ones joined, so that there are `MOST_PARTS` at most."""
     n = min(len(groups), MOST_PARTS)
     bounds = [len(groups) * i // n for i in range(n + 1)]
-    joined = [[number for group in groups[a:b] for number in group] for a, b in pairwise(bounds)]
-    return [tuple(tasks[number].key for number in numbers) for numbers in joined]
+    return [[number for group in groups[a:b] for number in group] for a, b in pairwise(bounds)]
 
 
 def shape_of(task: Any) -> Shape:
@@ -155,7 +170,8 @@ def shape_of(task: Any) -> Shape:
 def costs_of(tasks: Sequence[Any], sharing: Sharing) -> tuple[dict[int, float], frozenset[int]]:
     """Seconds that each candidate is expected to take on a split, see `Expected.of`.
 
-    And the candidates below a first fit with one fit of the last step: that may be divided itself.
+    Those that have only transformers in common cost what the last step does. And the candidates below a first fit with
+    one fit of the last step: that may be divided itself.
     """
     first, together = _first(tasks), _together(tasks, sharing)
     shape = shape_of(tasks[0])
@@ -165,14 +181,20 @@ def costs_of(tasks: Sequence[Any], sharing: Sharing) -> tuple[dict[int, float], 
         found = expected((fit,), shape)
         costs.update(found.of)
         single += fit.candidates if len(found.once) == 1 else ()
+    alike = Counter(_how(task, sharing) for task in first.values())
     for number, task in first.items():
         if number not in costs:
-            costs[number] = expected_alone(task.estimator, task.kwargs["parameters"] or {}, shape)
+            steps = expected_alone(task.estimator, task.kwargs["parameters"] or {}, shape)
+            how = _how(task, sharing)
+            costs[number] = steps[-1] if how[0] == "steps" and alike[how] > 1 else sum(steps)
     return costs, frozenset(single)
 
 
-def shared_cost_of(tasks: Mapping[int, Any], sharing: Sharing, within: bool) -> float:
+def shared_cost_of(tasks: Mapping[int, Any], how: str, sharing: Sharing, within: bool) -> float:
     """Seconds of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
+    if how == "steps":
+        first = next(iter(tasks.values()))
+        return sum(expected_alone(first.estimator, first.kwargs["parameters"] or {}, shape_of(first))[:-1])
     found = expected(graph_of(tasks, sharing), shape_of(next(iter(tasks.values()))))
     return found.above + (sum(found.once.values()) if within else 0.0)
 
@@ -220,7 +242,8 @@ def plan_of(tasks: Sequence[Any], sharing: Sharing) -> Plan:
     shape, n_splits = shape_of(tasks[0]), len({task.split for task in tasks})
     found = expected(kept, shape)
     singles = sum(
-        expected_alone(first[number].estimator, first[number].kwargs["parameters"] or {}, shape) for number in alone
+        sum(expected_alone(first[number].estimator, first[number].kwargs["parameters"] or {}, shape))
+        for number in alone
     )
     return Plan(kept, alone, n_splits, n_splits * (found.shared + singles), n_splits * (found.alone + singles))
 

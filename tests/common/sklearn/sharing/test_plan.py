@@ -5,6 +5,8 @@ import re
 import textwrap
 import tracemalloc
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from common.sklearn import GridSearchCV, HalvingGridSearchCV
+from common.sklearn import GridSearchCV, HalvingGridSearchCV, walk
 from common.sklearn.shared_steps import SharedSteps
 from tests.common.sklearn.iris import X, Y, same
 from tests.common.sklearn.sharing.beside import compared
-from tests.helpers import ROOT
+from tests.helpers import ROOT, journal_lines
 
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
 GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
@@ -48,12 +50,37 @@ def test_the_plan_of_a_pipeline_shares_on_each_level(capsys: pytest.CaptureFixtu
         assert len(others) == 2 and all(other[name] == parameters[name] for other in others for name in names)
 
 
-def test_workers_share_and_give_the_same_table() -> None:
-    """One split, so that its batch is divided between the two workers."""
+def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only fits move: 6 s for 6 candidates, 12 s for 6, and twice 3 s for 3."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(walk, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def takes(seconds: float, method: Any) -> Any:
+        def longer(*args: Any, **kwargs: Any) -> Any:
+            clock.now += seconds
+            return method(*args, **kwargs)
+
+        return longer
+
+    monkeypatch.setattr(StandardScaler, "fit", takes(6.0, StandardScaler.fit))
+    monkeypatch.setattr(PCA, "fit_transform", takes(12.0, PCA.fit_transform))
+    monkeypatch.setattr(KNeighborsClassifier, "fit", takes(3.0, KNeighborsClassifier.fit))
+    grid = {"pca__n_components": [1, 2], "knn__n_neighbors": [1, 3, 9]}
+    found = GridSearchCV(TWO_LEVELS, grid, cv=2, workers=0, refit=False).fit(X, Y).cv_results_
+    assert found["mean_fit_time"].tolist() == [6 / 6 + 12 / 6 + 3 / 3] * 6
+    assert clock.now == 2 * (6 + 12 + 2 * 3) == 2 * found["mean_fit_time"].sum()
+    assert not found["std_fit_time"].any()
+
+
+@pytest.mark.parametrize("share", ["exact", False])
+def test_workers_share_and_give_the_same_table(share: Any, tmp_path: Path) -> None:
+    """One split, so that its batch is divided between the two workers; without sharing too but for the scaler."""
     arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}
-    search = GridSearchCV(TWO_LEVELS, GRID, workers=2, **arguments).fit(X, Y)
-    same(search, theirs.GridSearchCV(TWO_LEVELS, GRID, **arguments).fit(X, Y))
-    same(search, GridSearchCV(TWO_LEVELS, GRID, workers=0, **arguments).fit(X, Y))
+    grid = GRID if share else {name: values for name, values in GRID.items() if not name.startswith("pca")}
+    search = GridSearchCV(TWO_LEVELS, grid, share=share, workers=2, results=tmp_path, **arguments).fit(X, Y)
+    assert {line["place"][2] for line in journal_lines(tmp_path)} == {0, 1}
+    same(search, theirs.GridSearchCV(TWO_LEVELS, grid, **arguments).fit(X, Y))
+    same(search, GridSearchCV(TWO_LEVELS, grid, share=share, workers=0, **arguments).fit(X, Y))
 
 
 class Mine(KNeighborsClassifier):

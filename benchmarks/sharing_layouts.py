@@ -2,10 +2,12 @@
 
     python -m benchmarks.sharing_layouts [--rows kNN forest ...] [--results FILE]
 
-Each row of `benchmarks.sharing` runs in one process, on two slots of one rank, and under mpirun on three ranks with one
-slot each, as on three hosts. "busy" is the share of the time from a slot's first trial to the last trial of all in
-which trials ran, from the journal. "work" is the CPU time of all trials over that of one slot: what is divided so that
-no slot is idle computes what it shares again.
+Each row of `benchmarks.sharing`, on more samples or with more trees, so that it takes one slot several seconds, runs in
+one process, on two slots of one rank, and under mpirun on three ranks with one slot each, as on three hosts. "busy" is
+the share of the time of all slots, from the begin of the first trial of any to the end of the last of all, in which
+trials ran, from the journal. "undivided" is what it would be at best if no batch were divided: with the seconds that
+each took on one slot, the costliest first. "work" is the CPU time of all trials over that of one slot: what is divided
+so that no slot is idle computes what it shares again.
 """
 
 from __future__ import annotations
@@ -16,35 +18,69 @@ import os
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy comes
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import sklearn.model_selection as theirs
+from sklearn.datasets import make_classification
 
-from benchmarks.machine import circumstances, publish, table
-from benchmarks.sharing import ROWS
+from benchmarks.machine import circumstances, load, publish, table
+from benchmarks.sharing import ROWS, Row, digits, numbers
+from common.engine.queue import end_of
 from common.report.timeline import Timeline, timeline_of
 from common.sklearn import GridSearchCV
-from common.storage.history import read_journal
+from common.storage.history import History, read_journal
 
 LAYOUTS = {"one slot": (1, 1), "two slots": (1, 2), "three ranks": (3, 1)}  # ranks, workers of each
-USUAL = ["kNN", "forest", "extra", "histograms", "kernel", "ridge-small", "pipeline", "three-steps"]
 
 
-def search(name: str, workers: int, results: Path) -> str:
-    """A digest of the scores of a row's search."""
-    warnings.simplefilter("ignore")
+def labelled(n: int, p: int) -> tuple[Any, Any]:
+    return make_classification(n, p, n_informative=p // 4, n_classes=10, random_state=0)
+
+
+# Samples of a row, and how many times as many members its ensembles have.
+LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int]] = {
+    "kNN": (lambda: labelled(8000, 64), 1),
+    "forest": (digits, 3),
+    "extra": (digits, 5),
+    "boosting": (lambda: digits(1000), 1),
+    "histograms": (lambda: digits(1000), 1),
+    "lightgbm": (lambda: digits(1000), 3),
+    "xgboost": (lambda: digits(1000), 4),
+    "kernel": (lambda: numbers(2500, 20), 1),
+    "ridge-small": (lambda: numbers(20_000, 700), 1),
+    "pipeline": (lambda: labelled(6000, 300), 1),
+    "three-steps": (lambda: labelled(8000, 100), 1),
+}
+
+
+def row_of(name: str, small: bool) -> Row:
+    """Estimator, grid, samples, labels and folds."""
     model, grid, X, y, folds = ROWS[name]()
+    if not small:
+        samples, times = LARGER[name]
+        sizes = {key: [times * n for n in grid[key]] for key in ("n_estimators", "max_iter") if key in grid}
+        (X, y), grid = samples(), {**grid, **sizes}
+    return model, grid, X, y, folds
+
+
+def search(name: str, workers: int, results: Path, small: bool) -> str:
+    """A digest of the scores of a row's search, and the candidates of each batch of a split, a line each."""
+    warnings.simplefilter("ignore")
+    model, grid, X, y, folds = row_of(name, small)
     splits = list(theirs.KFold(folds, shuffle=True, random_state=0).split(X))
-    found = GridSearchCV(model, grid, cv=splits, refit=False, workers=workers, results=results).fit(X, y).cv_results_
+    done = GridSearchCV(model, grid, cv=splits, refit=False, workers=workers, results=results).fit(X, y)
     digest = hashlib.sha256()
-    for column in sorted(column for column in found if column.endswith("test_score")):
-        digest.update(found[column].tobytes())
-    return digest.hexdigest()
+    for column in sorted(column for column in done.cv_results_ if column.endswith("test_score")):
+        digest.update(done.cv_results_[column].tobytes())
+    return f"{digest.hexdigest()}\n{json.dumps([fit.candidates for fit in done.plan_.fits])}\n"
 
 
 def digests_in(text: str) -> list[str]:
@@ -53,13 +89,24 @@ def digests_in(text: str) -> list[str]:
 
 
 def busy(time: Timeline) -> float:
-    """The share of the slots' time, from the first trial of each to the last of all, in which trials ran."""
-    end = max(bar.end for slot in time.slots for bar in slot.bars)
-    whole = sum(end - min(bar.begin for bar in slot.bars) for slot in time.slots if slot.bars)
-    return sum(slot.busy for slot in time.slots) / whole
+    """The share of the slots' time, from the first trial of all to the last, in which trials ran."""
+    bars = [bar for slot in time.slots for bar in slot.bars if bar.kind != "compile"]
+    span = max(bar.end for bar in bars) - min(bar.begin for bar in bars)
+    return sum(slot.busy for slot in time.slots) / (len(time.slots) * span)
 
 
-def row(name: str) -> dict[str, str]:
+def undivided(history: History, batches: Sequence[Sequence[int]], n_slots: int) -> float:
+    """The same if whole batches took as long as in this study, and a slot took the next when it had done one."""
+    batch_of = {candidate: number for number, batch in enumerate(batches) for candidate in batch}
+    seconds: dict[tuple[int, str], float] = {}
+    for key, result in history.results.items():  # c00012/f3
+        candidate, split = key.removeprefix("c").split("/")
+        place = batch_of[int(candidate)], split
+        seconds[place] = seconds.get(place, 0.0) + result.seconds
+    return sum(seconds.values()) / (n_slots * end_of([0.0] * n_slots, seconds.values()))
+
+
+def row(name: str, small: bool) -> dict[str, str]:
     """A row of the table."""
     said = {"search": name}
     digests: set[str] = set()
@@ -67,6 +114,7 @@ def row(name: str) -> dict[str, str]:
     for layout, (ranks, workers) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--one", name, str(workers), folder]
+            command += ["--small"] * small
             if ranks > 1:
                 root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
                 command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
@@ -78,27 +126,32 @@ def row(name: str) -> dict[str, str]:
             assert time is not None
             used = [result.used.cpu_seconds for result in history.results.values()]
             work[layout] = sum(filter(None, used))
-            if layout != "one slot":
-                said[f"{layout}: busy"] = f"{busy(time):.0%}"
-                said[f"{layout}: work"] = f"{work[layout] / work['one slot']:.2f}"
-    return {**said, "one slot (s)": f"{work['one slot']:.1f}", "scores": "equal" if len(digests) == 1 else "DIFFER"}
+            if layout == "one slot":
+                alone, batches = history, json.loads(done.stdout.splitlines()[-1])
+                said["one slot (s)"] = f"{work[layout]:.1f}"
+                continue
+            said[f"{layout}: busy"] = f"{busy(time):.0%}"
+            said[f"undivided, {ranks * workers}"] = f"{undivided(alone, batches, ranks * workers):.0%}"
+            said[f"{layout}: work"] = f"{work[layout] / work['one slot']:.2f}"
+    return {**said, "scores": "equal" if len(digests) == 1 else "DIFFER"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=USUAL)
+    parser.add_argument("--rows", nargs="+", choices=LARGER, default=list(LARGER))
+    parser.add_argument("--small", action="store_true", help="as large as in benchmarks.sharing")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     parser.add_argument("--one", nargs=3, metavar=("ROW", "WORKERS", "FOLDER"), help="run a row, and print a digest")
     settings = parser.parse_args()
     if settings.one:
         name, workers, folder = settings.one
-        print(search(name, int(workers), Path(folder)) + "\n", end="")
+        print(search(name, int(workers), Path(folder), settings.small), end="")
         return
     rows = []
     for name in settings.rows:
-        rows.append(row(name))
+        rows.append(row(name, settings.small))
         print(rows[-1], flush=True)
-    facts = circumstances("scikit-learn", "numpy", "scipy", threads=1)
+    facts = circumstances("scikit-learn", "numpy", "scipy", threads=1, load=load())
     publish(f"{facts}\n\n{table(rows)}", settings.results)
 
 

@@ -15,7 +15,7 @@ from .mpirun import mpirun
 
 @pytest.mark.parametrize("row", ["pipeline", "three-steps"])
 def test_three_hosts_find_the_scores_of_one(hosts: Hosts, tmp_path: Path, row: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--one", row, "1"]
+    command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--small", "--one", row, "1"]
     alone = subprocess.run(
         [*command, tmp_path / "alone"], cwd=REPOSITORY, env=environment(), check=True, capture_output=True, text=True
     )

@@ -8,7 +8,6 @@ import pickle
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -35,7 +34,7 @@ from common.sklearn.grids import (
 )
 from common.sklearn.shared_steps import SharedSteps
 from common.sklearn.walk import walked
-from common.sklearn.warned import Seen, converged, issue, noting
+from common.sklearn.warned import Seen, converged, issue, noting, recording
 from common.trial import Batch, Evaluation, Outcome, Result, Search, Trial
 
 log = logging.getLogger(__name__)
@@ -194,10 +193,6 @@ class Folds(Experiment):
         hows = {group.how for group in groups_of(self.tasks, self.sharing)}
         return 1.0 if hows & {"shared", "steps"} else super().surprise()
 
-    def evaluator(self) -> Objective:
-        """The objective for this process, which has the tasks."""
-        return Evaluator(list(self.tasks), self.sharing, None)
-
     def objective(self, worker: WorkerContext) -> Objective:
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
@@ -209,20 +204,52 @@ def _one_round(batches: list[Batch]) -> Search:
     yield batches
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task came to.
+
+    Attributes:
+        what: as scikit-learn's function that fits and scores says it.
+        seen: warnings.
+        converged: whether the fit came to its end, without failure or `ConvergenceWarning`.
+    """
+
+    what: dict[str, Any]
+    seen: Seen
+    converged: bool
+
+
+def answers_here(tasks: Sequence[Task], sharing: Sharing) -> dict[str, Answer]:
+    """The answers by key, of tasks that are done in this process, without a study. An error is raised."""
+    return Evaluator(tasks, sharing, {}).answers()
+
+
 class Evaluator:
     """Evaluates batches of folds.
 
     Args:
-        config: scikit-learn's in the process that asked; None in that process itself.
+        config: scikit-learn's in the process that asked.
     """
 
-    def __init__(self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any] | None):
+    def __init__(self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any]):
         self._tasks = {task.key: task for task in tasks}
         self._sharing, self._config = sharing, config
         self._steps = SharedSteps()
 
+    def answers(self) -> dict[str, Answer]:
+        """Of all tasks; warnings of fits that are done together are noted at one go."""
+        found: dict[str, Answer] = {}
+        for group in groups_of(list(self._tasks.values()), self._sharing):
+            tasks = {key: self._tasks[key] for key in group.keys}
+            with recording() as told:
+                for task, what in self._answers(group, tasks):
+                    del tasks[task.key]
+                    seen = told()
+                    found[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+        return found
+
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        with sklearn.config_context(**self._config) if self._config else nullcontext():
+        with sklearn.config_context(**self._config):
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 answers = self._answers(group, tasks)
@@ -233,8 +260,6 @@ class Evaluator:
                             break
                         yield encoded(tasks.pop(answer[0].key).key, answer[1], seen)
                 except Exception:  # error_score="raise": the process that asked for it raises it
-                    if self._config is None:
-                        raise
                     for key in tasks:
                         yield Evaluation(key, error=traceback.format_exc())
 
@@ -292,30 +317,32 @@ def decoded(result: Result) -> dict[str, Any]:
     return what
 
 
-def converged_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> np.ndarray:
-    """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
-    results = {trial.key: result for trial, result in outcomes}
-    found = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
-    for task in tasks:
-        result = results[task.key]
-        found[task.candidate, task.split] = (
-            not result.failed and result.values["converged"] == 1 and "fit_error" not in result.arrays
-        )
+def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Answer]:
+    """The answers of a study, by key; a trial that failed (killed, too slow) has `error_score`, or raises it."""
+    by_key = {task.key: task for task in tasks}
+    found = {}
+    for trial, result in outcomes:
+        if result.failed:
+            found[trial.key] = Answer(_failed(by_key[trial.key], result), [], False)
+            continue
+        what = decoded(result)
+        seen = [(category, text) for category, text in result.arrays.get("warnings", np.empty((0, 2))).tolist()]
+        found[trial.key] = Answer(what, seen, what["fit_error"] is None and result.values["converged"] == 1)
     return found
 
 
-def results_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The answers in the order of the tasks; a trial that failed (killed, too slow) has `error_score`.
+def converged_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> np.ndarray:
+    """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
+    found = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
+    for task in tasks:
+        found[task.candidate, task.split] = answers[task.key].converged
+    return found
 
-    Warnings of the fits are issued here, each once.
-    """
-    results = {trial.key: result for trial, result in outcomes}
-    issue(
-        (category, text)
-        for task in tasks
-        for category, text in results[task.key].arrays.get("warnings", np.empty((0, 2))).tolist()
-    )
-    return [_failed(task, r) if (r := results[task.key]).failed else decoded(r) for task in tasks]
+
+def results_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
+    """What scikit-learn's function would say, in the order of the tasks. Warnings are issued here, each once."""
+    issue(one for task in tasks for one in answers[task.key].seen)
+    return [answers[task.key].what for task in tasks]
 
 
 def _failed(task: Task, result: Result) -> dict[str, Any]:

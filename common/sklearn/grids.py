@@ -72,15 +72,19 @@ class Sharing:
         share: "exact", "tolerance" or False, as the search has it.
         graphs: those of one study, by candidates.
         hows: how each of its candidates is done.
+        reasons: why each of its candidates is done alone.
+        pairwise: whether the samples of an estimator are distances or kernels, by its identity.
     """
 
     accelerate: bool
     share: str | bool
     graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
     hows: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    reasons: dict[int, str | None] = field(default_factory=dict, compare=False, repr=False)
+    pairwise: dict[int, bool] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "graphs": {}, "hows": {}}
+        return {**vars(self), "graphs": {}, "hows": {}, "reasons": {}, "pairwise": {}}
 
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
@@ -250,6 +254,12 @@ def plan_of(tasks: Sequence[Any], sharing: Sharing) -> Plan:
 
 def why_alone(task: Any, sharing: Sharing) -> str | None:
     """Why a task can have no fit in common with another candidate of its split; None where it may."""
+    if task.candidate not in sharing.reasons:
+        sharing.reasons[task.candidate] = _why_alone(task, sharing)
+    return sharing.reasons[task.candidate]
+
+
+def _why_alone(task: Any, sharing: Sharing) -> str | None:
     estimator, parameters = task.estimator, task.kwargs["parameters"] or {}
     pipeline = type(estimator) is Pipeline and estimator.memory is None
     if not sharing.share and not (pipeline and sharing.accelerate and why_not(task) is None):
@@ -267,13 +277,11 @@ def why_alone(task: Any, sharing: Sharing) -> str | None:
         return f"fit is given {', '.join(given)}"
     if not standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the estimator"
-    if "precomputed" in [value for value in parameters.values() if isinstance(value, str)] or _pairwise(estimator):
+    if "precomputed" in [value for value in parameters.values() if isinstance(value, str)]:
         return "its samples are distances or kernels"
-    return None
-
-
-def _pairwise(estimator: Any) -> bool:
-    return bool(get_tags(estimator).input_tags.pairwise)
+    if id(estimator) not in sharing.pairwise:  # one for all tasks, as a rule
+        sharing.pairwise[id(estimator)] = bool(get_tags(estimator).input_tags.pairwise)
+    return "its samples are distances or kernels" if sharing.pairwise[id(estimator)] else None
 
 
 class WholeGrid(Family):

@@ -170,11 +170,14 @@ def _fits(
 ) -> tuple[StepFit, ...]:
     name, template = steps[level]
     prefix = f"{name}__" if name else ""
+    families: dict[int, Family | None] = {}
     groups: dict[Any, tuple[Any, dict[str, Any], list[tuple[int, dict[str, Any]]]]] = {}
     for number, parameters in candidates.items():
         whole = parameters.get(name, template) if name else template
         own = {key[len(prefix) :]: value for key, value in parameters.items() if key.startswith(prefix)}
-        family = None if whole in (None, "passthrough") else find(whole)
+        if id(whole) not in families:
+            families[id(whole)] = None if whole in (None, "passthrough") else find(whole)
+        family = families[id(whole)]
         common = {key: value for key, value in own.items() if family is None or not family.shares(key)}
         key = (whole is template or digest(whole), digest(common))
         group = groups.setdefault(key, (whole, common, []))

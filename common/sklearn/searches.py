@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
@@ -31,11 +31,10 @@ from common.cluster.launch import launched
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
-from common.sklearn.folds import Folds, Task, converged_of, results_of
+from common.sklearn.folds import Answer, Folds, Task, answers_here, answers_of, converged_of, results_of
 from common.sklearn.grids import SHARED, Sharing, plan_of, why_not
 from common.sklearn.plan import Plan
-from common.studies import evaluate, join, run_study
-from common.trial import Outcome
+from common.studies import join, run_study
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -91,7 +90,7 @@ class OnEngine(_search.BaseSearchCV):
         self._plans: list[Plan] = []
         original: Any = _search.BaseSearchCV.fit.__wrapped__
         tasks = _Tasks(self)
-        names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone}
+        names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone, "delayed": _call}
         fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
         _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
         self._say_what_was_shared()
@@ -127,8 +126,8 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
-        folds = Folds(self, tasks)
-        plan = plan_of(tasks, folds.sharing)
+        sharing = self.sharing
+        plan = plan_of(tasks, sharing)
         self._plans.append(plan)
         first = {task.candidate: task for task in tasks}
         found = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
@@ -140,7 +139,7 @@ class OnEngine(_search.BaseSearchCV):
             if self.accelerate:
                 _say(reasons)
         if self._in_this_process():
-            return self._answers(tasks, evaluate(folds, objective=folds.evaluator()))
+            return self._answers(tasks, answers_here(tasks, sharing))
         workers = self.workers
         if workers is None and self.n_jobs is not None and self.n_jobs > 0:
             workers = self.n_jobs
@@ -155,7 +154,7 @@ class OnEngine(_search.BaseSearchCV):
         transport = join(RunOptions(heartbeat_timeout=0.0))
         if transport.size > 1:
             transport.broadcast(("study", options))
-        return self._answers(tasks, run_study(folds, options))
+        return self._answers(tasks, answers_of(tasks, run_study(Folds(self, tasks), options)))
 
     def _no_grid(self, task: Task, plan: Plan) -> str | None:
         """Why a task is not solved as part of a grid; None where it is."""
@@ -167,15 +166,20 @@ class OnEngine(_search.BaseSearchCV):
         """Where in the results folder this list of fits is kept: a halving search has several."""
         return f"iteration{len(self._converged)}" if hasattr(self, "aggressive_elimination") else ""
 
-    def _answers(self, tasks: list[Task], outcomes: list[Outcome]) -> list[dict[str, Any]]:
-        self._converged.append(converged_of(tasks, outcomes))
-        return results_of(tasks, outcomes)
+    def _answers(self, tasks: list[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
+        self._converged.append(converged_of(tasks, answers))
+        return results_of(tasks, answers)
 
     @property
     def converged(self) -> np.ndarray:
         """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
         check_is_fitted(self, "cv_results_")
         return np.concatenate(self._converged)
+
+
+def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands for scikit-learn's `delayed`, which wraps the function anew for each task."""
+    return lambda *args, **kwargs: (function, args, kwargs)
 
 
 class _Tasks:

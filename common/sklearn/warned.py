@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sklearn.exceptions import ConvergenceWarning
@@ -13,13 +14,29 @@ Seen = list[tuple[str, str]]  # category as module.name, text
 T = TypeVar("T")
 
 
-def noting(call: Callable[[], T]) -> tuple[T, Seen]:
-    """What `call` returns, and the warnings that it would have shown; every `ConvergenceWarning` in any case."""
+@contextmanager
+def recording() -> Iterator[Callable[[], Seen]]:
+    """Gives what tells the warnings since it was last asked, of those that would have been shown.
+
+    Every `ConvergenceWarning` is among them in any case.
+    """
     with warnings.catch_warnings(record=True) as seen:
         if _action(ConvergenceWarning) != "error":
             warnings.simplefilter("always", ConvergenceWarning)
+
+        def told() -> Seen:
+            found = [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
+            seen.clear()
+            return found
+
+        yield told
+
+
+def noting(call: Callable[[], T]) -> tuple[T, Seen]:
+    """What `call` returns, and the warnings of it."""
+    with recording() as told:
         result = call()
-    return result, [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
+        return result, told()
 
 
 def converged(seen: Seen) -> bool:

@@ -1,4 +1,4 @@
-"""The nearest training samples of some samples, for all k at once, and the classes that they vote for.
+"""The nearest training samples of some samples, for all k at once.
 
 `neighbours.py` has the reason why the result is that of single fits.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,40 +19,12 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import validate_data
 
+from common.sklearn.sharing.heaps import Heaps
+from common.sklearn.sharing.votes import Runs, voted
+
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
-_CLOSE = 1e-9  # relative difference of two votes from which on rounding cannot decide
+_FEW = 8  # rows in doubt that cost less than a search
 _ELEMENTS = 1 << 22  # distances in memory at a time
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Runs of neighbours that are equally far.
-
-    Attributes:
-        same: bool (n_rows, n_near - 1), whether a neighbour is as far as the next.
-        begins, ends: (n_rows, n_near), of the run of a neighbour, the end not included.
-        mixed: bool (n_rows, n_near), whether the labels of that run differ, or some of it may be unknown.
-    """
-
-    same: np.ndarray
-    begins: np.ndarray
-    ends: np.ndarray
-    mixed: np.ndarray
-
-    @classmethod
-    def of(cls, same: np.ndarray, labels: np.ndarray, whole: bool) -> _Runs:
-        """whole: whether the last neighbour is the last sample. If not, those as far as the last may go on."""
-        n_rows, n = len(labels), labels.shape[1]
-        places = np.arange(n)
-        begins, ends = np.zeros((n_rows, n), np.intp), np.full((n_rows, n), n)
-        np.maximum.accumulate(np.where(same, 0, places[1:]), axis=1, out=begins[:, 1:])
-        ends[:, :-1] = np.minimum.accumulate(np.where(same, n, places[1:])[:, ::-1], axis=1)[:, ::-1]
-        other = labels[:, 1:] != labels[:, :-1]
-        changes = np.zeros((n_rows, n), np.intp)  # of labels, within runs, up to a neighbour
-        np.cumsum(same & (other if other.ndim == 2 else other.any(2)), axis=1, out=changes[:, 1:])
-        rows = np.arange(n_rows)[:, None]
-        mixed = changes[rows, ends - 1] > changes[rows, begins]
-        return cls(same, begins, ends, mixed if whole else mixed | (ends == n))
 
 
 class Nearest:
@@ -67,23 +39,22 @@ class Nearest:
     def __init__(self, base: Any, X: Any, models: Sequence[Any]):
         self.X, self._base = X, base
         ks = [model.n_neighbors for model in models]
-        self._places = {k: place for place, k in enumerate(sorted(set(ks)))}
         n = base.n_samples_fit_
         self._n_near = min(max(ks) + _BEYOND, n)
-        self._whole = self._n_near == n
         finite = "allow-nan" if get_tags(base).input_tags.allow_nan else True
         self._checked = validate_data(base, X, ensure_all_finite=finite, accept_sparse="csr", reset=False, order="C")
         brute = base._fit_method == "brute"
         self._direct = brute and ArgKmin.is_usable_for(self._checked, base._fit_X, base.effective_metric_)
         self.distances, self.indices = self._searched()
         self._labels = base._y[self.indices]
-        self._runs = _Runs.of(self.distances[:, 1:] == self.distances[:, :-1], self._labels, self._whole)
-        self._settled: dict[
-            int, tuple[np.ndarray, np.ndarray, np.ndarray]
-        ] = {}  # doubtful rows, as scikit-learn has them
+        self._runs = Runs.of(self.distances[:, 1:] == self.distances[:, :-1], self._labels, self._n_near == n)
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
-        kinds = {_kind(model.weights) for model in models if votes and not callable(model.weights)}
-        self._voted = {kind: self._vote(kind) for kind in sorted(kinds)}
+        asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
+        self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
+        self._voted = {kind: self._votes(kind) for kind in self._ks}
+        self._settled: dict[int, tuple[np.ndarray, ...]] = {}  # doubtful rows of k, as scikit-learn has them
+        self._decided: dict[str, np.ndarray] = {}
+        self._right: dict[str, tuple[Any, dict[int, float]]] = {}
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices as `kneighbors` gives them for this k alone."""
@@ -97,28 +68,78 @@ class Nearest:
             plain: Gives the same model, which computes everything.
         """
         kind, k = _kind(model.weights), model.n_neighbors
-        chosen, doubtful = (part[:, self._places[k]] for part in self._voted[kind])
-        classes = np.asarray(self._base.classes_[chosen])
-        if _threads() > 1 and model.weights == "uniform" and self._counts_itself:
+        if not self._alike(model):
+            chosen, doubtful = (part[self._ks[kind].index(k)] for part in self._voted[kind])
+            classes = np.asarray(self._base.classes_[chosen])
             rows = np.flatnonzero(doubtful)
             if len(rows):
                 few = 2 * len(rows) < len(classes)
                 classes[rows] = plain().predict(_rows(self.X, rows)) if few else plain().predict(self.X)[rows]
             return classes
-        if k not in self._settled:
-            rows = np.flatnonzero(np.any([part[:, self._places[k]] for _, part in self._voted.values()], axis=0))
-            self._settled[k] = rows, *(self._asked(rows, k) if len(rows) else (rows, rows))
-        rows, distances, indices = self._settled[k]
-        if len(rows):
-            classes[rows] = self._base.classes_[self._most(self._base._y[indices], _weights(kind, distances))]
-        return classes
+        return np.asarray(self._all_classes(kind)[self._ks[kind].index(k)].copy())
 
-    @property
-    def _counts_itself(self) -> bool:
-        """Whether scikit-learn counts uniform votes without `kneighbors`; with several threads ties differ then."""
+    def accuracy(self, model: Any, y: np.ndarray) -> float | None:
+        """The share of rows whose class is that of y, (n_rows,), as `accuracy_score` gives it; None if not known."""
+        kind = _kind(model.weights)
+        if y.shape != (len(self.distances),) or not self._alike(model):
+            return None
+        if kind not in self._right or self._right[kind][0] is not y:
+            right = (self._all_classes(kind) == y).sum(axis=1) / len(y)
+            self._right[kind] = y, dict(zip(self._ks[kind], right.tolist(), strict=True))
+        return self._right[kind][1][model.n_neighbors]
+
+    def _alike(self, model: Any) -> bool:
+        """Whether scikit-learn counts the votes of what `kneighbors` gives.
+
+        If not, it counts uniform votes itself; with several threads ties differ then.
+        """
+        if _threads() == 1 or model.weights != "uniform":
+            return True
         base = self._base
         brute = base._fit_method == "brute"
-        return brute and ArgKminClassMode.is_usable_for(self.X, base._fit_X, base.effective_metric_)
+        return not (brute and ArgKminClassMode.is_usable_for(self.X, base._fit_X, base.effective_metric_))
+
+    def _votes(self, kind: str) -> tuple[np.ndarray, ...]:
+        weights = _weights(kind, self.distances) if kind == "distance" else None
+        return voted(self._labels, weights, len(self._base.classes_), np.array(self._ks[kind]), self._runs)
+
+    def _all_classes(self, kind: str) -> np.ndarray:
+        """The classes for all k of that kind, (n_ks, n_rows)."""
+        if kind not in self._decided:
+            chosen = self._voted[kind][0]
+            for place, k in enumerate(self._ks[kind]):
+                rows, distances, indices = self._settle(k)
+                if len(rows):
+                    chosen[place, rows] = self._most(self._base._y[indices], _weights(kind, distances))
+            self._decided[kind] = np.asarray(self._base.classes_[chosen])
+        return self._decided[kind]
+
+    def _settle(self, k: int) -> tuple[np.ndarray, ...]:
+        """The rows whose class is in doubt for this k and any weights, with distances and indices."""
+        if k not in self._settled:
+            places = [(kind, ks.index(k)) for kind, ks in self._ks.items() if k in ks]
+            rows = np.flatnonzero(np.any([self._voted[kind][1][place] for kind, place in places], axis=0))
+            self._settled[k] = rows, *(self._kept(rows, k) if len(rows) else (rows, rows))
+        return self._settled[k]
+
+    def _kept(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What scikit-learn says about some rows for this k alone, from its heaps where they are few."""
+        if len(rows) <= _FEW and self._heaps is not None:
+            distances, indices = self._heaps.kept(rows, k)
+            if np.array_equal(distances, self.distances[rows, :k]):
+                return distances, indices
+        return self._asked(rows, k)
+
+    @cached_property
+    def _heaps(self) -> Heaps | None:
+        """Those of all rows in doubt; None where scikit-learn must be asked."""
+        X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
+        rows = np.flatnonzero(np.any([part[1].any(axis=0) for part in self._voted.values()], axis=0))
+        if not self._direct or _threads() > 1 or not _plain(X, Y) or len(rows) * len(Y) > _ELEMENTS:
+            return None
+        if self._base.effective_metric_params_ or not Heaps.known(X, Y, metric):
+            return None
+        return Heaps(X, Y, metric, rows, self._n_near)
 
     def _most(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The class with most votes of each row, added up in scikit-learn's order, the first of equal ones."""
@@ -171,74 +192,6 @@ class Nearest:
         chunks = (X[begin : begin + step] for begin in range(0, len(X), step))
         parts = [_smallest(cdist(chunk, Y, "cityblock"), self._n_near) for chunk in chunks]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-    def _vote(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        """Of each row and k the class with most votes, the first of equal ones, and whether that is in doubt.
-
-        It is where rounding could decide, and where the class depends on which of those equally far are taken.
-        """
-        ks, runs = np.array(list(self._places)), self._runs
-        weights = _weights(kind, self.distances)
-        inner = ks < self._n_near
-        tied = np.zeros((len(weights), len(ks)), np.bool_)
-        tied[:, inner] = (runs.same & runs.mixed[:, :-1])[:, ks[inner] - 1]
-        rows, columns = np.nonzero(tied)
-        range_ = _Range(runs, weights, rows, ks[columns], self._whole)
-        best, second = np.full(tied.shape, -1.0), np.full(tied.shape, -1.0)
-        chosen = np.zeros(tied.shape, np.intp)
-        votes = np.zeros((len(weights), self._n_near + 1))  # of one class, of the neighbours before
-        for number in range(len(self._base.classes_)):
-            mine = self._labels == number
-            np.cumsum(np.where(mine, weights, 0.0), axis=1, out=votes[:, 1:])
-            if len(rows):
-                range_.add(number, votes, mine)
-            now = votes[:, ks]
-            better = now > best
-            np.maximum(second, np.where(better, best, now), out=second)
-            chosen[better] = number
-            np.maximum(best, now, out=best)
-        doubtful = best - second <= _CLOSE * best if kind == "distance" else np.zeros_like(tied)
-        doubtful[rows, columns] |= range_.open()
-        return chosen, doubtful
-
-
-class _Range:
-    """The least and the most votes that classes may get, where it depends on the choice among those equally far.
-
-    Args:
-        runs: Of all rows.
-        weights: Of the neighbours, (n_rows, n_near).
-        rows, ks: Pairs whose k-th neighbour and the next are equally far.
-        whole: Whether the last neighbour is the last sample.
-    """
-
-    def __init__(self, runs: _Runs, weights: np.ndarray, rows: np.ndarray, ks: np.ndarray, whole: bool):
-        self._rows, self._begins, self._ends = rows, runs.begins[rows, ks - 1], runs.ends[rows, ks - 1]
-        self._taken, self._edge = ks - self._begins, weights[rows, ks - 1]
-        self._complete = self._ends < weights.shape[1] if not whole else np.ones(len(rows), np.bool_)
-        self._least, self._most, self._next = (np.full(len(rows), -1.0) for _ in range(3))
-        self._safe, self._rival = np.full(len(rows), -1), np.full(len(rows), -1)  # classes of _least and _most
-
-    def add(self, number: int, votes: np.ndarray, mine: np.ndarray) -> None:
-        """The class of that number: its votes before each neighbour (n_rows, n_near + 1), and whether it is of it."""
-        counts = np.zeros(votes.shape, np.intp)
-        np.cumsum(mine, axis=1, out=counts[:, 1:])
-        known = counts[self._rows, self._ends] - counts[self._rows, self._begins]
-        others = self._ends - self._begins - known
-        sure = votes[self._rows, self._begins]
-        least = sure + np.where(self._complete, np.maximum(self._taken - others, 0), 0) * self._edge
-        most = sure + np.where(self._complete, np.minimum(self._taken, known), self._taken) * self._edge
-        self._safe = np.where(least > self._least, number, self._safe)
-        self._least = np.maximum(self._least, least)
-        higher = most > self._most
-        self._next = np.where(higher, self._most, np.maximum(self._next, most))
-        self._rival = np.where(higher, number, self._rival)
-        self._most = np.maximum(self._most, most)
-
-    def open(self) -> np.ndarray:
-        """Whether another class than the one with the most sure votes may win."""
-        rivals = np.where(self._rival == self._safe, self._next, self._most)
-        return np.asarray(rivals >= self._least * (1 - _CLOSE))
 
 
 def _smallest(distances: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -48,14 +48,19 @@ class NearClassifier(_KnowsNearest, KNeighborsClassifier):
 
     def predict(self, X: Any) -> Any:
         nearest = self._known(X)
-        if nearest is None or self.outputs_2d_ or self.weights not in ("uniform", "distance", None):
+        if nearest is None or not self._votes:
             return super().predict(X)
         return nearest.classes(self, lambda: _plain(self))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        if self._known(X) is None or sample_weight is not None or type(y) is not np.ndarray or y.ndim != 1:
-            return float(super().score(X, y, sample_weight))
-        return float(np.average(self.predict(X) == y))  # what `accuracy_score` gives, without its checks
+        nearest, known = self._known(X), None
+        if nearest is not None and sample_weight is None and type(y) is np.ndarray and self._votes:
+            known = nearest.accuracy(self, y)
+        return float(super().score(X, y, sample_weight)) if known is None else known
+
+    @property
+    def _votes(self) -> bool:
+        return not self.outputs_2d_ and self.weights in ("uniform", "distance", None)
 
 
 class NearRegressor(_KnowsNearest, KNeighborsRegressor):
@@ -102,8 +107,8 @@ class Neighbours(Family):
 
 def _with(model: Any, setting: Mapping[str, Any]) -> Any:
     """An unfitted model with a candidate's k and weights; None where scikit-learn would not have them."""
-    one = copy(model)
-    one.__dict__.update(setting)
+    one = object.__new__(type(model))
+    one.__dict__ = {**vars(model), **setting}
     k, weights = one.n_neighbors, one.weights
     plain = type(k) is int or isinstance(k, Integral)
     if not (plain and k > 0 and isinstance(weights, str)) and not valid(model, setting):

@@ -53,7 +53,7 @@ class Band:
     def __init__(self, A: np.ndarray, right: np.ndarray):
         n = len(A)
         edges = [*range(0, n, _PANEL), n]
-        self._panels = [np.asfortranarray(A[first:, first:last]) for first, last in pairwise(edges)]
+        self._panels = [A[first:last, first:].copy().T for first, last in pairwise(edges)]
         self._right = right.copy()
         self._reflections: list[tuple[int, np.ndarray, np.ndarray]] = []
         left = other = np.zeros((n, 0))  # left @ other.T is what the block before takes off the rest of the matrix
@@ -179,28 +179,48 @@ class KernelPenalties(Family):
                 groups.setdefault(_kernel_of(one), []).append(place)
         for places in groups.values():
             members = [made[place] for place in places]
-            coefs = _coefficients(train.of(members[0]), y, weight, members)
-            kernels = [samples.of(members[0]) for samples in asked]
-            for one, coef in zip(members, coefs, strict=True):
-                one.dual_coef_, one.__class__ = coef, KnownKernelRidge
-                one._known = tuple((X, np.dot(K, coef)) for X, K in zip(part.asked, kernels, strict=True))
+            coefs, reduced = _coefficients(train.of(members[0]), y, weight, members)
+            known = [_predictions(samples.of(members[0]), coefs, reduced) for samples in asked]
+            for place, one in enumerate(members):
+                one.dual_coef_, one.__class__ = coefs[place], KnownKernelRidge
+                one._known = tuple((X, found[place]) for X, found in zip(part.asked, known, strict=True))
         return made
 
 
-def _coefficients(K: np.ndarray, y: np.ndarray, weight: Any, models: list[Any]) -> list[np.ndarray]:
-    """The dual coefficients of models with this kernel matrix, which differ in alpha."""
+def _predictions(K: np.ndarray, coefs: list[np.ndarray], together: list[bool]) -> list[np.ndarray]:
+    """The products of K and each of the coefficients; of some in one product, which may round otherwise."""
+    places = [place for place, one in enumerate(together) if one]
+    found: list[Any] = [None if one else np.dot(K, coef) for one, coef in zip(together, coefs, strict=True)]
+    if places:
+        columns = [coefs[place].reshape(K.shape[1], -1) for place in places]
+        products = np.split(K @ np.hstack(columns), len(places), axis=1)
+        for place, product in zip(places, products, strict=True):
+            found[place] = product.reshape(len(K), *coefs[place].shape[1:])
+    return found
+
+
+def _coefficients(K: np.ndarray, y: np.ndarray, weight: Any, models: list[Any]) -> tuple[list[np.ndarray], list[bool]]:
+    """The dual coefficients of models with this kernel matrix, which differ in alpha, and whether it was reduced."""
     targets = y.reshape(-1, 1) if y.ndim == 1 else y
     alphas = np.array([model.alpha for model in models], np.float64)
-    tall = alphas > _ILL * np.abs(K).sum(1).max()
+    tall = alphas > _ILL * _norm(K)
     band, root = None, np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
     if len(np.unique(alphas[tall])) > _FEW and K.dtype == np.float64 and len(K) > 2 * _BAND:
         band = Band(K if weight is None else K * root * root.T, targets * root)
-    solved = {} if band is None else band.solve(list(dict.fromkeys(alphas[tall])))
-    solved = {alpha: coef * root for alpha, coef in solved.items()}
+    found = {} if band is None else band.solve(list(dict.fromkeys(alphas[tall])))
+    solved = {alpha: coef * root for alpha, coef in found.items()}
     for alpha in alphas:
         if alpha not in solved:  # scikit-learn says so where the matrix is singular, and has another way
             solved[alpha] = _solve_cholesky_kernel(K, targets, np.atleast_1d(alpha), weight, copy=True)
-    return [solved[alpha].ravel() if y.ndim == 1 else solved[alpha].copy() for alpha in alphas]
+    coefs = [solved[alpha].ravel() if y.ndim == 1 else solved[alpha].copy() for alpha in alphas]
+    return coefs, [alpha in found for alpha in alphas]
+
+
+def _norm(K: np.ndarray) -> float:
+    """The largest sum of absolute values of a row."""
+    if K.dtype != np.float64 or not K.flags.c_contiguous:
+        return float(np.abs(K).sum(1).max())
+    return float(lapack.dlange("1", K.T))  # without an array between
 
 
 def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import argparse
 import heapq
 import io
 import logging
+import pickle
 import statistics
 import subprocess
 import sys
@@ -116,37 +117,49 @@ def compare(n: int, repeats: int) -> str:
 def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = False) -> str:
     """Utilisation of slots with trials of about `seconds`, in simulated time that the real coordinator's work moves on.
 
-    Every message takes LATENCY / 2 each way, which is what two ranks that poll take; the journal is real, on this
-    machine's disk. A slot waits until its message is sent, also for its first trial. With by_processor the time moves
-    on by the coordinator's processor time in place of wall time, for a machine that others use as well; waits for its
-    disk are then left out. The last trials of a study leave slots without work in any engine; so `busy` leaves out what
-    comes after a slot's last trial.
+    Every message takes LATENCY / 2 each way, which is what two ranks that poll take. It is pickled and unpickled as on
+    the way through MPI, which takes no time of its own here. The journal is real, on this machine's disk. A slot waits
+    until its message is sent, also for its first trial. With by_processor the time moves on by the coordinator's
+    processor time in place of wall time, for a machine that others use as well; waits for its disk are then left out.
+    The last trials of a study leave slots without work in any engine; so `busy` leaves out what comes after a slot's
+    last trial.
     """
     rng = np.random.default_rng(0)
     n_trials = n_slots * per_slot
-    durations = seconds * rng.uniform(0.8, 1.2, n_trials)
+    durations = (seconds * rng.uniform(0.8, 1.2, n_trials)).tolist()
     study = Study([one_round(Trial(f"t{i}", {"x": i}) for i in range(n_trials))], {}, {})
     places = {
         (slot // 8, slot % 8): Place(f"node{slot // 8}", slot // 8, slot % 8, "simulated") for slot in range(n_slots)
     }
     free = dict.fromkeys(places, 0.0)  # when each slot has done all it was given
-    events: list[tuple[float, int, tuple[int, int], Trial, float]] = []  # arrival at the coordinator
+    events: list[tuple[float, int, int, bytes]] = []  # arrival at the coordinator, a number, rank, message
     clock = time.process_time if by_processor else time.perf_counter
-    now = busy = waited = last = 0.0
+    now = busy = waited = waited_first = last = 0.0
     began = clock()  # when what the coordinator does at present began, at `now`
+    posted: list[tuple[float, int, Run]] = []  # when, to which rank
 
     def tell(rank: int, message: Any) -> None:
-        nonlocal busy, waited, last
         if isinstance(message, Run):
-            slot = (rank, message.slot)
-            (trial,) = message.batch
+            pickle.dumps(message)
+            posted.append((now + clock() - began, rank, message))
+
+    def begin() -> None:
+        """The slots begin what was posted to them."""
+        nonlocal busy, waited, waited_first, last
+        for sent, rank, run_ in posted:
+            slot = (rank, run_.slot)
+            (trial,) = run_.batch
             number = int(trial.params["x"])
-            begin = max(free[slot], now + clock() - began + LATENCY / 2)
-            waited += begin - free[slot]
-            free[slot] = begin + durations[number]
-            busy += durations[number]
+            start, took = max(free[slot], sent + LATENCY / 2), durations[number]
+            waited += start - free[slot]
+            if not free[slot]:
+                waited_first += start
+            free[slot] = start + took
+            busy += took
             last = max(last, free[slot])
-            heapq.heappush(events, (free[slot] + LATENCY / 2, number, slot, trial, durations[number]))
+            answer = Returned(run_.slot, (Result(trial.key, {"y": 0.0}, seconds=took),), 1)
+            heapq.heappush(events, (free[slot] + LATENCY / 2, number, rank, pickle.dumps(answer)))
+        posted.clear()
 
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
@@ -155,26 +168,33 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
         began = clock()
         coordinator.step()
         filled = now = clock() - began
+        begin()
         while not coordinator.finished:
             now = max(now, events[0][0])
             arrived = []
             while events and events[0][0] <= now:
                 arrived.append(heapq.heappop(events))
             start, on_processor, began = time.perf_counter(), time.process_time(), clock()
-            for _, _, slot, trial, took in arrived:
-                result = Result(trial.key, {"y": 0.0}, seconds=took)
-                coordinator.handle(slot[0], Returned(slot[1], (result,), 1))
+            for _, _, rank, content in arrived:
+                coordinator.handle(rank, pickle.loads(content))
             coordinator.step()
-            now += clock() - began
+            took = clock() - began
             spent += time.perf_counter() - start
             used += time.process_time() - on_processor
+            begin()
+            now += took
             messages += len(arrived)
         journal.close()
+    first, later = waited_first / n_slots, (waited - waited_first) / (n_trials - n_slots)
+    hour = 3600 / (3600 + first + (3600 / seconds - 1) * later)
     row = {
         "slots": n_slots,
         f"trials of {seconds:g} s": n_trials,
         "first trials given, s": f"{filled:.1f}",
+        "wait for the first, s": f"{first:.2f}",
+        "for each other, s": f"{later:.3f}",
         "busy": f"{busy / (busy + waited):.2%}",
+        "in an hour": f"{hour:.2%}",
         "utilisation": f"{busy / (n_slots * last):.1%}",
         "coordinator, us per message": f"{spent / messages * 1e6:.0f}",
         "of these on a processor": f"{used / messages * 1e6:.0f}",

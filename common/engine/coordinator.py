@@ -14,6 +14,7 @@ import logging
 import math
 import signal
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -84,7 +85,8 @@ class Coordinator:
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
         self._clock = clock
         self._slots = {slot: SlotState(place) for slot, place in slots.items()}
-        self._idle = dict.fromkeys(self._slots)  # ordered, so that those idle longest come first
+        # Those idle longest come first. A plain dict would look for its first item among all that were taken from it.
+        self._idle = OrderedDict.fromkeys(self._slots)
         numbers = itertools.count()
         self._queue = Queue(costs, numbers)
         self._gangs = Gangs(gang_of, costs, numbers, self._slots, self._idle)
@@ -344,8 +346,7 @@ class Coordinator:
             self._begin_gangs()
             if not self._queue or not self._idle:
                 break
-            slot = next(iter(self._idle))
-            del self._idle[slot]
+            slot, _ = self._idle.popitem(last=False)
             if not self._give(slot):
                 refused.append(slot)
         self._idle.update(dict.fromkeys(refused))

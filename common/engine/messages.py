@@ -36,7 +36,7 @@ from common.cluster.transport import Lost
 from common.trial import Batch, NoRoom, Result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """Evaluate this batch after what the slot has already."""
 
@@ -47,24 +47,24 @@ class Run:
     hosts: tuple[str, ...] = ()  # nodes that it has to itself, its own first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lend:
     """End the idle worker of this slot: another slot uses its device."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Drain:
     """End each worker after the trial that it is running."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stop:
     """End all workers now, then yourself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Returned:
     """Trials that a slot has finished, in the order it did."""
 
@@ -73,7 +73,7 @@ class Returned:
     batches_done: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Died:
     """A worker is gone; what it had not returned is open again."""
 
@@ -84,21 +84,21 @@ class Died:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Drained:
     """A slot has ended as asked; what it had not returned is open again."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interrupted:
     """This rank was asked to end by a signal."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Headway:
     """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
 
@@ -128,7 +128,7 @@ WORKING = Headway("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stepped:
     """How far slots are, those that have news."""
 

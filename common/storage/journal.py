@@ -47,6 +47,7 @@ from common.storage.lines import StoredArrays, array_path, with_checksum
 from common.storage.waiting import waiting
 from common.trial import Result, Trial
 
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
 
 
@@ -59,7 +60,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, header: Mapping[str, Any], restart: bool = False):
-        self.folder = folder
+        self.folder, self._path = folder, str(folder / NAME)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = _locked(folder / NAME)
@@ -130,7 +131,7 @@ class Journal:
         os.fsync(self._file.fileno())
         # What is written to a file that was removed succeeds, and is lost.
         try:
-            there = os.path.samestat(os.stat(self.folder / NAME), os.fstat(self._file.fileno()))
+            there = os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             there = False
         if not there:
@@ -224,7 +225,7 @@ def _set_lines_aside(folder: Path, lines: Sequence[bytes], numbers: set[int], as
 
 def _line(record: Mapping[str, Any]) -> bytes:
     """A line of the journal, with its checksum and newline."""
-    return with_checksum(json.dumps(record, allow_nan=False, separators=(",", ":")).encode()) + b"\n"
+    return with_checksum(_encode(record).encode()) + b"\n"
 
 
 def _record(trial: Trial, result: Result) -> dict[str, Any]:

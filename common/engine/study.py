@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from common.errors import UsageError
 from common.storage.history import no_collection
+from common.storage.lines import known_params
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -130,29 +133,38 @@ class Study:
             if not course.round:
                 raise ValueError("a search yielded a round without trials")
             course.asked += course.round
-            unknown = [tuple([trial for trial in batch if self._is_unknown(trial, course)]) for batch in batches]
-            course.open = sum(map(len, unknown))
+            unknown = self._unknown(course)
+            course.open = len(unknown)
             self.n_done += len(course.round) - course.open
-            if course.open:
-                mine = (n for n, batch in enumerate(unknown) if batch and self._shard.has(course.number, n))
-                to_run = [unknown[n] for n in mine]
+            if unknown:
+                left = [tuple([trial for trial in batch if trial.key in unknown]) for batch in batches]
+                mine = (n for n, batch in enumerate(left) if batch and self._shard.has(course.number, n))
+                to_run = [left[n] for n in mine]
                 self.n_open += sum(map(len, to_run))
                 return to_run
 
-    def _is_unknown(self, trial: Trial, course: _Course) -> bool:
-        """Whether a trial that is asked must be run, once it is clear that the journal knows no other of its key."""
-        key = trial.key
-        if key in self._course_of:
-            raise ValueError(f"two trials have the key {key}")
-        self._course_of[key] = course
-        known = self._known.get(key)
-        if known is None or known.params == trial.params or dict(known.params) == dict(trial.params):
-            return key not in self.results
+    def _unknown(self, course: _Course) -> set[str]:
+        """The keys of the round that must be run, once it is clear that the journal knows no other trials of its keys.
+
+        Rounds may have a million trials that are known: so this looks at all of them together.
+        """
+        keys = [trial.key for trial in course.round]
+        n_before = len(self._course_of)
+        self._course_of.update(zip(keys, repeat(course)))
+        if len(self._course_of) < n_before + len(keys):
+            asked = Counter(trial.key for course in self._courses for trial in course.asked)
+            raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
+        for trial, known in zip(course.round, known_params(self._known, keys), strict=True):
+            if known is not None and known != trial.params and dict(known) != dict(trial.params):
+                self._changed(trial, known)
+        return {key for key in keys if key not in self.results}
+
+    def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
+        """Forget what is known of a trial that is asked with other parameters, or refuse it."""
         if not self._renew:
-            name = next(n for n in {**known.params, **trial.params} if known.params.get(n) != trial.params.get(n))
+            name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
             raise UsageError(
-                f"the journal has trial {key} with {name} = {known.params.get(name)!r}, this program asks for "
+                f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
                 f"{trial.params.get(name)!r}: use the version that wrote it, or --restart"
             )
-        self.results.pop(key, None)
-        return True
+        self.results.pop(trial.key, None)

@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from common.storage.lines import MANY, StoredResults, StoredTrials, TrialLines, has_checksum, parsed, place_of
+from common.storage.lines import StoredResults, StoredTrials, TrialLines, has_checksum, parsed, place_of
 from common.trial import Place, Result, Trial
 
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
 NAME = "journal.jsonl"
 BEGINNING = b'{"format":'
+BLOCK = 1 << 20  # bytes that are read at a time
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -127,15 +127,16 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
             lines = [first[:-1]]
             damaged: list[Damage] = []
             number = 2
-            while some := list(islice(file, MANY)):
-                if not some[-1].endswith(b"\n"):
-                    some.pop()  # what a crash left of the last line
-                history.size += sum(map(len, some))
-                some = [line[:-1] for line in some]
+            while block := file.read(BLOCK):
+                block += file.readline()
+                *some, torn = block.split(b"\n")
+                history.size += len(block) - len(torn)
                 _read_some(some, number, history, trials, damaged)
                 number += len(some)
                 if keep:
                     lines += some
+                if torn:  # by a crash, or it is being written
+                    break
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return history, lines, damaged

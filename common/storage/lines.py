@@ -20,7 +20,7 @@ from urllib.parse import quote
 import numpy as np
 
 from common.errors import UsageError
-from common.trial import Place, Result, Trial, Used
+from common.trial import Parameter, Place, Result, Trial, Used
 
 MANY = 10_000  # lines that are read at a time
 _DAMAGED = (  # what reading a file of arrays may raise
@@ -35,10 +35,11 @@ def _form() -> re.Pattern[bytes]:
     Groups: the key, all between the key and the checksum, the checksum. Numbers are short enough to be finite, texts
     are ASCII without escapes, but for an error's line breaks and quotes.
     """
+    # Repeated characters are matched possessively: it is never of use to go back to fewer of them.
     plain = rb'[^"\\\x00-\x1f\x7f-\xff]'
-    text = rb'"%s*"' % plain
-    whole = rb"-?(?:0|[1-9][0-9]{0,20})"
-    number = rb"%s(?:\.[0-9]{1,25}|)(?:e[+-]?[0-9]{1,2}|)" % whole
+    text = rb'"%s*+"' % plain
+    whole = rb"-?+(?!0[0-9])[0-9]{1,21}+"
+    number = rb"%s(?:\.[0-9]{1,25}+|)(?:e[+-]?+[0-9]{1,2}+|)" % whole
     parameter = rb"%s:(?:%s|%s|true|false)" % (text, number, text)
     value = rb'%s:(?:%s|"-?inf")' % (text, number)
     used = rb"(?:null|%s)" % number
@@ -54,13 +55,13 @@ def _form() -> re.Pattern[bytes]:
         rb'(?:"used":\[%s(?:,%s){1,3}\],|)(?:"compiled":%s,|)' % (used, used, number)
         + rb'"place":\[%s,%s,%s,%s\]' % (text, whole, whole, text),
         rb'"attempt":%s' % whole,
-        rb'"error":(?:null|"(?:%s|\\["\\/bfnrt])*")' % plain,
+        rb'"error":(?:null|"(?:%s++|\\["\\/bfnrt])*")' % plain,
     ]
-    return re.compile(rb'\{"key":"(%s{1,200})",(%s),"crc":"([0-9a-f]{8})"\}' % (plain, b",".join(members)))
+    return re.compile(rb'\{"key":"(%s{1,200}+)",(%s),"crc":"([0-9a-f]{8})"\}' % (plain, b",".join(members)))
 
 
 _FORM = _form()
-_PARAMS = b'"params":'  # how the text of a line begins that matched
+_PARAMS, _VALUES = b'"params":', b',"values":{'  # how the text of a line begins that matched, and goes on
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -113,12 +114,11 @@ class TrialLines:
         Yields:
             The places of all others among them, each before what comes after it is kept.
         """
-        match, checksum, texts = _FORM.fullmatch, zlib.crc32, self.texts
-        for place, line in enumerate(lines):
-            found = match(line)
+        checksum, texts = zlib.crc32, self.texts
+        for place, found in enumerate(map(_FORM.fullmatch, lines)):
             if found is not None:
                 key, text, crc = found.groups()
-                if int(crc, 16) == checksum(line[:-18]):
+                if int(crc, 16) == checksum(found.string[:-18]):
                     texts[key.decode()] = text
                     continue
             yield place
@@ -176,15 +176,25 @@ class StoredTrials(Mapping[str, Trial]):
     def __contains__(self, key: object) -> bool:
         return key in self._texts
 
-    def get(self, key: str, default: Any = None) -> Any:  # asked for every trial: without it an exception more
-        text = self._texts.get(key)
-        return default if text is None else trial_of(key, text)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    def params(self, keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
+        """As `known_params`; many are parsed together."""
+        for start in range(0, len(keys), MANY):
+            texts = [self._texts.get(key) for key in keys[start : start + MANY]]
+            params = [b"null" if text is None else _params(text) for text in texts]
+            yield from json.loads(b"[%s]" % b",".join(params))
+
+
+def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
+    """The parameters of the trial of each of these keys, None where there is none."""
+    if isinstance(trials, StoredTrials):
+        return trials.params(keys)
+    return (trials[key].params if key in trials else None for key in keys)
 
 
 class StoredResults(MutableMapping[str, Result]):
@@ -285,6 +295,13 @@ def trial_of(key: str, text: bytes) -> Trial:
     object.__setattr__(trial, "key", key)
     object.__setattr__(trial, "params", _decode(text.decode(), len(_PARAMS))[0])
     return trial
+
+
+def _params(text: bytes) -> bytes:
+    """The parameters as JSON."""
+    if text.startswith(_PARAMS):
+        return text[len(_PARAMS) : text.index(_VALUES)]
+    return json.dumps(json.loads(text)["params"]).encode()
 
 
 def _whole(text: bytes) -> bytes:

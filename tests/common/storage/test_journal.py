@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from common.engine.study import Study
 from common.errors import StorageError, UsageError
+from common.storage import history as history_module
 from common.storage.history import FORMAT, NAME, Death, read_journal
 from common.storage.journal import Journal, is_running, no_locks, repair
-from common.storage.lines import StoredResults, StoredTrials, TrialLines, parsed, with_checksum
+from common.storage.lines import StoredResults, StoredTrials, TrialLines, known_params, parsed, with_checksum
 from common.trial import Result, Search, Trial, Used
 from tests.helpers import HEADER, outcome
 
@@ -176,6 +177,37 @@ def test_a_study_that_goes_on_looks_at_no_result_it_does_not_need(tmp_path: Path
     assert left.key == "a/4" and study.n_done == 4 and not looked
     study.record(outcome(4)[1])
     assert study.finished and looked == ["a/0", "a/1", "a/2", "a/3"]
+
+
+def test_parameters_of_known_trials_are_parsed_together(tmp_path: Path) -> None:
+    """Of lines of any form, in the order asked."""
+    odd = Trial("a/ü", {"x": 10**30, "text": 'é ","values":{'})
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([*ORDINARY, (odd, Result(odd.key))])
+    history = read_journal(tmp_path)
+    assert history is not None
+    trials = [odd, *(trial for trial, _ in reversed(ORDINARY))]
+    keys = ["b", *(trial.key for trial in trials), "c"]
+    assert list(known_params(history.trials, keys)) == [None, *(trial.params for trial in trials), None]
+    assert list(known_params({odd.key: odd}, keys)) == [None, odd.params, *[None] * (len(keys) - 2)]
+
+
+@pytest.mark.parametrize("size", [1, 100, 300, 1 << 20])
+def test_a_journal_is_read_in_blocks_that_end_with_a_line(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(number) for number in range(9)])
+    monkeypatch.setattr(history_module, "BLOCK", size)
+    whole = (tmp_path / NAME).read_bytes()
+    with open(tmp_path / NAME, "ab") as file:
+        file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline
+    history = read_journal(tmp_path)
+    assert history is not None and list(history.results) == [f"a/{number}" for number in range(9)]
+    assert history.size == len(whole)
+    (tmp_path / NAME).write_bytes(whole.replace(b'"a/6"', b'"a/x"'))
+    with pytest.raises(UsageError, match=r"line 8 \(trial a/x\) is damaged: its checksum"):
+        read_journal(tmp_path)
 
 
 def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

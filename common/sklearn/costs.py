@@ -131,6 +131,18 @@ def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) 
     return seconds
 
 
+def known(estimator: Any) -> bool:
+    """Whether the formulas are made for this estimator, or for all steps of this Pipeline, and so to be relied on."""
+    *before, last = (step for _, step in estimator.steps) if isinstance(estimator, Pipeline) else (estimator,)
+    return _has_formula(last) and all(
+        _has_formula(step) or type(step).__module__.startswith("sklearn.preprocessing.") for step in before
+    )
+
+
+def _has_formula(model: Any) -> bool:
+    return type(model).__name__ in _FORMULAS and type(model).__module__.partition(".")[0] in ("sklearn", "kernel_svm")
+
+
 def after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
     """The samples as the next step sees them."""
     for name in FEATURES:

@@ -31,10 +31,13 @@ from common.cluster.launch import launched
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
+from common.sklearn.costs import known
 from common.sklearn.folds import Answer, Folds, Task, answers_here, answers_of, converged_of, results_of
 from common.sklearn.grids import SHARED, Sharing, plan_of, why_not
 from common.sklearn.plan import Plan
 from common.studies import join, run_study
+
+SOON = 2.0  # expected seconds of one core up to which fits are made in this process: to start workers takes longer
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -124,6 +127,14 @@ class OnEngine(_search.BaseSearchCV):
         inside = multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ
         return inside or (self.workers == 0 and self.results is None and launched().size == 1)
 
+    def _is_short(self, tasks: list[Task], plan: Plan) -> bool:
+        """Whether the fits, for which nothing was asked that needs workers, are known to take less than their start."""
+        asked = (self.results, self.workers, self.n_jobs, self.gpu, self.trial_timeout)
+        if any(one is not None for one in asked) or launched().size > 1 or plan.seconds > SOON:
+            return False
+        replaced = any(hasattr(value, "fit") for task in tasks for value in (task.kwargs["parameters"] or {}).values())
+        return known(tasks[0].estimator) and not replaced
+
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         sharing = self.sharing
@@ -138,7 +149,7 @@ class OnEngine(_search.BaseSearchCV):
             print(plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        if self._in_this_process():
+        if self._in_this_process() or self._is_short(tasks, plan):
             return self._answers(tasks, answers_here(tasks, sharing))
         workers = self.workers
         if workers is None and self.n_jobs is not None and self.n_jobs > 0:
@@ -241,7 +252,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
-            debugger.
+            debugger. A search in one process that is given no argument of these, nor `n_jobs`, and is expected to take
+            less than two seconds is made in this process, too: workers would not have started by then.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.

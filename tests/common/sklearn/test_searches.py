@@ -221,6 +221,36 @@ def test_a_candidate_that_kills_its_worker_or_never_ends_blocks_nothing(naps: tu
     assert first > 0.3 and set(others) == {-1.0}
 
 
+class StudyBegins(Exception):
+    pass
+
+
+def test_a_search_is_made_here_only_where_that_is_known_to_be_shorter_than_the_start_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(*_: Any) -> Any:
+        raise StudyBegins
+
+    monkeypatch.setattr("common.sklearn.searches.run_study", begin)
+    grid = {"C": [0.1, 1.0]}
+    same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
+    scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
+    GridSearchCV(scaled, {"svc__C": [0.1, 1.0]}, cv=3).fit(X, Y)
+    for asked in ({"workers": 1}, {"n_jobs": 1}, {"trial_timeout": 60.0}):
+        with pytest.raises(StudyBegins):
+            GridSearchCV(SVC(), grid, cv=3, **asked).fit(X, Y)
+    many = np.arange(50_000) % 150
+    own_step = Pipeline([("step", Gram()), ("svc", SVC())])
+    for model, searched, rows in (
+        (Sleepy(), {"naps": [0.0]}, slice(None)),
+        (own_step, {"svc__C": [0.1]}, slice(None)),
+        (scaled, {"scaler": [StandardScaler(), None]}, slice(None)),
+        (SVC(), grid, many),
+    ):
+        with pytest.raises(StudyBegins):
+            GridSearchCV(model, searched, cv=3).fit(X[rows], Y[rows])
+
+
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A polynomial of high degree on samples that nobody scaled (scikit-learn's issues 13176 and 20547)."""
     monkeypatch.setattr("kernel_svm.solved.LIMIT", 20_000)

@@ -70,7 +70,10 @@ class SearchStudy:
         complete = self._complete()
         if not complete:
             failed = next((trial.error for trial in self.trials if trial.state == FAILED), "")
-            raise UsageError(f"no trial is complete{f', the first that failed says: {failed}' if failed else ''}")
+            pruned = any(trial.state == PRUNED for trial in self.trials)
+            why = f", the first that failed says: {failed}" if failed else ""
+            fix = ": the strategy stopped all others early, give it more trials or fewer stages" if pruned else ""
+            raise UsageError(f"no trial is complete{why}{fix}")
         return min(complete, key=lambda trial: self._losses(trial))
 
     @property

@@ -262,6 +262,14 @@ def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
     assert {t.state for t in study.trials} == {"complete"} and {t.values["begun"] for t in study.trials} == {4.0}
 
 
+def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
+    """Of four trials none reaches the third stage of ASHA."""
+    study = search(stepping, LINE, strategy=ASHA(9), n_trials=4, minimize="loss", workers=0, batch=2, options=QUIET)
+    assert {trial.state for trial in study.trials} == {"pruned"}
+    with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
+        _ = study.best
+
+
 def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     """A trial whose worker is killed in the middle is tried once more, and finds its checkpoint."""
 

@@ -30,10 +30,11 @@ import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
 from common.cluster.transport import LocalTransport
-from common.engine.coordinator import LATENCY, Coordinator
+from common.engine.coordinator import Coordinator
 from common.engine.messages import Returned, Run
 from common.engine.node import run
 from common.engine.options import RunOptions
+from common.engine.pace import LATENCY
 from common.engine.queue import Costs
 from common.engine.study import Study
 from common.experiment import Experiment, WorkerContext, one_round, per_trial

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import signal
 import time
 from collections import OrderedDict
@@ -20,7 +19,7 @@ from dataclasses import replace
 
 from common.cluster.transport import Lost
 from common.engine.gangs import Gangs
-from common.engine.live import Learnt, Overview, overview
+from common.engine.live import Overview, overview
 from common.engine.messages import (
     Died,
     Drain,
@@ -33,6 +32,7 @@ from common.engine.messages import (
     ToAgent,
     ToCoordinator,
 )
+from common.engine.pace import Pace
 from common.engine.queue import Costs, Kind, Queue, QueuedBatch, SlotId
 from common.engine.slots import Given, SlotState
 from common.engine.study import Study
@@ -43,9 +43,6 @@ from common.trial import Batch, Gang, NoRoom, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
-LATENCY = 0.02  # seconds from a slot's last result to its next batch when both sleep between messages
-SHORT = 2.0  # batches shorter than this are worth fetching ahead
-MOST_AHEAD = 63
 ATTEMPTS = 2
 NO_SLOT_LEFT = "the slots that might have had room for it are gone"
 DEATHS = 3  # in a row, after which a slot is given up
@@ -98,10 +95,7 @@ class Coordinator:
         self._examine = examine
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
-        self._batch_seconds: float | None = None  # moving average
-        self._grace, self._end = grace, end
-        self._seconds_per_cost: float | None = None  # moving average
-        self._learnt = Learnt()
+        self._grace, self._pace = grace, Pace(end)
         self.n_too_long = 0  # batches that were not begun, since the job ends too soon
         self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
         self._stop_at: float | None = None
@@ -141,7 +135,7 @@ class Coordinator:
         """
         study, now = self._study, self._clock()
         return overview(
-            list(self._slots.values()), self._queue, self._learnt, now,
+            list(self._slots.values()), self._queue, self._pace.learnt, now,
             done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=total,
         )  # fmt: skip
 
@@ -218,9 +212,7 @@ class Coordinator:
             if state.given:
                 state.given[0].begun = state.given[0].since = self._clock()
             if done.seconds:
-                self._batch_seconds = _moved(self._batch_seconds, done.seconds)
-                self._learnt.add(done.waited.cost, done.seconds)
-                self._seconds_per_cost = _moved(self._seconds_per_cost, done.seconds / max(done.waited.cost, 1e-300))
+                self._pace.add(done.waited.cost, done.seconds)
         self._top_up(slot, state)
 
     def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float) -> None:
@@ -332,11 +324,6 @@ class Coordinator:
         else:
             self._gangs.push(batch, attempt)
 
-    def _too_long(self, cost: float) -> bool:
-        if self._end is None:
-            return False
-        return time.time() + cost * (self._seconds_per_cost or 0.0) > self._end
-
     def _assign(self) -> None:
         """Hand out work to slots that have none."""
         if self.stopped_by is not None:
@@ -356,11 +343,7 @@ class Coordinator:
         if self.stopped_by is not None:
             return
         self._begin_gangs()
-        ahead = 0
-        if self._gangs and self._gangs.keeps(slot):
-            ahead = -1
-        elif self._batch_seconds is not None and self._batch_seconds < SHORT:
-            ahead = min(MOST_AHEAD, math.ceil(LATENCY / max(self._batch_seconds, 1e-6)))
+        ahead = -1 if self._gangs and self._gangs.keeps(slot) else self._pace.ahead
         while len(state.given) <= ahead and (len(self._queue) > len(self._slots) or not state.given):
             if not self._queue or not self._give(slot):
                 break
@@ -374,7 +357,7 @@ class Coordinator:
             waiting = self._queue.pop(slot, self._kind(slot), len(self._slots), lambda: self._free_in(slot))
             if waiting is None:
                 return False
-            if self._too_long(waiting.cost):
+            if self._pace.is_too_late(waiting.cost):
                 self.n_too_long += 1
                 continue
             now = self._clock()
@@ -393,7 +376,7 @@ class Coordinator:
                 continue
             lead, *others = slots
             state = self._slots[lead]
-            if self._too_long(waiting.cost):
+            if self._pace.is_too_late(waiting.cost):
                 self.n_too_long += 1
                 self._gangs.ended(lead)
                 self._idle[lead] = None
@@ -411,22 +394,9 @@ class Coordinator:
     def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
         """When this slot and each other one will have done what they were given, in units of cost."""
         now = self._clock()
-        return self._left(self._slots[slot], now), [
-            self._left(state, now) for other, state in self._slots.items() if other != slot
+        return self._pace.left(self._slots[slot], now), [
+            self._pace.left(state, now) for other, state in self._slots.items() if other != slot
         ]
-
-    def _left(self, state: SlotState, now: float) -> float:
-        """Cost of what the slot has not done of the batches that it was given."""
-        if not state.given:
-            return 0.0
-        first, *others = state.given
-        spent = (now - first.begun) / self._seconds_per_cost if self._seconds_per_cost else 0.0
-        return max(0.0, first.waited.cost - spent) + sum(given.waited.cost for given in others)
-
-
-def _moved(mean: float | None, value: float) -> float:
-    """A moving average over about the last ten values."""
-    return value if mean is None else mean + 0.1 * (value - mean)
 
 
 def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:

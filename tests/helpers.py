@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.engine.options import RunOptions
 from common.engine.study import Study
 from common.experiment import Data, Experiment
 from common.storage.lines import with_checksum
 from common.storage.table import RUN_COLUMNS
+from common.studies import run_study
 from common.trial import Outcome, Place, Result, Trial
+from tests.toys import Toy
 
 ROOT = Path(__file__).resolve().parent.parent
 TOYS = ("-m", "tests.toys")
@@ -186,3 +189,8 @@ def reported(experiment: Experiment, outcomes: Sequence[Outcome], data: Data, fo
     study = Study(experiment.searches(), trials, {result.key: result for _, result in outcomes})
     study.start()
     experiment.report(outcomes, study.conclusions(), data, folder)
+
+
+def studied(folder: Path, n: int, **settings: Any) -> None:
+    """Leaves a study of toys in a folder, computed in this process: for tests that are about what a folder holds."""
+    run_study(Toy(n, **settings), RunOptions(workers=0, results=folder, quiet=True))

@@ -15,6 +15,7 @@ import pytest
 from common import cli, images, status
 from common.doctor import __main__ as doctor
 from common.errors import Exit
+from common.report import __main__ as report
 from common.scaling import __main__ as scaling
 from common.storage.history import NAME
 from common.storage.journal import Journal
@@ -34,7 +35,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
     "svm": svm, "nn": nn, "data": images.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
-    "ddp": ddp.main, "scaling": scaling.main,
+    "ddp": ddp.main, "scaling": scaling.main, "report": report.main,
 }  # fmt: skip
 
 DIGITS = "--dataset digits --gpu none --workers 1"
@@ -53,6 +54,7 @@ REFUSED = {
     "nn 2 2 --image": "--image: expected at least one argument",
     "svm 3 --folds 5 --folds 6": "--folds is given twice",
     "nn 2 2 --seed 1 --seed 1": "--seed is given twice",
+    "nn 1 4 --racing --halving 3": "--racing and --halving exclude each other: give one of them",
     "svm 3 --restart --restart": "--restart is given twice",
     # numbers
     "svm 0": "0 is too small: give at least 1",
@@ -176,6 +178,10 @@ REFUSED = {
     "scaling a-file toys": "tables only, or results folders only",
     "scaling toys": "is not complete",
     "scaling newer": "format 999",
+    "report": "required: folders",
+    "report absent": "absent holds no study",
+    "report absent --goal least": "is not a goal",
+    "report absent --price -1": "-1 is too small",
 }
 
 WORDS = {"EMPTY": "", "NUL": "a\0b", "NOT-UTF8": os.fsdecode(b"\xff\xfe"), "NEWLINE": "a\nb", "NINES": "9" * 5000}

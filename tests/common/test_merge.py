@@ -12,7 +12,7 @@ from common.errors import Exit, UsageError
 from common.merge import main, merge
 from common.storage.history import read_journal
 from common.trial import Search, Trial
-from tests.helpers import TOYS, journal_lines, table_without_run
+from tests.helpers import TOYS, journal_lines, studied, table_without_run
 
 STUDY = ("6", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
 ONE = ("--gpu", "none", "--workers", "1")
@@ -67,10 +67,11 @@ def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: P
         assert list(history.results[key].arrays["array"]) == list(result.arrays["array"])
 
 
-def test_a_failure_gives_way_to_a_success_and_never_the_reverse(program: Any, tmp_path: Path) -> None:
+def test_a_failure_gives_way_to_a_success_and_never_the_reverse(tmp_path: Path) -> None:
     good, bad, into = tmp_path / "good", tmp_path / "bad", tmp_path / "into"
-    program(*TOYS, "3", *ONE, "--results", good)
-    program(*TOYS, "3", *ONE, "--results", bad, "--at", "t1=c_exit", status=3)
+    studied(good, 3)
+    studied(bad, 3, at=("t1=nan",))
+    assert [line["key"] for line in journal_lines(bad) if line["error"]] == ["t1"]
     merge([good, bad], into)
     assert not any(line["error"] for line in journal_lines(into))
     merge([bad], tmp_path / "later")
@@ -82,9 +83,10 @@ def test_a_failure_gives_way_to_a_success_and_never_the_reverse(program: Any, tm
     assert (into / "journal.jsonl").read_bytes() == before
 
 
-def test_studies_of_other_settings_are_not_joined(program: Any, tmp_path: Path, capsys: Any) -> None:
-    for n in ("3", "4"):
-        program(*TOYS, n, *ONE, "--results", tmp_path / n)
+def test_studies_of_other_settings_are_not_joined(tmp_path: Path, capsys: Any) -> None:
+    for n in (3, 4):
+        studied(tmp_path / str(n), n)
+    capsys.readouterr()
     with pytest.raises(UsageError, match="n = 4"):
         merge([tmp_path / "3", tmp_path / "4"], tmp_path / "into")
     assert not (tmp_path / "into").exists()

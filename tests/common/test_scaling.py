@@ -24,19 +24,19 @@ def ends(folder: Path) -> list[float]:
     return [line["end"]["seconds"] for line in lines if "end" in line]
 
 
-def test_a_table_and_a_figure_of_real_runs(program: Any, tmp_path: Path) -> None:
+def test_a_table_and_a_figure_of_real_runs(program: Any, tmp_path: Path, capsys: Any) -> None:
     folders = {n: tmp_path / f"on-{n}" for n in (1, 4)}
     for n, folder in folders.items():
         program(*STUDY, "--workers", n, "--results", folder)
     program(*STUDY, "--workers", "2", "--results", folders[1])  # reports again, and is not counted
-    done = program("-m", "common.scaling", folders[4], folders[1], "--into", tmp_path / "out")
+    assert main([str(folders[4]), str(folders[1]), "--into", str(tmp_path / "out")]) == Exit.DONE
     rows = list(csv.DictReader((tmp_path / "out" / "scaling.csv").open()))
     assert [(row["slots"], row["nodes"], row["study"]) for row in rows] == [("1", "1", "on-1"), ("4", "1", "on-4")]
     one, four = ends(folders[1])[0], ends(folders[4])[0]
     assert float(rows[0]["speed_up"]) == 1 and float(rows[1]["speed_up"]) == pytest.approx(one / four, rel=1e-3)
     assert float(rows[1]["efficiency"]) == pytest.approx(one / four / 4, rel=1e-3)
     assert 0 < float(rows[1]["busy"]) <= 1
-    assert len(done.stdout.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"scaling.csv", "scaling.svg", "scaling.png"}
 
 

@@ -109,13 +109,6 @@ def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
         job.wait(30)
 
 
-def test_no_study_is_one_line(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for folder in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
-        done = program(*STATUS, folder, status=Exit.USAGE)
-        assert done.stderr.count("\n") == 1 and done.stdout == ""
-
-
 def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: Any) -> None:
     wipe = "\x1b[2J\x9b2J\rdone"
     place = Place(f"host{wipe}", 0, 0, f"cpu{wipe}")

@@ -32,7 +32,7 @@ def build(folder: Path) -> list[Manifest]:
         pytest.skip("neither kubectl nor kustomize is installed")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def overlay(name: str) -> list[Manifest]:

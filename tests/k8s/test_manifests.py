@@ -31,6 +31,8 @@ from tests.k8s.manifests import (
 )
 from tests.programs import EXPERIMENTS, accepted
 
+pytestmark = pytest.mark.xdist_group("manifests")  # one process builds each overlay once
+
 # Folders with operators' own definitions, one file for each kind as the operators name them. CRDS names more, such as
 # config/components/crd/bases of a clone of kubernetes-sigs/kueue.
 CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.environ.get("CRDS", "").split(":")))]

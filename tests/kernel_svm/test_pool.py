@@ -42,11 +42,11 @@ def expected(what: float) -> np.ndarray:
     return what + np.repeat(np.arange(N_STRIPS), WIDTH // N_STRIPS)[:, None] * np.ones(WIDTH)
 
 
-def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, spawned: Spawned) -> None:
+def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, forked: Spawned) -> None:
     specs = scratch(WIDTH, "kernel 0").specs
-    victim, said = spawned(hold, specs, 10.0, 2)
+    victim, said = forked(hold, specs, 10.0, 2)
     assert said.poll(60) and said.recv() == "in the strip"
-    other, answer = spawned(hold, specs, 10.0, -1)
+    other, answer = forked(hold, specs, 10.0, -1)
     assert not answer.poll(2), "a strip that is being filled is waited for"
     os.kill(victim.pid, signal.SIGKILL)
     assert answer.poll(30)
@@ -58,14 +58,14 @@ def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, spawned: 
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
-    scratch: Scratch, spawned: Spawned, killed: bool
+    scratch: Scratch, forked: Spawned, killed: bool
 ) -> None:
     specs = scratch(WIDTH, "kernel 0").specs
-    user, used = spawned(hold, specs, 10.0, -1)
+    user, used = forked(hold, specs, 10.0, -1)
     np.testing.assert_array_equal(used.recv(), expected(10.0))
-    friend, shared = spawned(hold, specs, 10.0, -1)
+    friend, shared = forked(hold, specs, 10.0, -1)
     np.testing.assert_array_equal(shared.recv(), expected(10.0))
-    waiting, answer = spawned(hold, specs, 50.0, -1)
+    waiting, answer = forked(hold, specs, 50.0, -1)
     assert not answer.poll(2), "two others use the only matrix"
     used.send("end")
     user.join(30)
@@ -80,9 +80,9 @@ def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
     waiting.join(30)
 
 
-def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(scratch: Scratch, spawned: Spawned) -> None:
+def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(scratch: Scratch, forked: Spawned) -> None:
     shared = scratch(WIDTH, "kernel 0", "kernel 1")
-    workers = [spawned(hold, shared.specs, what, -1) for what in (10.0, 20.0)]
+    workers = [forked(hold, shared.specs, what, -1) for what in (10.0, 20.0)]
     for (process, pipe), what in zip(workers, (10.0, 20.0), strict=True):
         assert pipe.poll(60)
         np.testing.assert_array_equal(pipe.recv(), expected(what))

@@ -1,7 +1,22 @@
-"""A search of networks that takes seconds."""
+"""Searches of networks that take seconds, and the outcomes of one that several test files look at."""
 
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from common import evaluate
+from common.trial import Outcome
 from mnist_nn.experiment import Bagging
 
 FULL = Bagging(
     2, 9, dataset="digits", train_size=150, test_size=40, folds=2, max_conv_layer=4, max_hidden_layer=16, epochs=6
 )
+TINY = replace(FULL, n_tuning=2, folds=3, max_conv_layer=6, epochs=3)
+of_tiny = pytest.mark.xdist_group("tiny networks")  # one process trains them for all files
+
+
+@cache
+def computed() -> list[Outcome]:
+    """All trials of TINY; what a report shows of them, such as `plot`, changes none."""
+    return evaluate(TINY)

@@ -2,27 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
 
-from common import evaluate
 from common.report.content import Bars, Lines, Note, Panel, Pictures, Section, Table
 from common.storage.history import History
 from common.trial import Outcome
-from mnist_nn.experiment import Bagging
+from tests.mnist_nn.small import TINY, computed, of_tiny
 
-STUDY = Bagging(
-    2, 2, dataset="digits", train_size=150, test_size=40, folds=3, max_conv_layer=6, max_hidden_layer=16, epochs=3,
-    plot=4,
-)  # fmt: skip
+pytestmark = of_tiny
+STUDY = replace(TINY, plot=4)
 Kind = TypeVar("Kind")
-
-
-@cache
-def computed() -> list[Outcome]:
-    return evaluate(STUDY)
 
 
 def history(outcomes: Iterable[Outcome]) -> History:

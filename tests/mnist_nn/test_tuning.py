@@ -103,12 +103,6 @@ def test_an_adaptive_search_has_its_sets_beforehand_no_more() -> None:
             replace(FULL, strategy="tpe", **other)  # type: ignore[arg-type]
 
 
-def test_what_excludes_each_other(program: Any, tmp_path: Any) -> None:
-    done = program("-m", "mnist_nn", "--racing", "--halving", 3, "--results", tmp_path / "r", 1, 4, status=2)
-    assert "--racing and --halving exclude each other: give one of them" in done.stderr
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
-
-
 @pytest.mark.slow
 def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
     arguments = [

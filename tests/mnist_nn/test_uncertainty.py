@@ -15,17 +15,15 @@ from common.experiment import WorkerContext, per_trial
 from common.images import outer_split
 from common.trial import Evaluation, Outcome, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.experiment import Bagging
 from tests.helpers import reported
+from tests.mnist_nn.small import TINY, computed, of_tiny
 
-NESTED = Bagging(
-    2, 2, dataset="digits", train_size=160, test_size=40, folds=3, max_conv_layer=6, max_hidden_layer=16, epochs=3,
-    plot=0, outer_folds=2,
-)  # fmt: skip
+pytestmark = of_tiny
+NESTED = replace(TINY, plot=0, outer_folds=2)
 
 
 @cache
-def computed() -> list[Outcome]:
+def whole_search() -> list[Outcome]:
     return evaluate(NESTED)
 
 
@@ -38,9 +36,9 @@ def test_a_nested_search_never_sees_its_outer_fold() -> None:
     """Other images there change the answers to them, and nothing else."""
     data = NESTED.data()
     changed = {**data, "train_images": data["train_images"].copy()}
-    changed["train_images"][outer_split(160, (1, 2))[1]] = 0
-    of_search = [outcome for outcome in computed() if outcome.trial.key.startswith("o1of2/b0/")]
-    assert len(of_search) == 2 * 3 + 1 and len(computed()) == NESTED.n_trials() == 3 * 2 * 7
+    changed["train_images"][outer_split(150, (1, 2))[1]] = 0
+    of_search = [outcome for outcome in whole_search() if outcome.trial.key.startswith("o1of2/b0/")]
+    assert len(of_search) == 2 * 3 + 1 and len(whole_search()) == NESTED.n_trials() == 3 * 2 * 7
     objective = NESTED.objective(WorkerContext("cpu", changed))
     for trial, known in of_search:
         (anew,) = objective((trial,))
@@ -51,35 +49,34 @@ def test_a_nested_search_never_sees_its_outer_fold() -> None:
 
 
 def test_the_plain_search_is_the_same_with_and_without_outer_folds() -> None:
-    plain = evaluate(replace(NESTED, outer_folds=None))
-    of_all = {trial.key: result.values for trial, result in computed()}
-    assert plain and all(of_all[trial.key] == result.values for trial, result in plain)
+    of_all = {trial.key: result.values for trial, result in whole_search()}
+    assert computed() and all(of_all[trial.key] == result.values for trial, result in computed())
 
 
 def test_the_report_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, results = NESTED.data(), {trial.key: result for trial, result in computed()}
-    reported(NESTED, computed(), data, tmp_path)
+    data, results = NESTED.data(), {trial.key: result for trial, result in whole_search()}
+    reported(NESTED, whole_search(), data, tmp_path)
     printed = capsys.readouterr().out
     labels = data["train_labels"]
 
     nested = table(tmp_path / "nested.csv")
     for number, row in enumerate(nested):
-        truth = labels[outer_split(160, (number, 2))[1]]
+        truth = labels[outer_split(150, (number, 2))[1]]
         answers = [results[f"o{number}of2/b{b}/refit"].arrays["outer_probabilities"] for b in range(2)]
         assert float(row["error"]) == np.mean(np.mean(answers, axis=0).argmax(axis=1) != truth)
     error = np.mean([float(row["error"]) for row in nested])
     assert f"nested cross-validation: {error:.2%} (95 % interval " in printed
 
-    total = np.zeros((160, 10))
+    total = np.zeros((150, 10))
     for b, row in enumerate(table(tmp_path / "results.csv")):
         refit = results[f"b{b}/refit"]
-        outside = out_of_bag(bootstrap_sample(160, 3, seed_of(0, f"b{b}")))
+        outside = out_of_bag(bootstrap_sample(150, 3, seed_of(0, f"b{b}")))
         answered = refit.arrays["oob_probabilities"]
         assert float(row["oob_error"]) == np.mean(answered.argmax(axis=1) != labels[outside])
         total[outside] += answered
     judged = total.any(axis=1)
     together = np.mean(total.argmax(axis=1)[judged] != labels[judged])
-    assert 0 < judged.sum() < 160 and f"out-of-bag error: {together:.2%} (95 % interval" in printed
+    assert 0 < judged.sum() < 150 and f"out-of-bag error: {together:.2%} (95 % interval" in printed
 
     hardest = table(tmp_path / "hardest.csv")
     sure = [float(row["certainty"]) for row in hardest]

@@ -428,17 +428,3 @@ def test_a_first_search_says_that_it_compiles(program: Callable[..., Any], tmp_p
     said = program(*command, env=env, ranks=2).stderr
     assert said.count("compiling the solver (once per machine") == 1
     assert said.index("compiling the solver") < said.index("6 of 6 trials")
-
-
-@pytest.mark.parametrize("value, told", [("0", "too small"), ("1001", "too large"), ("x", "not a whole number")])
-def test_a_bad_size_of_the_grid_is_one_line(program: Callable[..., Any], value: str, told: str) -> None:
-    done = program("-m", "mnist_svm", value, status=2)
-    assert told in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_images_too_few_for_the_folds_are_one_line(program: Callable[..., Any], tmp_path: Path) -> None:
-    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 10, "--results")
-    done = program(*command, tmp_path / "none", status=2)
-    assert "class 0" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr

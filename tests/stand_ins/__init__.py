@@ -10,7 +10,9 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -61,6 +63,17 @@ int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = FREE_GIB * (1
 """
 
 
+@cache
+def built(source: str, *options: str) -> bytes:
+    """A shared library from C. Skips where there is no compiler."""
+    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
+        pytest.skip("no C compiler to build a stand-in for the driver")
+    with TemporaryDirectory() as folder:
+        command = [compiler, "-shared", "-fPIC", *options, "-x", "c", "-", "-o", f"{folder}/built.so"]
+        subprocess.run(command, input=source, text=True, check=True)
+        return Path(folder, "built.so").read_bytes()
+
+
 @dataclass
 class Machine:
     """A folder with an nvidia-smi, a libcuda and an NVML, and the environment in which programs find them.
@@ -82,12 +95,11 @@ class Machine:
     driver: bool = True
 
     def environ(self, **changes: str) -> dict[str, str]:
-        """Builds it all anew. Skips where there is no C compiler."""
-        if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
-            pytest.skip("no C compiler to build a stand-in for the driver")
+        """Writes it all anew. Skips where there is no C compiler."""
         self.folder.mkdir(exist_ok=True)
-        library = self.folder / "libcuda.so.1"
-        library.unlink(missing_ok=True)
+        library, nvml = self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1"
+        for old in (library, nvml):
+            old.unlink(missing_ok=True)  # a process may have it open: a new file takes its place
         if self.driver:
             uuids = ",".join(f'"{uuid.removeprefix("GPU-")}"' for uuid in self.gpus)
             options = [
@@ -96,12 +108,10 @@ class Machine:
                 f"-DCONTEXT={self.context}",
                 f"-DFREE_GIB={self.free}",
             ]
-            command = [compiler, "-shared", "-fPIC", *options, "-x", "c", "-", "-o", str(library)]
-            subprocess.run(command, input=DRIVER, text=True, check=True)
+            library.write_bytes(built(DRIVER, *options))
             rows = [(name, n) for n, (uuid, slices) in enumerate(self.gpus.items()) for name in (uuid, *slices)]
             option = "-DDEVICES=" + ",".join(f'{{"{name}", {number}, 0}}' for name, number in rows)
-            target = str(self.folder / "libnvidia-ml.so.1")
-            subprocess.run([compiler, "-shared", "-fPIC", option, str(NVML), "-o", target], check=True)
+            nvml.write_bytes(built(NVML.read_text(), option))
         (self.folder / "nvidia-smi").write_text(self._nvidia_smi())
         (self.folder / "nvidia-smi").chmod(0o755)
         environ = {

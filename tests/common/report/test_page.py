@@ -158,20 +158,6 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any
     assert Seen(both.read_text()).tags.count("article") == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere"], "holds no study"),
-        (["nowhere", "--goal", "least"], "is not a goal"),
-        (["nowhere", "--price", "-1"], "too small"),
-        ([], "folders"),
-    ],
-)
-def test_a_wrong_command_is_one_line(program: Any, arguments: list[str], words: str) -> None:
-    done = program("-m", "common.report", *arguments, status=2)
-    assert words in done.stderr and done.stderr.count("\n") == 1
-
-
 SCRIPT = """
 from dataclasses import dataclass
 from common import Experiment, Trial, one_round, per_trial, run, setting

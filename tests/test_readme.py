@@ -64,6 +64,7 @@ def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> 
     assert journal.count('"t000063"') == journal.count('"t000079"') == 1, "what was known was computed again"
 
 
+@pytest.mark.slow
 def test_the_strategy_of_the_tutorial_stops_trials(program: Any, tmp_path: Path) -> None:
     (tmp_path / "staged.py").write_text(STAGED)
     told = program(tmp_path / "staged.py", cwd=tmp_path).stdout

@@ -78,6 +78,7 @@ def test_blocks_work_in_their_order(readme: str, shop: dict[str, str]) -> None:
         assert state["cluster"] is None and state["jobs"]["svm"][0] == 1
 
 
+@pytest.mark.slow
 def test_a_block_that_cannot_work_fails(shop: dict[str, str]) -> None:
     """Each is one that a README has had, or nearly."""
     for block, says in (

@@ -52,15 +52,7 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp
     assert printed.out == "" and list(tmp_path.iterdir()) == []
 
 
-def test_a_results_folder_that_cannot_be(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        done = program(*TOYS, "3", "--gpu", "none", "--results", folder, status=Exit.USAGE)
-        assert done.stderr.count("\n") == 1 and "cannot be written" in done.stderr
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_refusals_before_anything_is_written(program: Any, tmp_path: Path, ranks: int) -> None:
     options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
     program(*TOYS, "3", *options, ranks=ranks)

@@ -190,6 +190,7 @@ def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:
     assert "a study would not run here" in done.stdout and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_data_that_is_absent_is_no_obstacle_where_there_is_a_network(program: Any, light: Any, tmp_path: Path) -> None:
     done = program(*DOCTOR, "--gpu", "none", "--workers", "1", "--data", tmp_path, env=light[0])
     assert f"warning: mnist is not in {tmp_path} and would be downloaded" in done.stdout
@@ -211,6 +212,7 @@ def test_two_ranks_on_this_host(program: Any, light: Any, tmp_path: Path) -> Non
     program(*study, "--allow-shared-host", ranks=2, env=with_gpu)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_a_study_on_one_core_of_several_is_warned(program: Any, tmp_path: Path) -> None:
     core = {min(os.sched_getaffinity(0))}

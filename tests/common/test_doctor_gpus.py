@@ -54,6 +54,7 @@ def test_a_gpu_that_another_process_has_for_itself(doctor: Any) -> None:
     assert "busy or unavailable (46)): another process has it, in EXCLUSIVE_PROCESS mode" in said
 
 
+@pytest.mark.slow
 def test_a_missing_c_compiler_is_said(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds its kernels with one; everything else works."""
     monkeypatch.setenv("CC", "no-such-compiler")
@@ -63,6 +64,7 @@ def test_a_missing_c_compiler_is_said(doctor: Any, monkeypatch: pytest.MonkeyPat
     )
 
 
+@pytest.mark.slow
 def test_a_gpu_that_another_process_fills(doctor: Any) -> None:
     assert f"other processes hold 75.0 of 80.0 GiB of cuda:{A}: nvidia-smi names them" in doctor(free=5)
 
@@ -72,6 +74,7 @@ def test_a_driver_that_was_updated(doctor: Any) -> None:
     assert "no GPU is visible (the driver says cuInit: system has unsupported display driver" in said
 
 
+@pytest.mark.slow
 def test_a_library_that_works_nowhere_stops_only_the_programs_that_need_it(doctor: Any) -> None:
     broken = {"torch": "raise ImportError('no kernel image is available for execution')", "sklearn": ""}
     said = doctor(libraries=broken)
@@ -79,6 +82,7 @@ def test_a_library_that_works_nowhere_stops_only_the_programs_that_need_it(docto
     assert "mnist_nn cannot run: install a build for this GPU" in said and "a study can run here" in said
 
 
+@pytest.mark.slow
 def test_the_self_check_is_made_and_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "display")
     rows = doctor("--gpu", "all", "--self-check", status=Exit.USAGE).splitlines()

@@ -193,6 +193,7 @@ def test_the_data_are_loaded_while_the_gpu_is_checked(program: Any, tmp_path: Pa
     assert f"{A}True" in (tmp_path / "checked").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_check_ends_with_the_study(program: Any, tmp_path: Path) -> None:
     source = STUDY.replace('"slow")]', '"hang")]').replace('verdict("slow").kept', "True")
     (tmp_path / "study.py").write_text(source)

@@ -54,7 +54,9 @@ for n in (5, 7):
 """
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(0, 0), (0, 2), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "workers"), [(0, 2), (3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0), (2, 0)))]
+)
 def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
     """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -92,7 +94,9 @@ def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int, door: 
 
 
 @pytest.mark.parametrize(
-    ("line", "n", "rank"), [("    found = ", "n", 1), ("        yield one", "self.n", 0)], ids=["script", "study"]
+    ("line", "n", "rank"),
+    [("    found = ", "n", 1), pytest.param("        yield one", "self.n", 0, marks=pytest.mark.slow)],
+    ids=["script", "study"],
 )
 def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path, line: str, n: str, rank: int) -> None:
     """The other one would wait for it in the second study."""

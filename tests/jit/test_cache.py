@@ -55,6 +55,7 @@ def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: P
     assert run(tmp_path, "from outer import outer, inner; print(outer() + inner())") == "5"
 
 
+@pytest.mark.slow
 def test_without_a_folder_that_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="compiled", value=1))
     (tmp_path / "file").touch()

@@ -249,7 +249,7 @@ def test_an_unknown_machine_is_a_warning(cloud: Cloud) -> None:
     assert done.returncode == 0 and "warning: x9-abacus is not in k8s/prices.csv" in done.stderr
 
 
-@pytest.mark.parametrize("search", ["svm", "nn", "ddp"])
+@pytest.mark.parametrize("search", ["svm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nn", "ddp"))])
 def test_a_dry_run_prints_all_and_does_nothing(search: str, cloud: Cloud) -> None:
     done = cloud.run("--dry-run", "run", SEARCH=search, RESULTS_BUCKET="my-results")
     assert done.returncode == 0, done.stderr

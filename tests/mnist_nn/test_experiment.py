@@ -22,17 +22,11 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
 from mnist_nn.shapes import SMALL, weights_of
 from tests.helpers import journal_lines, reported
+from tests.mnist_nn.small import TINY, computed, of_tiny
 
 INF, NAN = float("inf"), float("nan")
 DATA = Path(__file__).parents[3] / "shared" / "data"
-TINY = Bagging(
-    2, 2, dataset="digits", train_size=150, test_size=40, folds=3, max_conv_layer=6, max_hidden_layer=16, epochs=3
-)
-
-
-@cache
-def computed() -> list[Outcome]:
-    return evaluate(TINY)
+pytestmark = of_tiny
 
 
 def scored(loss: Callable[[Trial], float]) -> Objective:
@@ -331,6 +325,7 @@ def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str)
     assert epochs[0] == epochs[1]
 
 
+@pytest.mark.slow
 def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: Any, tmp_path: Path) -> None:
     """All these networks are too large, yet the one worker is not given up, which three deaths in a row would do."""
     command = "-m mnist_nn 1 3 --dataset digits --train-size 60 --folds 2 --gpu none --workers 1 --plot 0".split()

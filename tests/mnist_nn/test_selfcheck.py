@@ -45,7 +45,7 @@ def test_what_has_no_fault_is_trusted(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("fault", "way", "problem"),
     [
-        ("tf32 in autograd", "autograd", "differs by"),
+        pytest.param("tf32 in autograd", "autograd", "differs by", marks=pytest.mark.slow),
         pytest.param("tf32 in products", "grouped", "differs by", marks=pytest.mark.slow),
         pytest.param("race", "grouped", "other bits", marks=pytest.mark.slow),
         pytest.param("stale graph", "grouped", "the replayed graph has other bits", marks=pytest.mark.slow),

@@ -82,6 +82,7 @@ def test_nested_cross_validation_is_that_of_scikit_learn() -> None:
         assert refit.result.value("error") == pytest.approx(wrong, abs=1 / len(held_out) + 1e-12)
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_asked_for_more(program: Callable[..., Any], tmp_path: Path) -> None:
     """Nested folds, another rule and the second point are further trials: nothing that is known is evaluated again."""
     size = ("--train-size", "200", "--test-size", "150", "--gpu", "none", "--workers", "1")

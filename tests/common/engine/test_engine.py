@@ -94,6 +94,7 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "once" / "trials.csv")
 
 
+@pytest.mark.slow
 def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
     """On two ranks; one is in tests/common/test_studies.py."""
     arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build", "--results", tmp_path)
@@ -101,6 +102,7 @@ def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any,
     assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
     at = ("--at", *(f"t{i}=warns" for i in range(8)))
     done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
@@ -108,7 +110,8 @@ def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path
     assert "/cpu" in line
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path, ranks: int) -> None:
     arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
     done = program(*arguments, "--workers", "2", ranks=ranks, status=Exit.STOPPED)
@@ -122,6 +125,7 @@ def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
 
 
+@pytest.mark.slow
 def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
     done = program(
         *TOYS, "12", "--gpu", "none", "--workers", "1", "--max-batches-per-worker", "5", "-v", "--results", tmp_path
@@ -167,6 +171,7 @@ def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path
         assert len(journal_lines(tmp_path)) == 200
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: Path) -> None:
     job = start(tmp_path, "30", "--seconds", "3", "--grace", "60")
     wait_for_lines(tmp_path, 2)

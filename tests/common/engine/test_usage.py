@@ -71,6 +71,7 @@ def test_of_a_gpu_the_management_library_tells(gpus: Any, busy: float | None, pr
     assert dict(zip(header.split(","), row.split(","), strict=True))["gpu_mib"] == "1024"
 
 
+@pytest.mark.slow
 def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: Path) -> None:
     environ = Machine(tmp_path / "machine").environ()
     (tmp_path / "machine" / "libnvidia-ml.so.1").unlink()
@@ -94,6 +95,7 @@ def test_the_first_trial_of_a_worker_says_how_long_that_compiled(program: Any, t
     assert "compiling, or reading what was compiled" in (tmp_path / "r" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_a_worker_that_died_had_worked_leaves_out_its_start(program: Any, tmp_path: Path) -> None:
     """The second worker takes as long to be built as the first; its trial kills it at once."""
     study = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--compiles", "1.0", "--at", "t0=sigkill")

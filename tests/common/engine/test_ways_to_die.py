@@ -16,6 +16,8 @@ from common.storage.history import read_journal
 from tests.helpers import maps_of_sharers, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
+QUICK = [(2, way) for way in ("TERM", "USR1", "KILL", "KILL of a rank")]
+SLOW = [(ranks, way) for ranks in (0, 2) for way in WAYS if (ranks, way) not in QUICK]
 
 
 def die(job: Popen[str], way: str) -> None:
@@ -42,8 +44,7 @@ def named_memory(maps: str) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(("ranks", "way"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
 def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     job = start(tmp_path, "4000", "--seconds", "0.05", "--data-size", "100000", ranks=ranks)
     wait_for_lines(tmp_path, 4)

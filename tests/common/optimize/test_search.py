@@ -258,6 +258,7 @@ def test_several_devices_for_each_trial() -> None:
 GANGS = ("-m", "tests.common.optimize.gangs")
 
 
+@pytest.mark.slow
 def test_trials_of_several_nodes(program: Any) -> None:
     """Of three ranks with two workers each, a trial has none, one, two or all to itself."""
     here, *others = program(*GANGS, "function", ranks=3).stdout.splitlines()

@@ -73,7 +73,7 @@ def one_line(stderr: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("array_size", [0, 2000])
+@pytest.mark.parametrize("array_size", [pytest.param(0, marks=pytest.mark.slow), 2000])
 def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, program: Any, tmp_path: Path, array_size: int) -> None:
     arguments = f"60 --array-size {array_size}"
     size = "96k" if array_size else "8k"  # full because of the arrays, or because of the journal itself
@@ -143,7 +143,7 @@ def test_a_failing_fsync_is_an_error(shell: Any) -> None:
     assert int(free) > 30_000, "no write had a reason to fail"
 
 
-@pytest.mark.parametrize(("fate", "ranks"), [("removed", 2), ("moved", 0)])
+@pytest.mark.parametrize(("fate", "ranks"), [("removed", 2), pytest.param("moved", 0, marks=pytest.mark.slow)])
 def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate: str, ranks: int) -> None:
     arguments = ("60", "--seconds", "0.05")
     folder = tmp_path / "r"
@@ -190,6 +190,7 @@ def test_the_files_of_others_are_left_alone(program: Any, tmp_path: Path) -> Non
     assert (tmp_path / "journal-2.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_foreign_file_under_the_journals_name_is_refused_whole(program: Any, tmp_path: Path) -> None:
     for content in ("[1, 2, 3]", '{"format": "of something else"}\n', "a line\n"):
         (tmp_path / NAME).write_text(content)
@@ -197,6 +198,7 @@ def test_a_foreign_file_under_the_journals_name_is_refused_whole(program: Any, t
         assert NAME in one_line(done.stderr) and (tmp_path / NAME).read_text() == content
 
 
+@pytest.mark.slow
 def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Path) -> None:
     """Written by the first release, interrupted, its last line torn; kept so that every later one reads it."""
     history = read_journal(OLD)
@@ -220,6 +222,7 @@ def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Pat
             np.testing.assert_array_equal(result.arrays[name], new.results[key].arrays[name])
 
 
+@pytest.mark.slow
 def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path: Path) -> None:
     """Known to rank 0 alone, and after all ranks have started: nobody may be left waiting."""
     program(*TOYS, "3", *OPTIONS, "--results", tmp_path)

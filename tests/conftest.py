@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,9 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file of slow tests alone, which takes seconds to import, is not read where they are left out."""
-    left_out = "not slow" in config.getoption("markexpr")
-    return True if left_out and collection_path.name == "test_scikit_learns_own.py" else None
+    """A file without any test that is asked for is not read: each process would take seconds to import what it does."""
+    asked = config.getoption("markexpr")
+    if "not cluster" in asked and any(collection_path.is_relative_to(ROOT / name) for name in CLUSTER):
+        return True
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    if "not slow" in asked and re.search(r"^pytestmark = \[?pytest\.mark\.slow", text, re.MULTILINE):
+        return True
+    return True if asked.startswith("numerical") and "pytest.mark.numerical" not in text else None
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def test_points_are_those_of_scikit_learn(multiclass):
 def test_all_fits_of_a_grid_on_mnist_are_those_of_scikit_learn(mnist, multiclass, n):
     data = load("mnist", mnist)
     x, y = standardised(data["train_images"][:n], 255).astype(np.float64), data["train_labels"][:n]
-    gammas, penalties = np.geomspace(1e-6, 1e-2, 5), np.geomspace(1e-3, 1e6, 5)
-    check_against_scikit_learn(x, y, folds_of(n, 5), gammas, penalties, multiclass)
+    gammas, penalties = np.geomspace(1e-6, 1e-2, 3), np.geomspace(1e-3, 1e6, 5)
+    check_against_scikit_learn(x, y, folds_of(n, 5)[:2], gammas, penalties, multiclass)
 
 
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])

@@ -28,7 +28,7 @@ def newton_step(matrix, sign, f, beta, up, low, bounds):
     Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns how many
     multipliers there were to move, 0 if none was moved.
     """
-    free, m = np.empty(f.size, np.int64), -1
+    free, m = np.empty(f.size, np.int64), np.int64(-1)  # a plain -1 would be a type of its own
     for t in range(f.size):
         if up[t] and low[t]:
             m += 1

@@ -12,6 +12,7 @@ from typing import Any
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import has_fit_parameter
 
 from common.sklearn.plan import StepFit
 from common.sklearn.scores import FittedModel, answer, weight_name
@@ -94,6 +95,8 @@ def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
             None if last else (None, lambda: part.X)
         ]  # a Pipeline that ends in "passthrough" is left to scikit-learn
     if fit.family is not None:
+        if last and part.weight is not None and not has_fit_parameter(fit.model, "sample_weight"):
+            raise TypeError("its fit takes no weights of samples")
         fitted = fit.family.fit if last else fit.family.fit_transform
         return list(fitted(fit.model, [setting.values for setting in fit.settings], _own(part, fit.model)))
     return [_alone(fit.model, _own(part, fit.model), last)]

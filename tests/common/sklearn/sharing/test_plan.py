@@ -165,6 +165,16 @@ def test_weights_of_samples_reach_the_last_step(caplog: Any) -> None:
     assert search.plan_.n_fits == 3 * 2
 
 
+def test_weights_that_a_fit_does_not_take_fail_as_in_scikit_learn() -> None:
+    grid = {"n_neighbors": [1, 3]}
+    for search in (
+        GridSearchCV(KNeighborsClassifier(), grid, cv=2, refit=False, workers=0),
+        theirs.GridSearchCV(KNeighborsClassifier(), grid, cv=2, refit=False),
+    ):
+        with pytest.raises(ValueError, match="All the 4 fits failed"):
+            search.fit(X, Y, sample_weight=np.ones(len(Y)))
+
+
 def test_several_scores_of_a_grid_of_svc_below_a_searched_step(caplog: Any) -> None:
     model = Pipeline([("pca", PCA(svd_solver="full")), ("svc", SVC(tol=1e-6))])
     grid = {"pca__n_components": [1, 3], "svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}

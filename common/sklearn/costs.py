@@ -178,14 +178,14 @@ class Get:
 
 def _of_any(get: Get, s: Shape) -> Cost:
     """Something that looks at each number a few times, as scalers do."""
-    return Cost(2 * CALL + 10 * (s.n + s.n_asked) * s.p / OPS)
+    return Cost(6 * CALL + 10 * (s.n + s.n_asked) * s.p / OPS)
 
 
 def _neighbours(get: Get, s: Shape) -> Cost:
     plain = get.value("metric") in ("euclidean", "sqeuclidean", "cosine") or (
         get.value("metric") == "minkowski" and get("p", 2.0) == 2.0
     )
-    search = CALL + s.n * s.n_asked * (s.p / (FLOPS if plain else OPS) + 2 / OPS)
+    search = CALL + s.n * s.n_asked * (s.p / (FLOPS if plain else 4 * OPS) + 2 / OPS)
     votes = CALL + s.n_asked * get("n_neighbors", 5.0) * 4 / OPS
     return Cost(search + votes, once=search, each=votes)
 
@@ -195,7 +195,7 @@ def _trees(features: Callable[[float], float], n_trees: str = "n_estimators") ->
 
     def formula(get: Get, s: Shape) -> Cost:
         trees, depth = get(n_trees, 100.0), min(get("max_depth", 50.0), math.log2(max(s.n, 2)))
-        grown = trees * (CALL + s.n * depth * features(s.p) * 10 / OPS)
+        grown = trees * (2 * CALL + s.n * depth * features(s.p) * 20 / OPS)
         asked = trees * (CALL / 5 + s.n_asked * depth * 2 / OPS)
         return Cost(grown + asked, once=grown + asked, each=CALL)
 
@@ -204,15 +204,17 @@ def _trees(features: Callable[[float], float], n_trees: str = "n_estimators") ->
 
 def _boosting(get: Get, s: Shape) -> Cost:
     members, trees = get("n_estimators", 100.0), s.classes if s.classes > 2 else 1
-    grown = members * trees * (CALL + s.n * s.p * min(get("max_depth", 3.0), 20.0) * 3 / OPS)
+    grown = members * trees * (3 * CALL + s.n * s.p * min(get("max_depth", 3.0), 20.0) * 5 / OPS)
     asked = members * trees * (CALL / 50 + s.n_asked * 3 / OPS)
     return Cost(grown + asked, once=grown, each=CALL + asked)
 
 
-def _histograms(number: str) -> Callable[[Get, Shape], Cost]:
+def _histograms(number: str, tree: float) -> Callable[[Get, Shape], Cost]:
+    """tree: seconds of a tree of nothing."""
+
     def formula(get: Get, s: Shape) -> Cost:
         trees = get(number, 100.0) * (s.classes if s.classes > 2 else 1)
-        grown = s.n * s.p * 20 / OPS + trees * (6 * CALL + s.n * s.p / OPS)
+        grown = s.n * s.p * 20 / OPS + trees * (tree + s.n * s.p / OPS)
         asked = trees * (CALL / 10 + s.n_asked * 5 / OPS)
         return Cost(grown + asked, once=grown, each=CALL + asked)
 
@@ -255,14 +257,18 @@ def _model_within(get: Get, s: Shape) -> Cost:
 
 
 def _discriminants(get: Get, s: Shape) -> Cost:
-    covariance, each = 4 * CALL + 4 * s.n * s.p**2 / FLOPS, 2 * CALL + 30 * s.p**3 / FLOPS
+    covariance, each = 4 * CALL + 4 * s.n * s.p**2 / FLOPS, 8 * CALL + 30 * s.p**3 / FLOPS
     return Cost(covariance + each, once=covariance, each=each)
 
 
-def _descent(get: Get, s: Shape) -> Cost:
+def _descent(passes: int) -> Callable[[Get, Shape], Cost]:
     """Coordinate descent, or Newton's and related steps; warm starts spare about half."""
-    alone = 4 * CALL + 200 * s.n * s.p * s.classes / OPS / 4
-    return Cost(alone, once=alone / 2, each=alone / 2)
+
+    def formula(get: Get, s: Shape) -> Cost:
+        alone = 4 * CALL + passes * s.n * s.p * s.classes / OPS
+        return Cost(alone, once=alone / 2, each=alone / 2)
+
+    return formula
 
 
 def _vectors(get: Get, s: Shape) -> Cost:
@@ -284,9 +290,9 @@ for _kind in ("Classifier", "Regressor"):
         f"Bagging{_kind}": _trees(float),
         f"AdaBoost{_kind}": _boosting,
         f"GradientBoosting{_kind}": _boosting,
-        f"HistGradientBoosting{_kind}": _histograms("max_iter"),
-        f"LGBM{_kind}": _histograms("n_estimators"),
-        f"XGB{_kind}": _histograms("n_estimators"),
+        f"HistGradientBoosting{_kind}": _histograms("max_iter", 6 * CALL),
+        f"LGBM{_kind}": _histograms("n_estimators", 2 * CALL),
+        f"XGB{_kind}": _histograms("n_estimators", 6 * CALL),
     }
 _FORMULAS |= {
     "Ridge": _penalties,
@@ -297,9 +303,9 @@ _FORMULAS |= {
     "VarianceThreshold": _variances,
     "SelectFromModel": _model_within,
     "PCA": _components,
-    "Lasso": _descent,
-    "ElasticNet": _descent,
-    "LogisticRegression": _descent,
+    "Lasso": _descent(12),
+    "ElasticNet": _descent(12),
+    "LogisticRegression": _descent(50),
     "SVC": _vectors,
 }
 for _name in ("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe"):

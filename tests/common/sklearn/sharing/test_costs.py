@@ -29,7 +29,7 @@ def test_slots_are_busy_and_fits_are_shared(name: str, n_slots: int) -> None:
     assert play(1, batches, costs, seconds) == pytest.approx((whole, whole))  # one slot divides nothing
     end, work = play(n_slots, batches, costs, seconds)
     assert work / (n_slots * end) > 0.82, (end, work, whole)
-    assert work < 1.25 * whole, "recomputed in vain"
+    assert work < 1.3 * whole, "recomputed in vain"
     assert end < 1.31 * whole / n_slots
     if name in ("kernel ridge", "three steps"):
         assert work / (n_slots * end) > 0.9

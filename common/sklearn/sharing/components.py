@@ -3,8 +3,8 @@
 Why the result is the single one. PCA with the solvers "full" and "covariance_eigh", and "auto" where it chooses one of
 them for each size, decomposes the samples, or their covariance, whole, whatever `n_components` is; the size only says
 how many of the components, sorted, are kept. They are computed once with all components and cut by the same rules:
-equal to the bit. The randomised solver and ARPACK compute other vectors for each size, and so do truncated SVD and NMF:
-these are not shared.
+equal to the bit. The randomised solver computes other vectors for each size, and so does NMF; ARPACK's are the same up
+to rounding, but not where singular values are equal. These, and truncated SVD, which has the same two, are not shared.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOYS = ("-m", "tests.toys")
 HEADER = {"settings": {"experiment": "toy", "n": 3}, "versions": {}, "commit": None, "command": []}
 N_TRAIN, N_TEST = 30, 10
+PATIENCE = 300.0  # seconds that a test waits for what comes at once on a quiet machine; below the limit of a test
 
 
 def mpirun_command(ranks: int) -> list[str]:
@@ -79,7 +80,7 @@ def wait_until(true: Callable[[], bool], timeout: float = 30) -> bool:
 
 def wait_for_lines(folder: Path, n: int) -> None:
     """Wait until the journal of a running study has n trials."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (folder / "journal.jsonl").exists() or len(journal_lines(folder)) < n:
         assert time.monotonic() < deadline, "the study made no progress"
         time.sleep(0.02)
@@ -104,7 +105,7 @@ def alive(pids: set[int]) -> set[int]:
 
 def wait_for_the_end_of(pids: set[int]) -> None:
     """Wait until none of the processes runs. Fails if one stays, named with its command line."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while left := alive(pids):
         assert time.monotonic() < deadline, f"left behind: {about(left, 'cmdline')}"
         time.sleep(0.05)
@@ -121,7 +122,7 @@ def about(pids: set[int], name: str) -> dict[int, str]:
 
 def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
     """/proc/PID/maps of a study's processes, by process, once n of them share its data: a rank and its workers."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         maps = about(family(pid), "maps")
         if sum("/memfd:search" in text for text in maps.values()) >= n:

@@ -19,7 +19,7 @@ import pytest
 
 from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
-from tests.helpers import ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
+from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.rooms import PACKAGES
 
 
@@ -197,7 +197,7 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
     assert not any("/dev/shm/" in text for text in maps), "nothing of it has a name that others could open"
     for path in temporary.rglob("*"):
         assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
-    job.communicate(timeout=60)
+    job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.DONE
     assert not list(temporary.iterdir())
 

@@ -80,7 +80,7 @@ def last_words() -> None:
 def waits_for_memory() -> None:
     """For longer than a trial may take."""
     tell_waiting(True)
-    time.sleep(4)
+    time.sleep(8)
     tell_waiting(False)
 
 

@@ -16,7 +16,7 @@ from common.cluster.preflight import Node, problems, survey
 from common.doctor.checks import GIB, Examined, GpuInfo, check_clocks, check_ranks, check_results, file_system
 from common.errors import Exit
 from common.trial import Place
-from tests.helpers import ROOT, TOYS, start, wait_for_lines, write_files
+from tests.helpers import PATIENCE, ROOT, TOYS, start, wait_for_lines, write_files
 from tests.stand_ins import Machine
 
 DOCTOR = ("-m", "common.doctor")
@@ -140,7 +140,7 @@ def test_results_folders(program: Any, tmp_path: Path) -> None:
     job = start(tmp_path / "r", "20", "--seconds", "0.1")
     wait_for_lines(tmp_path / "r", 2)
     assert "another job is writing" in problem(tmp_path / "r")
-    job.communicate(timeout=60)
+    job.communicate(timeout=PATIENCE)
     assert "a study of toys: 20 trials known" in check_results(tmp_path / "r")[0]
     assert "error" not in problem(tmp_path / "r")
     (tmp_path / "r" / "journal.jsonl").write_text("no journal\n")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from common.errors import Exit
 from common.status import look, main, now
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.helpers import ROOT, TOYS, start, wait_for_lines
+from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, wait_for_lines, wait_until, workers_of
 
 STATUS = ("-m", "common.status")
 
@@ -42,8 +43,8 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path) -> No
     assert "failed     t1 at" in text and "exit code 7" in text
 
 
-def screen(folder: Path, *options: str) -> tuple[str, int]:
-    """What status shows at a terminal, and its exit status."""
+def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[str, int]:
+    """What status shows at a terminal, which `seen` is told of as it comes, and its exit status."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
@@ -54,26 +55,38 @@ def screen(folder: Path, *options: str) -> tuple[str, int]:
         with suppress(OSError):  # which is how a terminal ends
             while part := os.read(ours, 1 << 16):
                 shown += part
+                seen(shown)
     os.close(ours)
     return shown.decode(), process.returncode
 
 
 def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
-    """Three watchers of one study: at a terminal, for a script, into a file."""
-    job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, "--at", "t5=c_exit")
-    wait_for_lines(tmp_path / "r", 0)
-    watch = [sys.executable, *STATUS, str(tmp_path / "r"), "--watch"]
+    """Three watchers of one study: at a terminal, for a script, into a file. It stands still until all have seen it."""
+    folder, files = tmp_path / "r", [tmp_path / "objects", tmp_path / "lines"]
+    job = start(folder, 6, "--seconds", 3, "--steps", 30, "--at", "t5=c_exit")
+    assert wait_until(lambda: "lap" in str(read_status_file(folder)), PATIENCE)
+    workers = workers_of(job.pid)
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    watch = [sys.executable, *STATUS, str(folder), "--watch"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    scripts = [
-        subprocess.Popen([*watch, *more], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
-        for more in (["--json"], [])
-    ]
-    shown, status = screen(tmp_path / "r", "--watch")
-    assert job.wait(60) == status == Exit.FAILED_TRIALS
+    scripts = []
+    for file, more in zip(files, (["--json"], []), strict=True):
+        with open(file, "w") as output:
+            scripts.append(subprocess.Popen([*watch, *more], cwd=ROOT, env=environ, stdout=output))
+
+    def go_on(shown: bytes) -> None:
+        objects, lines = (file.read_text() for file in files)
+        if b"lap" in shown and "lap" in objects and "running" in lines:
+            for pid in workers & alive(workers):
+                os.kill(pid, signal.SIGCONT)
+
+    shown, status = screen(folder, "--watch", seen=go_on)
+    assert job.wait(PATIENCE) == status == Exit.FAILED_TRIALS
     assert "\x1b[" in shown and "of 6 trials" in shown and "lap" in shown and "how far" in shown, shown
     assert "6 finished, 1 of them failed" in shown[shown.rindex("study ") :]
-    objects, lines = (script.communicate(timeout=60)[0].splitlines() for script in scripts)
-    assert [script.returncode for script in scripts] == [Exit.FAILED_TRIALS] * 2
+    assert [script.wait(PATIENCE) for script in scripts] == [Exit.FAILED_TRIALS] * 2
+    objects, lines = (file.read_text().splitlines() for file in files)
     looks = [json.loads(line) for line in objects]
     assert [look["state"] for look in looks] == ["running"] * (len(looks) - 1) + ["complete"] and len(looks) > 3
     assert any("lap" in one["step"] for look in looks[:-1] if look["seen"] for one in look["seen"]["running"])

@@ -20,7 +20,7 @@ from common.engine.agent import Agent
 from common.engine.messages import Died, Returned, Run
 from common.engine.worker import Setup
 from common.trial import Place, Trial
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 from tests.stand_ins import SLICES, A, B, Machine
 from tests.toys import Toy
 
@@ -44,7 +44,7 @@ def happens(nvml: Path, gpu: str, xid: int) -> None:
 
 def heard(watch: GpuWatch, now: float, condition: Callable[[], object]) -> None:
     """Hear until a condition holds, at this time of the caller's."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         watch.hear(now)
@@ -106,7 +106,7 @@ def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
     agent = Agent(tell, setup, [Device(f"cuda:{B}", B)], [Place()])
 
     def step_until(condition: Callable[[], object]) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end, told
             agent.step(wait(agent.waitables(), 0.01))

@@ -9,6 +9,7 @@ import pytest
 
 from common.cluster.memory_lock import device_name
 from tests.common.cluster.ledger import TOTAL
+from tests.helpers import PATIENCE
 
 WORKER = """
 import logging, os, sys, time
@@ -64,7 +65,7 @@ def log(folder):
 def test_however_many_there_are_no_more_is_taken_than_there_is(start, tmp_path):
     wishes = [4 * each for each in ((2, 7, 3), (5, 4, 10), (6, 1, 6), (3, 3, 9), (8, 2, 5))]
     workers = [start(f"w{n}", *wish, seconds=0.03) for n, wish in enumerate(wishes)]
-    assert [worker.wait(60) for worker in workers] == [0] * len(workers)
+    assert [worker.wait(PATIENCE) for worker in workers] == [0] * len(workers)
     assert sorted(log(tmp_path)) == sorted(f"w{n} has {wish}" for n, each in enumerate(wishes) for wish in each)
     assert not (tmp_path / "overdrawn").exists()
 

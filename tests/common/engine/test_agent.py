@@ -17,6 +17,7 @@ from common.engine.agent import Agent
 from common.engine.messages import Died, Returned, Run
 from common.engine.worker import Setup
 from common.trial import Place, Trial
+from tests.helpers import PATIENCE
 from tests.toys import Toy
 
 
@@ -36,7 +37,7 @@ def agent(told: list[Any]) -> Iterator[Agent]:
 
 def heard(agent: Agent, told: list[Any], kind: type) -> Any:
     """The first message of a kind, waited for."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not any(isinstance(message, kind) for message in told):
         assert time.monotonic() < deadline, told
         agent.step(wait(agent.waitables(), 0.01))

@@ -32,7 +32,15 @@ from common.engine.worker import Built, Done, Setup, main
 from common.experiment import WorkerContext
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
-from tests.helpers import ROOT, journal_lines, mpirun_command, start, table_without_run, wait_for_lines
+from tests.helpers import (
+    PATIENCE,
+    ROOT,
+    journal_lines,
+    mpirun_command,
+    start,
+    table_without_run,
+    wait_for_lines,
+)
 from tests.toys import Toy
 
 
@@ -138,7 +146,7 @@ def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
     job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, ranks=ranks)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
@@ -148,7 +156,7 @@ def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> 
     assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
-    assert job.wait(120) == 0
+    assert job.wait(PATIENCE) == 0
     assert not list((tmp_path / "r").glob("*status*")), "the file is gone, with what was left of its writing"
 
 
@@ -196,7 +204,7 @@ def at_a_terminal(*arguments: str) -> str:
         while part := os.read(ours, 1 << 16):
             said += part
     os.close(ours)
-    assert job.wait(60) == 0, said.decode()
+    assert job.wait(PATIENCE) == 0, said.decode()
     return said.decode()
 
 
@@ -205,7 +213,7 @@ def test_at_a_terminal_the_first_words_come_after_a_second() -> None:
     assert "rank 0 host the data are loaded for 1 s" in at_a_terminal("-c", WORKS, "0")
     assert at_a_terminal("-c", WORKS, "1") == ""
     command = [sys.executable, "-c", WORKS, "0"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stderr == b""
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=PATIENCE).stderr == b""
 
 
 GATED = """
@@ -266,7 +274,7 @@ def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> N
         if gate:
             (tmp_path / gate).touch()
     rest = job.stderr.read()
-    assert job.wait(60) == 0, rest
+    assert job.wait(PATIENCE) == 0, rest
 
 
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import Exit
 from common.storage.history import read_journal
-from tests.helpers import maps_of_sharers, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import PATIENCE, maps_of_sharers, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 QUICK = [(2, way) for way in ("TERM", "USR1", "KILL", "KILL of a rank")]
@@ -52,7 +52,7 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     members = set(maps)
     assert not set().union(*map(named_memory, maps.values()))
     die(job, way)
-    _, stderr = job.communicate(timeout=60)
+    _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode != 0
     assert "resource_tracker" not in stderr and "Traceback" not in stderr
     wait_for_the_end_of(members)
@@ -64,7 +64,7 @@ def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> 
         job = start(tmp_path, "40", "--seconds", "0.2")
         wait_for_lines(tmp_path, n)
         job.send_signal(signal.SIGTERM)
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=PATIENCE)
         assert job.returncode == Exit.STOPPED and stderr.count("run the same command to continue") == 2
     assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 4
     history = read_journal(tmp_path)

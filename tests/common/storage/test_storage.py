@@ -19,6 +19,7 @@ from common.storage.history import NAME, read_journal, read_study
 from common.storage.journal import Journal, repair
 from tests.helpers import (
     HEADER,
+    PATIENCE,
     ROOT,
     TOYS,
     journal_lines,
@@ -58,7 +59,7 @@ def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done
@@ -153,7 +154,7 @@ def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate:
         shutil.rmtree(folder)
     else:
         folder.rename(tmp_path / "elsewhere")
-    _, stderr = job.communicate(timeout=60)
+    _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.ERROR, stderr
     assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)
     if fate == "moved":
@@ -173,7 +174,7 @@ def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(program: Any, tmp_
     assert "another job is writing" in capsys.readouterr().err
     n_done = len(journal_lines(tmp_path))
     job.terminate()
-    job.communicate(timeout=60)
+    job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.STOPPED and len(journal_lines(tmp_path)) >= n_done
 
 

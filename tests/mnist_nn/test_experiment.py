@@ -21,7 +21,7 @@ from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
 from mnist_nn.shapes import SMALL, weights_of
-from tests.helpers import journal_lines, reported
+from tests.helpers import journal_lines, reported, table_without_run
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 INF, NAN = float("inf"), float("nan")
@@ -261,6 +261,17 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     (row,) = table(tmp_path / "results.csv")
     assert {name: str(value) for name, value in model.params.items()} == {name: row[name] for name in model.params}
     assert (tmp_path / "figures" / "image-1-mine.png").exists()
+
+
+def test_the_program_gives_the_same_files_on_one_process_and_on_two_ranks(program: Any, tmp_path: Path) -> None:
+    command = "-m mnist_nn 1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
+    command += "--max-conv-layer 4 --max-hidden-layer 16 --gpu none --workers 1 --results".split()
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert "ensemble of 1" in program(*command, one).stdout
+    program(*command, two, ranks=2)
+    assert (one / "predictions.npz").read_bytes() == (two / "predictions.npz").read_bytes()
+    for name in ("results.csv", "trials.csv"):
+        assert table_without_run(one / name) == table_without_run(two / name)
 
 
 @pytest.mark.slow

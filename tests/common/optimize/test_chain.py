@@ -29,6 +29,7 @@ def ran(program: Any, file: Path, ranks: int = 0, **how: Any) -> tuple[str, Coun
     return line, Counter(text.split()[0] for text in file.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_link_is_computed_once_for_each_key_and_node_and_results_do_not_depend_on_the_layout(
     program: Any, tmp_path: Path
 ) -> None:

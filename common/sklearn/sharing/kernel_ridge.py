@@ -57,18 +57,22 @@ class Band:
         self._right = right.copy()
         self._reflections: list[tuple[int, np.ndarray, np.ndarray]] = []
         left = other = np.zeros((n, 0))  # left @ other.T is what the block before takes off the rest of the matrix
+        room = np.empty((2, n, 2 * _BAND))
         for begin in range(0, n - _BAND, _BAND):
             row, inside = begin + _BAND, begin % _PANEL
             block = self._panels[begin // _PANEL][inside:, inside : inside + _BAND]
             block -= left @ other[:_BAND].T
-            packed, V, T = _reflected(block[_BAND:])
-            block[_BAND:] = np.triu(packed)
+            R, V, T = _reflected(block[_BAND:])
+            block[_BAND : _BAND + len(R)] = R
             self._right[row:] -= V @ (T.T @ (V.T @ self._right[row:]))
             self._reflections.append((row, V, T))
             W = V @ T
             P = self._multiplied(row, left[_BAND:], other[_BAND:], W)
-            P -= V @ (0.5 * (T.T @ (V.T @ P)))
-            left, other = np.hstack([P, V]), np.hstack([V, P])
+            P -= V @ (0.5 * (W.T @ P))
+            width = V.shape[1]
+            left, other = room[:, : len(P), : 2 * width]
+            left[:, :width] = other[:, width:] = P
+            left[:, width:] = other[:, :width] = V
         self._multiplied(n - len(left), left, other, np.zeros((len(left), 0)))
         self._lower = np.zeros((min(_BAND, n - 1) + 1, n), order="F")
         for first, panel in zip(edges, self._panels, strict=False):
@@ -84,13 +88,14 @@ class Band:
             panel, first = self._panels[number], number * _PANEL - row
             if first < 0:  # its first columns are done
                 panel, first = panel[-first:, -first:], 0
-                panel -= left @ other[: panel.shape[1]].T
+                last = panel.shape[1]
+                panel -= left @ other[:last].T
+                P += panel @ W[:last]
             else:  # the same without an array between
-                dgemm(
-                    -1.0, left[first:].T, other[first:][: panel.shape[1]].T, 1.0, panel, trans_a=True, overwrite_c=True
-                )
-            last = first + panel.shape[1]
-            P[first:] += panel @ W[first:last]
+                last = first + panel.shape[1]
+                dgemm(-1.0, left[first:].T, other[first:last].T, 1.0, panel, trans_a=True, overwrite_c=True)
+                if W.shape[1]:
+                    dgemm(1.0, W[first:last].T, panel, 1.0, P[first:].T, trans_b=True, overwrite_c=True)
             P[first:last] += panel[last - first :].T @ W[last:]
         return P
 
@@ -114,14 +119,19 @@ class Band:
 
 
 def _reflected(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of a block of columns R, V and T, for the product I - V T V' of the reflections that make it triangular."""
+    """Of a block of columns R, V and T, for the product I - V T V' of the reflections that make it triangular.
+
+    What is below the diagonal of R has no meaning.
+    """
     packed, tau, _, _ = lapack.dgeqrf(block)
     width = min(packed.shape)
-    V = np.tril(packed[:, :width], -1)
-    V[np.arange(width), np.arange(width)] = 1.0
+    R, V = packed[:width].copy(), packed[:, :width]
+    V[:width][~np.tri(width, k=-1, dtype=np.bool_)] = 0.0
+    V.flat[: width * width : width + 1] = 1.0
     V[:, tau == 0] = 0.0
-    inverse = np.triu(V.T @ V, 1) + np.diag(1.0 / np.where(tau == 0, 1.0, tau))
-    return packed, V, linalg.solve_triangular(inverse, np.eye(width), check_finite=False)
+    inverse = V.T @ V
+    np.fill_diagonal(inverse, 1.0 / np.where(tau == 0, 1.0, tau))
+    return R, V, np.triu(lapack.dtrtri(inverse)[0])
 
 
 class _Kernels:
@@ -130,16 +140,23 @@ class _Kernels:
     def __init__(self, X: Any, X_fit: Any):
         self._X, self._X_fit = X, X_fit
         self._distances: np.ndarray | None = None
+        self._room: np.ndarray | None = None  # for one kernel at a time
 
     def of(self, model: KernelRidge) -> np.ndarray:
-        """The kernel matrix with that model's parameters."""
+        """The kernel matrix with that model's parameters, which the next one may overwrite."""
         if model.kernel != "rbf":
             return np.asarray(model._get_kernel(self._X, self._X_fit))
         if self._distances is None:
             Y = self._X if self._X_fit is None else self._X_fit
             self._distances = euclidean_distances(self._X, Y, squared=True)
-        K = self._distances * -(1.0 / self._X.shape[1] if model.gamma is None else model.gamma)
-        return np.asarray(np.exp(K, K))
+            self._room = np.empty_like(self._distances)
+        assert self._room is not None
+        factor = -(1.0 / self._X.shape[1] if model.gamma is None else model.gamma)
+        for begin in range(0, len(self._distances), _PANEL):  # rows that stay in the cache
+            rows = slice(begin, begin + _PANEL)
+            K = np.multiply(self._distances[rows], factor, out=self._room[rows])
+            np.exp(K, K)
+        return self._room
 
 
 class KnownKernelRidge(KnowsPredictions, KernelRidge):

@@ -32,7 +32,7 @@ class Kubeflow(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         first = _pooled(self.conv1, pixels[:, None])
         second = _pooled(self.conv2, first)
-        hidden = _linear(self.hidden, second.flatten(1)).relu()
+        hidden = self.hidden(second.flatten(1)).relu()
         output: Tensor = self.output(hidden)
         if self.seen is not None:
             self.seen |= {"conv1": first, "conv2": second, "hidden": hidden, "output": output}
@@ -57,26 +57,16 @@ class Searched(nn.Module):
 
 
 def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work."""
-    if _plain(x) and layer.bias is not None:
+    """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work.
+
+    Kernels of our own compute it in float32 on the CPU, unless it is compiled or under autocast.
+    """
+    own = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if own and not torch.compiler.is_compiling() and layer.bias is not None:
         from mnist_nn.parallel.cpu.pooled import pooled_convolution
 
         return pooled_convolution(x, layer.weight, layer.bias)
     return F.max_pool2d(layer(x), 2).relu()
-
-
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    if _plain(x) and torch.backends.mkldnn.is_available():
-        from mnist_nn.parallel.cpu.linear import linear
-
-        return linear(x, layer.weight, layer.bias)
-    return layer(x)
-
-
-def _plain(x: Tensor) -> bool:
-    """Whether operations of our own may stand in for PyTorch's: float32 on the CPU, neither compiled nor autocast."""
-    own = x.device.type == "cpu" and x.dtype == torch.float32
-    return own and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
 
 
 def build(params: Params, image_shape: tuple[int, int], n_classes: int, device: str = "cpu") -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -208,17 +208,8 @@ class Bagging(ImageSettings):
     def objective(self, worker: WorkerContext) -> Objective:
         from mnist_nn.objective import BaggingObjective, TrainingOptions
 
-        options = TrainingOptions(
-            seed=self.seed,
-            folds=self.folds,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            tolerance=self.tolerance,
-            step=self.step,
-            max_pixel=self.max_pixel,
-            save_models=self.save_models,
-        )
-        return BaggingObjective(options, worker)
+        options = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
+        return BaggingObjective(TrainingOptions(**options), worker)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.
@@ -288,7 +279,7 @@ class Bagging(ImageSettings):
             oob = out_of_bag_errors(results, data["train_labels"], networks, self.folds, self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
             print_ensemble(found, labels, leader, oob)
-            draw_ensemble(folder, found, extra[there], data, n_unsure=self.plot, paths=self.image, noun=self.noun)
+            draw_ensemble(folder, found, extra[there], data, n=self.plot, paths=self.image, noun=self.noun)
         if outer := [fold for fold in self.outer if fold is not None]:
             nested = nested_rows(results, data["train_labels"], self.n_bootstrap, outer, self.select)
             write_table(folder / "nested.csv", nested)

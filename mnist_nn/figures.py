@@ -59,14 +59,7 @@ class Shown(NamedTuple):
 
 
 def draw_ensemble(
-    folder: Path,
-    probabilities: np.ndarray,
-    extra: np.ndarray,
-    data: Data,
-    *,
-    n_unsure: int,
-    paths: Sequence[Path],
-    noun: str,
+    folder: Path, probabilities: np.ndarray, extra: np.ndarray, data: Data, *, n: int, paths: Sequence[Path], noun: str
 ) -> None:
     """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-...
 
@@ -75,19 +68,19 @@ def draw_ensemble(
         probabilities: float32 (n_networks, n_test, n_classes).
         extra: float32 (n_networks, n_extra, n_classes), of the image that is no digit, then of the user's images.
         data: as `Bagging.data` returns them.
-        n_unsure: the most test images to draw.
+        n: test images to draw, at most.
         paths: files of the user's images.
         noun: what a class is, such as "digit".
     """
-    draw_calibration(folder, probabilities.mean(axis=0), data["test_labels"])
+    save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
     unsure = []
-    for rank, test in enumerate(least_sure(probabilities, n_unsure).tolist(), start=1):
+    for rank, test in enumerate(least_sure(probabilities, n).tolist(), start=1):
         label = int(data["test_labels"][test])
-        name = f"unsure-{rank:0{max(2, len(str(n_unsure)))}}-test-{test}"
+        name = f"unsure-{rank:0{max(2, len(str(n)))}}-test-{test}"
         unsure.append(
             Shown(name, f"test image {test}: a {label}", data["test_images"][test], probabilities[:, test], label)
         )
-    names = ["no-digit", *(f"image-{n}-{file_stem(path)}" for n, path in enumerate(paths, start=1))]
+    names = ["no-digit", *(f"image-{number}-{file_stem(path)}" for number, path in enumerate(paths, start=1))]
     titles = [f"an image that is no {noun}", *(path.name for path in paths)]
     others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
     draw_certainty(folder / "figures", unsure + others, noun, unsure)
@@ -207,11 +200,6 @@ def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: 
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
-
-
-def draw_calibration(folder: Path, probabilities: np.ndarray, labels: np.ndarray) -> None:
-    """calibration.svg and calibration.png, see `calibration_of`."""
-    save(calibration_of(probabilities, labels), folder, "calibration")
 
 
 def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:

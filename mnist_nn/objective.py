@@ -132,7 +132,8 @@ class BaggingObjective:
             networks = self._train_together(group, images, labels, folds)
         else:
             held_out = folds[int(first.params["fold"])]
-            networks = [self._train(first, plan, images.without(held_out), _without(labels, held_out))]
+            others = torch.cat([labels[: held_out.start], labels[held_out.stop :]])
+            networks = [self._train(first, plan, images.without(held_out), others)]
         for trial, trained in zip(group, networks, strict=True):
             held_out, loss = folds[int(trial.params["fold"])], math.inf
             if not trained.diverged:
@@ -234,10 +235,6 @@ def _refused(group: list[Trial], needed: int, available: int) -> Iterator[NoRoom
             f"its network takes {needed / 1e9:.3g} GB and this worker has {available / 1e9:.3g} GB: use a device "
             "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
         )
-
-
-def _without(tensor: torch.Tensor, part: slice) -> torch.Tensor:
-    return torch.cat([tensor[: part.start], tensor[part.stop :]])
 
 
 def _error(probabilities: torch.Tensor, labels: torch.Tensor) -> float:

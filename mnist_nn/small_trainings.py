@@ -131,7 +131,7 @@ def one_by_one(case: Case, step: str, device: torch.device) -> StepRun:
 
 
 def _alone(case: Case, device: torch.device, make: Callable[[net.Weights], Any], dtype: torch.dtype) -> StepRun:
-    pixels = net.normalised(case.images.to(device), MAX_PIXEL) if dtype == torch.float32 else _exact(case.images)
+    pixels = net.normalised(case.images.to(device), MAX_PIXEL).to(dtype)
     labels, losses, weights = case.labels.to(device), [dict[int, float]() for _ in case.orders], {}
     for number in case.orders[0]:
         step = make(case.initial(number))
@@ -177,10 +177,6 @@ def grouped(
         sums = step.losses()
         losses.append({number: sums[number] for number in orders})
     return StepRun(losses, {number: _on_cpu(step.finish(number)) for number in range(N_NETWORKS) if number != ABSENT})
-
-
-def _exact(images: Tensor) -> Tensor:
-    return net.normalised(images, MAX_PIXEL).double()
 
 
 def _strided(weight: Tensor, device: torch.device) -> Tensor:

@@ -52,8 +52,7 @@ def warn_untrusted(step: str, batch_size: int) -> None:
 def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
     """Verdict of the check on the first visible device of a kind, "cuda" or "cpu"."""
     here = Path(__file__).parent
-    files = ("steps", "net.py", "training.py", "selfcheck.py", "small_trainings.py")
-    sources = digest(*(here / name for name in files))
+    sources = digest(*map(here.joinpath, ("steps", "net.py", "training.py", "selfcheck.py", "small_trainings.py")))
     versions = {name: _version(name) for name in ("torch", "triton")}
     return check("mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), anew=anew)
 

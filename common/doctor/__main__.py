@@ -57,16 +57,9 @@ BENCHMARK_S = 100.0  # for each model of device, from the beginning; a process t
 class Wishes:
     """Further checks that can be asked for."""
 
-    self_check: bool = setting(
-        False, "check again that the code for GPUs computes right results on these devices; prints a table"
-    )
-    benchmark: bool = setting(
-        False,
-        "measure how fast training steps and solvers are on these devices, and keep the rates; two minutes a model",
-    )
-    validate: bool = setting(
-        False, "run all checks, tests and searches of a machine with a GPU, within 20 minutes, into one folder"
-    )
+    self_check: bool = setting(False, "check again that the code for GPUs is right on these devices; prints a table")
+    benchmark: bool = setting(False, "measure and keep the rates of steps and solvers, within two minutes a model")
+    validate: bool = setting(False, "run all that a machine with a GPU can show, within 20 minutes, into one folder")
 
 
 def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examined:
@@ -242,9 +235,7 @@ def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequ
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
-    parser = Parser(
-        prog=PROG, description="Check whether a study would run here. Give the launcher and the options of the study."
-    )
+    parser = Parser(prog=PROG, description="Would a study run here? Use the launcher and the options of the study.")
     kinds = list(dict.fromkeys(checks.settings for checks in programs().values() if checks.settings))
     try:
         for kind in (*kinds, RunOptions, Wishes):

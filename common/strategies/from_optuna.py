@@ -122,7 +122,9 @@ class _Asking(Sampler):
             self._study.add_trial(
                 self._library.trial.create_trial(
                     state=state,
-                    params={n: _shown(parts[n], value) for n, value in point.items()},
+                    params={
+                        n: p.labels.index(v) if isinstance(p := parts[n], Ordinal) else v for n, v in point.items()
+                    },
                     distributions={name: _distribution(self._library, parts[name]) for name in point},
                     values=list(told.losses) if told.losses is not None and not pruned else None,
                     intermediate_values=dict(told.steps),
@@ -191,10 +193,6 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     if isinstance(part, Int):
         return int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
     return float(trial.suggest_float(name, part.low, part.high, log=part.log, step=part.step))
-
-
-def _shown(part: Part, value: Parameter) -> Parameter:
-    return part.labels.index(value) if isinstance(part, Ordinal) else value
 
 
 def _distribution(library: Any, part: Part) -> Any:

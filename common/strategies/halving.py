@@ -97,7 +97,7 @@ class Hyperband(Staged):
                 if n:
                     brackets.append(_Bracket(points, rungs[len(rungs) - 1 - s :], self.eta, n))
                 left -= n
-        return [_OneByOne(brackets)] if points.adaptive else brackets
+        return [_OneByOne(brackets)] if points.sampler.adaptive else brackets
 
 
 class _Bracket(Proposer):
@@ -110,7 +110,7 @@ class _Bracket(Proposer):
 
     def ask(self, most: int) -> list[Piece]:
         if self._stage == 0 and self._begun < self._n:
-            most = min(most, self._n - self._begun) if self._points.adaptive else self._n
+            most = min(most, self._n - self._begun) if self._points.sampler.adaptive else self._n
             new = [_staged(number, point, 0, self._rungs) for number, point in self._points.take(most)]
             self._begun = self._begun + len(new) if new else self._n
             self._asked += len(new)

@@ -49,9 +49,9 @@ class Racing(Strategy):
 
     def begin(self, problem: Problem) -> list[Proposer]:
         problem.requires("Racing")
-        if not isinstance(self.sampler, Sampling) or (points := Points(self.sampler.draws(problem), problem)).adaptive:
+        if not isinstance(self.sampler, Sampling) or (draws := self.sampler.draws(problem)).adaptive:
             raise UsageError("Racing compares candidates drawn beforehand: give it sampler='grid' or 'random'")
-        return [_Racing(self, points)]
+        return [_Racing(self, Points(draws, problem))]
 
 
 class Race:

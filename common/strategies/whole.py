@@ -22,10 +22,10 @@ class Sampling(Strategy):
 
     def begin(self, problem: Problem) -> list[Proposer]:
         points = Points(self.draws(problem), problem)
-        if points.adaptive:
+        if points.sampler.adaptive:
             return [WholeTrials(points)]
         drawn, n = points.rest(), problem.n_trials
-        if points.finite or n is None:
+        if points.sampler.finite or n is None:
             n = len(listed := list(drawn))
             drawn = iter(listed)
         elif (first := next(drawn, None)) is not None:  # one now, so that a space without allowed points is refused
@@ -41,7 +41,7 @@ class Points:
     """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`."""
 
     def __init__(self, sampler: Sampler, problem: Problem):
-        self._sampler, self._n_trials = sampler, problem.n_trials
+        self.sampler, self._n_trials = sampler, problem.n_trials
         space = problem.space
         rngs = (problem.rng(f"enqueued/{n}") for n in range(len(problem.enqueued)))
         self._enqueued = [
@@ -52,14 +52,6 @@ class Points:
         self._next = 0
         if self._n_trials is None and not sampler.finite:
             raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
-
-    @property
-    def adaptive(self) -> bool:
-        return self._sampler.adaptive
-
-    @property
-    def finite(self) -> bool:
-        return self._sampler.finite
 
     def take(self, most: int) -> list[tuple[int, Point]]:
         """The next at most `most` numbers with their points."""
@@ -85,12 +77,12 @@ class Points:
 
     def tell(self, piece: Piece, told: Told, pruned: bool = False) -> None:
         """Tell the sampler what became of a whole trial."""
-        self._sampler.tell(piece.number - len(self._enqueued), piece.point, told, pruned)
+        self.sampler.tell(piece.number - len(self._enqueued), piece.point, told, pruned)
 
     def _point(self, number: int) -> Point | None:
         if number < len(self._enqueued):
             return self._enqueued[number]
-        return self._sampler.point(number - len(self._enqueued))
+        return self.sampler.point(number - len(self._enqueued))
 
 
 class WholeTrials(Proposer):

@@ -146,10 +146,8 @@ def make_step(
     """
     if name == "autograd":
         return AutogradStep(weights, learning_rate=learning_rate, momentum=momentum)
-    if name == "grouped":
-        raise ValueError("the step 'grouped' takes its batches from the device: see training.train_together")
     if name != "manual":
-        raise ValueError(f"there is no training step {name!r} to be made")
+        raise ValueError(f"there is no training step {name!r} to be made; training.train_together makes 'grouped'")
     n_units, n_features = weights["hidden.weight"].shape
     _log.info("training step %s: %d x %d weights, momentum %.2g", name, n_features, n_units, momentum)
     sgd: dict[str, Any] = dict(batch_size=batch_size, learning_rate=learning_rate, momentum=momentum)

@@ -68,21 +68,12 @@ class _Emit:
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         store_vector(self.builder, value, self.at(pointer, offset))
 
-    def splat(self, scalar: Any) -> Any:
-        return broadcast(self.builder, scalar, _VECTOR)
-
     def broadcast(self, pointer: Any, offset: Any) -> Any:
-        return self.splat(self.builder.load(self.at(pointer, offset)))
-
-    def fma(self, x: Any, y: Any, z: Any) -> Any:
-        return fused(self.builder, x, y, z)
+        return broadcast(self.builder, self.builder.load(self.at(pointer, offset)), _VECTOR)
 
     def total(self, vector: Any) -> Any:
         name = f"llvm.vector.reduce.fadd.v{LANES}f32"
         return call_intrinsic(self.builder, name, _FLOAT, ir.Constant(_FLOAT, 0.0), vector, fastmath=("reassoc",))
-
-    def prefetch(self, pointer: Any, offset: Any) -> None:
-        fetch_ahead(self.builder, self.at(pointer, offset))
 
 
 @intrinsic
@@ -101,10 +92,10 @@ def _add_rows(typing_context: Any, batch: Any, rows: Any, w: Any, a: Any, z: Any
             sums = [emit.load(z_here, b * LANES) for b in range(n_batch)]
             for i in range(n_rows):
                 offset = builder.add(unit, builder.mul(width_, _INDEX(i)))
-                emit.prefetch(w_start, builder.add(offset, builder.mul(width_, _INDEX(n_rows))))
+                fetch_ahead(builder, emit.at(w_start, builder.add(offset, builder.mul(width_, _INDEX(n_rows)))))
                 weight = emit.load(w_start, offset)
                 for b in range(n_batch):
-                    sums[b] = emit.fma(weight, emit.broadcast(a_start, i * n_batch + b), sums[b])
+                    sums[b] = fused(builder, weight, emit.broadcast(a_start, i * n_batch + b), sums[b])
             for b in range(n_batch):
                 emit.store(sums[b], z_here, b * LANES)
         return context.get_dummy_value()
@@ -131,23 +122,23 @@ def _learn_row(
         w_row, da_row, d_start = pointer("w", of_weights), pointer("da", of_features), pointer("d", _INDEX(0))
         a_row, v_row = pointer("a", of_features), pointer("v", of_weights)
         features = [emit.broadcast(a_row, b) for b in range(n_batch)]
-        momentum_, minus_rate_ = emit.splat(values["momentum"]), emit.splat(values["minus_rate"])
+        momentum_, minus_rate_ = (broadcast(builder, values[name], _VECTOR) for name in ("momentum", "minus_rate"))
         sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(n_batch)]
         for partial in sums:
             builder.store(_ZERO, partial)
         bounds = values["start"], values["stop"], _INDEX(LANES)
         with cgutils.for_range_slice(builder, *bounds, _INDEX) as (unit, _):
             for stream in (w_row, v_row):
-                emit.prefetch(stream, builder.add(unit, _INDEX(AHEAD)))
+                fetch_ahead(builder, emit.at(stream, builder.add(unit, _INDEX(AHEAD))))
             weight = emit.load(w_row, unit)
             velocity = builder.fmul(momentum_, emit.load(v_row, unit))
             d_here = emit.at(d_start, builder.mul(unit, _INDEX(n_batch)))
             for b in range(n_batch):
                 delta = emit.load(d_here, b * LANES)
-                builder.store(emit.fma(weight, delta, builder.load(sums[b])), sums[b])
-                velocity = emit.fma(features[b], delta, velocity)
+                builder.store(fused(builder, weight, delta, builder.load(sums[b])), sums[b])
+                velocity = fused(builder, features[b], delta, velocity)
             emit.store(velocity, v_row, unit)
-            emit.store(emit.fma(minus_rate_, velocity, weight), w_row, unit)
+            emit.store(fused(builder, minus_rate_, velocity, weight), w_row, unit)
         for b in range(n_batch):
             address = emit.at(da_row, b)
             builder.store(builder.fadd(builder.load(address), emit.total(builder.load(sums[b]))), address)

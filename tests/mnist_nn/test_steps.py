@@ -162,7 +162,7 @@ def test_the_kernels_are_the_products_they_stand_for():
 
 def test_the_grouped_step_is_not_made_for_batches_from_outside():
     weights = net.initial_weights(architecture(0), (12, 12), 10, seed=1, device=CPU)
-    with pytest.raises(ValueError, match="takes its batches from the device"):
+    with pytest.raises(ValueError, match="training.train_together makes 'grouped'"):
         make_step("grouped", weights, (12, 12), batch_size=10, learning_rate=0.1, momentum=0.1)
 
 

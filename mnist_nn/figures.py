@@ -178,13 +178,6 @@ def _plain(text: str) -> str:
     return text if len(text) <= 34 else f"{text[:20]}…{text[-12:]}"
 
 
-def draw_learning(
-    folder: Path, train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]
-) -> None:
-    """learning.svg and learning.png, see `learning`."""
-    save(learning(train_loss, test_loss, accuracy), folder, "learning")
-
-
 def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]) -> Any:
     """Losses, and the error on the test images, after each epoch from the first on."""
     epochs = range(1, len(accuracy) + 1)

@@ -52,7 +52,7 @@ def _trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distribution
         values=values if state == "COMPLETE" else None,
         params=dict(trial.params),
         distributions={name: distributions[name] for name in trial.params},
-        user_attrs={name: value if _is_json(value) else str(value) for name, value in facts.items()}
+        user_attrs={k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
         | ({"error": trial.error} if trial.error else {}),
         intermediate_values={
             step: values[names[0]] for step, values in trial.steps.items() if names[0] in values
@@ -61,10 +61,6 @@ def _trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distribution
     if trial.begun is not None and trial.ended is not None:
         made.datetime_start, made.datetime_complete = map(datetime.datetime.fromtimestamp, (trial.begun, trial.ended))
     return made
-
-
-def _is_json(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _distributions(trials: Sequence[ExportedTrial]) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def summary(row: Mapping[str, Any]) -> str:
 
 def draw(folder: Path, epochs: Sequence[Epoch]) -> None:
     """learning.svg and learning.png: losses and accuracy after each epoch."""
-    from mnist_nn.figures import draw_learning
+    from common.figures import save
+    from mnist_nn.figures import learning
 
-    draw_learning(folder, *zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True))
+    save(learning(*zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True)), folder, "learning")

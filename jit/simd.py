@@ -193,8 +193,8 @@ def lane(typingctx: Any, a: Any, index: Any) -> Any:
     return a.element(a, types.intp), codegen
 
 
-def _folded(comparison: str) -> Any:
-    """An intrinsic that reduces a vector of floats to the element that compares so with all others."""
+def _folded(combine: Callable[..., Any]) -> Any:
+    """An intrinsic that reduces a vector of floats to one element, by ``combine(builder, upper half, lower half)``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (vector,), count = args, LANES
@@ -203,13 +203,16 @@ def _folded(comparison: str) -> Any:
             count //= 2
             order = [*range(count, 2 * count), *[None] * (LANES - count)]
             upper = builder.shuffle_vector(vector, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
-            vector = builder.select(builder.fcmp_ordered(comparison, upper, vector), upper, vector)
+            vector = combine(builder, upper, vector)
         return builder.extract_element(vector, ir.IntType(32)(0))
 
     return intrinsic(lambda typingctx, a: (a.element(a), codegen))
 
 
-least_lane, most_lane = _folded("<"), _folded(">")
+least_lane, most_lane = (
+    _folded(lambda builder, a, b, sign=sign: builder.select(builder.fcmp_ordered(sign, a, b), a, b)) for sign in "<>"
+)
+total_of = _folded(lambda builder, a, b: builder.fadd(a, b))  # halves are added to halves
 
 
 @intrinsic

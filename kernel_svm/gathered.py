@@ -27,7 +27,7 @@ GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iter
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
 WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active
 NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
-FACTOR = 10  # iterations that a Newton step must be worth: the cube of its multipliers, by so many times the lanes
+WORTH = 3  # and no fewer than a Newton step takes multiplications, by so many times the lanes
 
 
 @part
@@ -148,9 +148,9 @@ def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, t
             if status == CONVERGED or done == limit:
                 break
             if done >= next_newton:
-                m = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
+                work = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
                 set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
-                next_newton = done + max(NEWTON, m * m * m // (FACTOR * width))
+                next_newton = done + max(NEWTON, work // (WORTH * width))
             m = active(s[:width], g, sub_up, sub_low, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break

@@ -2,8 +2,9 @@
 
 At a large C on few dimensions a kernel matrix has few directions that matter, and the free multipliers creep along
 them, pair by pair, hundreds of thousands of times. Without bounds their best values solve linear equations, by a
-Cholesky factor (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7, 2006). SMO
-chooses which multipliers are free, before and after.
+Cholesky factor. On the way there one after the other reaches a bound; it stays there, its column is taken out of the
+factor, and the others go on (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7,
+2006). SMO chooses which multipliers are free, before and after.
 """
 
 # mypy: allow-untyped-defs
@@ -14,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import fma, load, part, splat, store, widen
+from jit.simd import fma, load, mul, part, splat, store, sub, total_of, widen
 from kernel_svm.smo import aligned_doubles
 
 MOST = 1000  # free multipliers that are moved together at most
@@ -23,78 +24,148 @@ RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float3
 
 @part
 def newton_step(matrix, sign, f, beta, up, low, bounds):
-    """Move the free multipliers to where they are best without bounds, or towards it until one reaches its bound.
+    """Move the free multipliers to where they are best, those that reach a bound on the way to that bound.
 
-    Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns how many
-    multipliers there were to move, 0 if none was moved.
+    Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns the
+    multiplications that it took, roughly.
     """
-    free, m = np.empty(f.size, np.int64), np.int64(-1)  # a plain -1 would be a type of its own
+    free, m = np.empty(f.size, np.int64), np.int64(0)  # a plain 0 would be a type of its own
     for t in range(f.size):
         if up[t] and low[t]:
-            m += 1
             free[m] = t
-    if m < 1 or m > MOST:
+            m += 1
+    if m < 2 or m > MOST:
         return 0
-    step = _best_step(matrix, f, free, m)
-    if step.size == 0:
-        return 0
+    factor = _factor(matrix, f, free, m)
+    work = m * m * m // 3
+    if factor.size == 0:
+        return work
+    target = np.empty(m)
+    for p in range(m):
+        target[p] = beta[free[p]]
+    work += _walk_to_best(factor, sign, bounds, free, target)
     change, slope, curvature = aligned_doubles(f.size), 0.0, 0.0
-    for p in range(m + 1):
-        row, size = free[p] * matrix.shape[1], splat(step[p])
+    for p in range(m):
+        row, size = free[p] * matrix.shape[1], target[p] - beta[free[p]]
         for at in range(0, f.size, LANES):
-            store(change, at, fma(size, widen(load(matrix, row + at)), load(change, at)))
-    for p in range(m + 1):
-        slope += step[p] * f[free[p]]
-        curvature += step[p] * change[free[p]]
-    if not (slope < 0.0 and curvature > 0.0):
-        return 0
-    length, first, reached = -slope / curvature, -1, 0.0
-    for p in range(m + 1):
-        t, size = free[p], step[p]
-        if size != 0.0:
-            bound = (bounds[t] if size > 0.0 else 0.0) if sign[t] > 0 else (0.0 if size > 0.0 else -bounds[t])
-            if (bound - beta[t]) / size < length:
-                length, first, reached = (bound - beta[t]) / size, t, bound
-    for p in range(m + 1):
-        beta[free[p]] = reached if free[p] == first else beta[free[p]] + length * step[p]
-    for at in range(0, f.size, LANES):
-        store(f, at, fma(splat(length), load(change, at), load(f, at)))
-    return m + 1
+            store(change, at, fma(splat(size), widen(load(matrix, row + at)), load(change, at)))
+    for p in range(m):
+        size = target[p] - beta[free[p]]
+        slope += size * f[free[p]]
+        curvature += size * change[free[p]]
+    if slope + curvature / 2 < 0.0:
+        for p in range(m):
+            beta[free[p]] = target[p]
+        for t in range(f.size):
+            f[t] += change[t]
+    return work
 
 
 @part
-def _best_step(matrix, f, free, m):
-    """The step of ``free[:m + 1]`` whose sum is 0 that lowers the objective most; empty where the factor fails.
+def _factor(matrix, f, free, m):
+    """The equations of the step of ``free[:m]`` that lowers the objective most, as a triangle.
 
-    The last one's step is minus the sum of the others', which makes their matrix that of differences to it.
+    For steps whose sum is 0 the matrix is as good as one of scalar products, of differences to one sample, plus a
+    constant. Rows of its Cholesky factor R lie in float64 (m, any), what is below its diagonal is never read. After R
+    come two right sides, solved by its transpose: of the gradient and of the sum. Empty where the factor fails.
     """
-    last, width = free[m], -(-m // LANES) * LANES
-    factor, step, ridge = aligned_doubles(m * width).reshape(m, width), np.empty(m + 1), 0.0
+    one, width = free[0], -(-(m + 2) // LANES) * LANES
+    factor, most = aligned_doubles(m * (width + LANES)).reshape(m, width + LANES), 0.0
+    for p in range(m):
+        most = max(most, -2.0 * np.float64(matrix[one, free[p]]))
     for p in range(m):
         i = free[p]
-        step[p] = f[last] - f[i]
         for q in range(p, m):
-            factor[p, q] = np.float64(matrix[i, free[q]]) - matrix[last, i] - matrix[last, free[q]]
-        ridge = max(ridge, RIDGE * factor[p, p])
-    for p in range(m):  # the rows of an upper triangle; what lies below the diagonal is never read
-        pivot = factor[p, p] + ridge
-        if pivot <= 0.0:
-            return np.empty(0)
-        root = np.sqrt(pivot)
-        factor[p, p] = root
-        for q in range(p + 1, m):
-            factor[p, q] /= root
-        step[p] /= root
-        for k in range(p + 1, m):
-            part, row = splat(-factor[p, k]), k * width
-            step[k] -= factor[p, k] * step[p]
-            for at in range(k // LANES * LANES, width, LANES):
-                store(factor, row + at, fma(part, load(factor, p * width + at), load(factor, row + at)))
-    total = 0.0
-    for p in range(m - 1, -1, -1):
-        for q in range(p + 1, m):
-            step[p] -= factor[p, q] * step[q]
-        step[p] /= factor[p, p]
-        total += step[p]
-    step[m] = -total
-    return step
+            factor[p, q] = np.float64(matrix[i, free[q]]) - matrix[one, i] - matrix[one, free[q]] + most
+        factor[p, p] += RIDGE * most
+        factor[p, m], factor[p, m + 1] = -f[i], 1.0
+    stride = factor.shape[1]
+    for k in range(m):
+        row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
+        for p in range(0, fours, 4):
+            first, second = splat(-factor[p, k]), splat(-factor[p + 1, k])
+            third, fourth = splat(-factor[p + 2, k]), splat(-factor[p + 3, k])
+            for at in range(begin, width, LANES):
+                value = fma(first, load(factor, p * stride + at), load(factor, row + at))
+                value = fma(second, load(factor, (p + 1) * stride + at), value)
+                value = fma(third, load(factor, (p + 2) * stride + at), value)
+                store(factor, row + at, fma(fourth, load(factor, (p + 3) * stride + at), value))
+        for p in range(fours, k):
+            first = splat(-factor[p, k])
+            for at in range(begin, width, LANES):
+                store(factor, row + at, fma(first, load(factor, p * stride + at), load(factor, row + at)))
+        if factor[k, k] <= 0.0:
+            return np.empty((0, 0))
+        scale = splat(1.0 / np.sqrt(factor[k, k]))
+        for at in range(begin, width, LANES):
+            store(factor, row + at, mul(scale, load(factor, row + at)))
+    return factor
+
+
+@part
+def _walk_to_best(factor, sign, bounds, free, target):
+    """Move ``target``, multipliers of ``free``, to where all that stay between their bounds are best.
+
+    Returns the multiplications that it took, roughly.
+    """
+    count, stride = factor.shape
+    kept, step, work = np.arange(count), aligned_doubles(stride), 0
+    while True:
+        together = total = 0.0
+        for p in range(count):
+            together += factor[p, count] * factor[p, count + 1]
+            total += factor[p, count + 1] * factor[p, count + 1]
+        for p in range(count - 1, -1, -1):
+            products = splat(0.0)
+            for at in range(p // LANES * LANES, count, LANES):
+                products = fma(load(factor, p * stride + at), load(step, at), products)
+            value = factor[p, count] - together / total * factor[p, count + 1]
+            step[p] = (value - total_of(products)) / factor[p, p]
+        work += count * count
+        length, first, reached = 1.0, np.int64(-1), 0.0  # a plain -1 would be a type of its own
+        for p in range(count):
+            t, size = free[kept[p]], step[p]
+            if size != 0.0:
+                bound = (bounds[t] if size > 0.0 else 0.0) if sign[t] > 0 else (0.0 if size > 0.0 else -bounds[t])
+                if (bound - target[kept[p]]) / size < length:
+                    length, first, reached = (bound - target[kept[p]]) / size, p, bound
+        rest, widest, room = 0.0, 0, -1.0
+        for p in range(count):
+            t = free[kept[p]]
+            moved = reached if p == first else target[kept[p]] + length * step[p]
+            rest += moved - target[kept[p]]
+            target[kept[p]] = moved
+            own = min(abs(moved), bounds[t] - abs(moved))
+            if own > room:
+                widest, room = kept[p], own
+        target[widest] -= rest  # a rounding error
+        if first < 0 or count == 2:
+            return work
+        for p in range(count):
+            factor[p, count] *= 1.0 - length
+        _take_out(factor, first, count)
+        for p in range(first, count - 1):
+            kept[p] = kept[p + 1]
+        count -= 1
+        for p in range(count + 1):
+            step[p] = 0.0
+
+
+@part
+def _take_out(factor, column, count):
+    """Take a column out of a triangle with ``count``, and two of right sides after them, which move to the left.
+
+    Below its diagonal every later row has one element then; each is turned into the row above (Givens).
+    """
+    stride = factor.shape[1]
+    for p in range(column):
+        for at in range(p * stride + column, p * stride + count + 1, LANES):
+            store(factor, at, load(factor, at + 1))
+    for p in range(column, count - 1):
+        a, b = factor[p, p + 1], factor[p + 1, p + 1]
+        root = np.sqrt(a * a + b * b)
+        cosine, sine = splat(a / root), splat(b / root)
+        for at in range(p * stride + p + 1, p * stride + count + 2, LANES):
+            upper, lower = load(factor, at), load(factor, at + stride)
+            store(factor, at - 1, fma(cosine, upper, mul(sine, lower)))
+            store(factor, at + stride, sub(mul(cosine, lower), mul(sine, upper)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import add, both, choose, fma, inlined, lane, less, load, part, splat, store
+from jit.simd import add, both, choose, fma, less, load, part, splat, store, total_of
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
@@ -23,14 +23,6 @@ KEPT = 0.1  # and all steps together this part, or they are taken back: they may
 NEAR = 1e-12  # of the distance of its bounds: a multiplier that is so near to one has reached it
 SEARCH = 100  # looks at the sum of the multipliers at most
 SEEN = 4  # rows of the matrix that the length of the first step is estimated from
-
-
-@inlined
-def _total(vector):
-    total = 0.0
-    for p in range(LANES):
-        total += lane(vector, p)
-    return total
 
 
 @part
@@ -42,7 +34,7 @@ def _sum(wish, bottom, top, shift):
         free = add(free, choose(both(less(least, value), less(value, most)), one, none))
         value = choose(less(value, least), least, value)
         total = add(total, choose(less(most, value), most, value))
-    return _total(total), _total(free)
+    return total_of(total), total_of(free)
 
 
 @part

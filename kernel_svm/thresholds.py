@@ -42,29 +42,23 @@ def refined(
     Returns:
         One path for each; those whose thresholds are all large enough as they were given.
     """
-    small = [bool((abs(p.rhos) <= LOST * abs(p.betas).sum(axis=1)).any()) for p in paths]
-    if not all(small):
-        result, few = list(paths), np.flatnonzero(small).tolist()
-        if len(few):
-            for n, path in zip(
-                few, refined(source, rows, [paths[n] for n in few], signs[few], weights[few], penalties), strict=True
-            ):
-                result[n] = path
+    result = list(paths)
+    small = [n for n, path in enumerate(paths) if (abs(path.rhos) <= LOST * abs(path.betas).sum(axis=1)).any()]
+    if not small:
         return result
-    used = np.flatnonzero(np.any(signs, axis=0))
-    number = [np.cumsum([0, *(path.betas[1:] != path.betas[:-1]).any(axis=1)]) for path in paths]
+    used = np.flatnonzero(np.any(signs[small], axis=0))
+    number = [np.cumsum([0, *(paths[n].betas[1:] != paths[n].betas[:-1]).any(axis=1)]) for n in small]
     first = [np.searchsorted(each, np.arange(each[-1] + 1)) for each in number]  # the smallest C of each solution
-    betas = np.zeros((len(rows), sum(map(len, first))))
-    ends = np.cumsum([len(each) for each in first])
-    parts = [slice(end - len(each), end) for end, each in zip(ends, first, strict=True)]
-    for path, part, each in zip(paths, parts, first, strict=True):
-        betas[path.columns, part] = path.betas[each].T
+    starts = np.cumsum([0, *map(len, first)])
+    betas = np.zeros((len(rows), starts[-1]))
+    for n, start, each in zip(small, starts, first, strict=False):
+        betas[paths[n].columns, start : start + len(each)] = paths[n].betas[each].T
     betas = betas[used]
     others = source.of_others(rows[used], betas)
-    return [
-        replace(path, rhos=thresholds(sign[used], weight[used], penalties[c], betas, others, part.start)[which])
-        for path, part, sign, weight, c, which in zip(paths, parts, signs, weights, first, number, strict=True)
-    ]
+    for n, start, each, which in zip(small, starts, first, number, strict=False):
+        found = thresholds(signs[n][used], weights[n][used], penalties[each], betas, others, start)
+        result[n] = replace(paths[n], rhos=found[which])
+    return result
 
 
 @compiled

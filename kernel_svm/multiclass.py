@@ -58,19 +58,26 @@ def _distinct(betas, iterations, rhos, rows, support):
 
 
 @compiled
-def _voted(decisions, problems, k):
-    """Class index of each row of decision values (n, n_machines) by one vote of each pair of classes."""
-    result, votes = np.empty(decisions.shape[0], np.int64), np.empty(k, np.int64)
-    for i in range(result.size):
-        for c in range(k):
-            votes[c] = 0
-        for m in range(problems.shape[0]):
-            votes[problems[m, 0 if decisions[i, m] > 0.0 else 1]] += 1
-        best = 0
-        for c in range(1, k):
-            if votes[c] > votes[best]:
-                best = c
-        result[i] = best
+def _voted(decisions, columns, problems, k):
+    """Class index (n_penalties, n) by votes of pairs of classes; arguments of `choose_classes`, first transposed."""
+    result, votes = np.empty((columns.shape[1], decisions.shape[1]), np.int64), np.empty(k, np.int64)
+    for c in range(columns.shape[1]):
+        same = c > 0
+        for m in range(columns.shape[0]):
+            same = same and columns[m, c] == columns[m, c - 1]
+        for i in range(decisions.shape[1]):
+            if same:
+                result[c, i] = result[c - 1, i]
+                continue
+            for kind in range(k):
+                votes[kind] = 0
+            for m in range(columns.shape[0]):
+                votes[problems[m, 0 if decisions[columns[m, c], i] > 0.0 else 1]] += 1
+            best = 0
+            for kind in range(1, k):
+                if votes[kind] > votes[best]:
+                    best = kind
+            result[c, i] = best
     return result
 
 
@@ -163,27 +170,37 @@ class Solutions:
 
     def labels(self, decisions: np.ndarray) -> np.ndarray:
         """Class index by sample and penalty, int64 (n_penalties, n), of decision values (n, distinct solutions)."""
-        start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.rhos])])
-        k = len(self.samples.classes)
-        result = np.empty((self.n_penalties, len(decisions)), np.int64)
-        for c in range(self.n_penalties):
-            columns = [start[m] + which[c] for m, which in enumerate(self.solution_of)]
-            result[c] = choose_class(decisions[:, columns], self.problems, k)
-        return result
+        start = np.cumsum([0, *map(len, self.rhos)])[:-1]
+        columns = np.array(self.solution_of) + start[:, None]
+        return choose_classes(decisions, columns, self.problems, len(self.samples.classes))
 
 
-def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
-    """Class index of each row of decision values (n, n_machines).
+def choose_classes(
+    decisions: np.ndarray, columns: np.ndarray, problems: Sequence[tuple[int, int]], k: int
+) -> np.ndarray:
+    """Class index by penalty and sample, int64 (n_penalties, n), of decision values.
 
     One-vs-one: one vote per pair, for the negative class unless the value is above zero; most votes, and of equals
     the first class (LIBSVM). One-vs-rest: largest value, of equals the last class (scikit-learn's OneVsRestClassifier);
     of two classes there is one problem, whose positive class needs a value above zero.
+
+    Args:
+        decisions: float64 (n, any).
+        columns: int64 (n_machines, n_penalties), where the values of a machine at a penalty are.
+        problems: of the machines, as `binary_problems` has them.
+        k: number of classes.
     """
     if problems[0][1] >= 0:
-        return _voted(np.ascontiguousarray(decisions), _array(tuple(problems)), k)
+        values = np.ascontiguousarray(decisions.T)
+        return _voted(values, np.ascontiguousarray(columns), _array(tuple(problems)), k)
     if len(problems) == 1:
-        return (decisions[:, 0] > 0).astype(np.int64)
-    return k - 1 - decisions[:, ::-1].argmax(axis=1)
+        return (decisions[:, columns[0]] > 0).astype(np.int64).T
+    return np.array([k - 1 - decisions[:, part[::-1]].argmax(axis=1) for part in columns.T])
+
+
+def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
+    """As `choose_classes`, int64 (n,), of decision values (n, n_machines) for one penalty."""
+    return choose_classes(decisions, np.arange(len(problems))[:, None], problems, k)[0]
 
 
 @cache

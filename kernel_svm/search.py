@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_X_y
 
 from kernel_svm.functions import KernelFunction
-from kernel_svm.solved import Data, Solved, TrainingSet, solve
+from kernel_svm.solved import Data, KnownPart, TrainingSet, solve
 from kernel_svm.svc import SVC, check_weights, dense
 from kernel_svm.warm import warm_up
 
@@ -217,10 +217,16 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
             seeds if first._wants_probability else None, give_up=first.max_iter == -1,
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
+        order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()
         for (split, _, facts), found in zip(ready, solved, strict=True):
-            for number, model in models:
-                c = int(np.searchsorted(penalties, model.C))
-                yield _fitted(number, split, copy(model), folds[split], found, c, facts, seconds)
+            fold, pairwise = folds[split], first.kernel == "precomputed"
+            x_train, x_validation = fold.known(pairwise)
+            known = (x_train, KnownPart(found, fold.train)), (x_validation, KnownPart(found, fold.validation))
+            later = partial(fold.samples, fold.train, pairwise)
+            for c, (number, unfitted) in zip(order, models, strict=True):
+                model = SVC._of(unfitted, found, c, {**facts, "_known": (c, known)}, later)
+                model._warn_from_fit_status()
+                yield Fitted(number, split, model, None, x_train, x_validation, seconds)
 
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
@@ -250,17 +256,3 @@ def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[s
         "_effective_probability": model._wants_probability,
     }
     return TrainingSet(fold.train, weights * class_weight[coded]), facts
-
-
-def _fitted(
-    number: int, split: int, model: SVC, fold: _Fold, solved: Solved, c: int, facts: dict[str, Any], seconds: float
-) -> Fitted:
-    pairwise = model.kernel == "precomputed"
-    model = SVC._of(model, solved, c, facts, lambda: fold.samples(fold.train, pairwise))
-    x_train, x_validation = fold.known(pairwise)
-    model._known = (
-        (x_train, lambda: solved.decisions(c, "train", fold.train)),
-        (x_validation, lambda: solved.decisions(c, "validation", fold.validation)),
-    )
-    model._warn_from_fit_status()
-    return Fitted(number, split, model, None, x_train, x_validation, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from kernel_svm.functions import KernelFunction
 from kernel_svm.grid import pairs
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
-from kernel_svm.multiclass import Solutions
+from kernel_svm.multiclass import Solutions, binary_problems, choose_classes
 from kernel_svm.path import solve_path
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
@@ -56,7 +56,6 @@ class Solved:
     training: TrainingSet
     classes: np.ndarray
     sigmoids: list[np.ndarray] = field(default_factory=list)
-    _values: dict[str, np.ndarray] = field(default_factory=dict)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Pairs of classes, in the order of decision values."""
@@ -65,37 +64,34 @@ class Solved:
     def _columns(self) -> dict[tuple[int, int], int]:
         return {problem: m for m, problem in enumerate(self.solutions.problems)}
 
-    def _lacking(self, pair: tuple[int, int]) -> float:
+    def _value_without(self, pair: tuple[int, int]) -> float:
         """The decision value of a pair without a problem, of which no or only one class has weight."""
         there = np.unique(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
         return float(np.isin(pair[0], there)) - float(np.isin(pair[1], there))
 
-    def decisions(self, c: int, part: str, indices: np.ndarray) -> np.ndarray:
-        """Decision values float64 (len(indices), n_pairs) of samples for penalty c; those of a part are kept."""
-        if part not in self._values:
-            rows = self.solutions.samples.row_of[indices]
-            values = np.empty((len(self.solutions.offsets()) if self.solutions.rhos else 0, len(rows)))
-            order = np.argsort(rows)  # neighbours are read together
-            if len(values):
-                for chunk, found in self.source.decisions(self.solutions, rows[order]):
-                    values[:, order[chunk]] = found.T
-            self._values[part] = values
-        values, places = self._values[part], self._places[:, c]
-        there = places >= 0
-        if there.all():
-            return values[places].T
-        result = np.empty((values.shape[1], len(places)))
-        result[:, there] = values[places[there]].T
-        result[:, ~there] = [self._lacking(pair) for pair, found in zip(self.pairs(), there, strict=True) if not found]
-        return result
+    def values(self, indices: np.ndarray) -> np.ndarray:
+        """Decision values of samples: of all solutions, then of pairs without a problem, float64 (any, n)."""
+        solutions, rows = self.solutions, self.solutions.samples.row_of[indices]
+        without = [self._value_without(pair) for pair in self.pairs() if pair not in self._columns()]
+        solved = sum(map(len, solutions.rhos))
+        values = np.empty((solved + len(without), len(rows)))
+        values[solved:] = np.array(without)[:, None]
+        order = np.argsort(rows)  # neighbours are read together
+        for chunk, found in self.source.decisions(solutions, rows[order]) if solved else ():
+            values[:solved, order[chunk]] = found.T
+        return values
 
     @cached_property
-    def _places(self) -> np.ndarray:
-        """Which of all decision values is that of a pair at a penalty, int64 (n_pairs, n_penalties); -1: none."""
-        problems, none = self._columns(), np.full(self.solutions.n_penalties, -1)
-        start = np.cumsum([0, *(len(rho) for rho in self.solutions.rhos)])
-        numbers = [problems.get(pair) for pair in self.pairs()]
-        return np.array([none if m is None else start[m] + self.solutions.solution_of[m] for m in numbers])
+    def places(self) -> np.ndarray:
+        """Which of `values` is that of a pair at a penalty, int64 (n_pairs, n_penalties)."""
+        solutions, problems = self.solutions, self._columns()
+        start = np.cumsum([0, *map(len, solutions.rhos)])
+        missing, places = count(int(start[-1])), []
+        for pair in self.pairs():
+            m = problems.get(pair)
+            own = np.full(solutions.n_penalties, next(missing)) if m is None else start[m] + solutions.solution_of[m]
+            places.append(own)
+        return np.array(places)
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
         """Arrays of penalty c, by scikit-learn's names and with LIBSVM's signs; support_ counts in the training set."""
@@ -110,7 +106,7 @@ class Solved:
         for p, pair in enumerate(self.pairs()):
             m = problems.get(pair)
             if m is None:
-                intercepts[p] = self._lacking(pair)
+                intercepts[p] = self._value_without(pair)
                 continue
             which, (a, b) = solutions.solution_of[m][c], (place[pair[0]], place[pair[1]])
             here, weights = position[solutions.rows[m]], solutions.weights[m][:, which]
@@ -130,6 +126,30 @@ class Solved:
             "_probA": np.empty(0) if slopes is None else slopes[:, 0],
             "_probB": np.empty(0) if slopes is None else slopes[:, 1],
         }
+
+
+class KnownPart:
+    """Samples, by their indices, that the models of a solved training set are asked about."""
+
+    def __init__(self, solved: Solved, indices: np.ndarray) -> None:
+        self._solved, self._indices = solved, indices
+
+    @cached_property
+    def _values(self) -> np.ndarray:
+        return self._solved.values(self._indices)
+
+    @cached_property
+    def _labels(self) -> np.ndarray:
+        k = len(self._solved.classes)
+        return choose_classes(self._values.T, self._solved.places, binary_problems(k, "ovo"), k)
+
+    def decisions(self, c: int) -> np.ndarray:
+        """Decision values float64 (n, n_pairs) at penalty c."""
+        return self._values[self._solved.places[:, c]].T
+
+    def labels(self, c: int) -> np.ndarray:
+        """Indices int64 (n,) in the training set's classes, predicted at penalty c."""
+        return self._labels[c]
 
 
 class Data:

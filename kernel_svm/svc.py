@@ -16,7 +16,7 @@ from kernel_svm.functions import KernelFunction
 from kernel_svm.kernel import Samples, prepare, sq_lengths
 from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.platt import coupled
-from kernel_svm.solved import Data, Solved, TrainingSet, solve
+from kernel_svm.solved import Data, KnownPart, Solved, TrainingSet, solve
 from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
 from kernel_svm.warm import warm_up
 
@@ -89,13 +89,14 @@ class SVC(sklearn.svm.SVC):
 
     @classmethod
     def _of(cls, model: SVC, solved: Solved, c: int, facts: dict[str, Any], later: Callable[[], np.ndarray]) -> SVC:
-        """Make an unfitted ``model`` what `fit` would have made of it; arrays follow when they are asked for.
+        """A copy of an unfitted ``model`` as `fit` would have left it; arrays follow when they are asked for.
 
         facts: attributes that are known now. later: gives the training samples.
         """
-        model.__dict__.update(facts, fit_status_=int(not solved.solutions.converged[c]), _sparse=False)
-        model._later, model._vectors = (solved, c, later), []
-        return model
+        made = cls.__new__(cls)
+        made.__dict__.update(vars(model), **facts, fit_status_=int(not solved.solutions.converged[c]), _sparse=False)
+        made._later, made._vectors = (solved, c, later), []
+        return made
 
     def __getattr__(self, name: str) -> Any:
         if name in _LATER and "_later" in vars(self):
@@ -118,11 +119,16 @@ class SVC(sklearn.svm.SVC):
         state.pop("_known", None)
         return {**state, "_vectors": []} if "_vectors" in state else state
 
+    def _asked(self, X: Any) -> tuple[KnownPart, int] | None:
+        """What the solver of a grid knows of these very samples, and the number of this model's penalty there."""
+        c, known = vars(self).get("_known", (0, ()))
+        return next(((part, c) for samples, part in known if X is samples), None)
+
     def _pair_decisions(self, X: Any) -> np.ndarray:
         """Decision values (n, n_pairs), positive for the first class of a pair."""
-        for known, values in vars(self).get("_known", ()):
-            if X is known:
-                return values()
+        if asked := self._asked(X):
+            part, c = asked
+            return part.decisions(c)
         check_is_fitted(self)
         if self.kernel != "precomputed":
             X = dense(X)
@@ -173,20 +179,24 @@ class SVC(sklearn.svm.SVC):
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n,) of samples; see `sklearn.svm.SVC.predict`."""
-        if "_known" not in vars(self):  # the check takes longer than a prediction of a grid
+        asked = self._asked(X)
+        if asked is None:  # the check takes longer than a prediction of a grid
             check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         k = len(self.classes_)
         if self.break_ties and k > 2:
             return self.classes_[np.argmax(self.decision_function(X), axis=1)]
+        if asked:
+            part, c = asked
+            return self.classes_[part.labels(c)]
         return self.classes_[choose_class(self._pair_decisions(X), binary_problems(k, "ovo"), k)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean accuracy; see `sklearn.svm.SVC.score`, whose checks of plain labels take longer than a grid's fit."""
-        for known, _ in vars(self).get("_known", ()):
-            if X is known and sample_weight is None and isinstance(y, np.ndarray) and y.ndim == 1 and len(y):
-                return int(np.count_nonzero(self.predict(X) == y)) / len(y)
+        plain = sample_weight is None and isinstance(y, np.ndarray) and y.ndim == 1 and len(y)
+        if plain and self._asked(X):
+            return int(np.count_nonzero(self.predict(X) == y)) / len(y)
         return float(super().score(X, y, sample_weight))
 
     @available_if(lambda self: self._check_proba())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,11 @@ def mpirun_command(ranks: int) -> list[str]:
             shutil.rmtree(left, ignore_errors=True)
     command = [found, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     return [*command, "--allow-run-as-root"] if os.geteuid() == 0 else command
+
+
+def on_one_core() -> None:
+    """For `preexec_fn`: a program that starts a worker for each core starts one."""
+    os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
 
 
 def journal_lines(folder: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, on_one_core
 
 README = (ROOT / "README.md").read_text()
 
@@ -35,7 +35,7 @@ FOUND = "{'svc__C': 10, 'svc__gamma': 0.01} 0.956"
 def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: int) -> None:
     assert len(GRID.splitlines()) <= 13
     (tmp_path / "digits.py").write_text(GRID)
-    lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path).stdout.splitlines()
+    lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path, preexec_fn=on_one_core).stdout.splitlines()
     assert len(lines) == max(1, ranks) and set(lines) == {FOUND}
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import on_one_core
+
 SCRIPT = """
 import sys
 import numpy as np
@@ -40,7 +42,8 @@ if __name__ == "__main__":
 def test_a_script_prints_the_same_once(program: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     plain = program("script.py", "plain", cwd=tmp_path, status=4)
-    done = program("-m", "common.accelerate", "script.py", "out", ranks=ranks, cwd=tmp_path, status=4)
+    options = {"ranks": ranks, "preexec_fn": on_one_core}
+    done = program("-m", "common.accelerate", "script.py", "out", cwd=tmp_path, status=4, **options)
     assert done.stdout == plain.stdout and len(done.stdout.splitlines()) == 3
     assert (tmp_path / "out").read_text() == "written\n"
     said = [line for line in done.stderr.splitlines() if line.startswith("accelerate: ")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from common import cli, images, status
+from common import cli, data, status
 from common.doctor import __main__ as doctor
 from common.errors import Exit
 from common.report import __main__ as report
@@ -34,7 +34,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
-    "svm": svm, "nn": nn, "data": images.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
+    "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
     "ddp": ddp.main, "scaling": scaling.main, "report": report.main,
 }  # fmt: skip
 

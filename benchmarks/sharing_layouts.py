@@ -53,7 +53,7 @@ LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int]] = {
     "boosting": (lambda: digits(1000), 1),
     "histograms": (lambda: digits(1000), 1),
     "lightgbm": (lambda: digits(1000), 3),
-    "xgboost": (lambda: digits(1000), 4),
+    "xgboost": (lambda: digits(1000), 1),
     "kernel": (lambda: numbers(2500, 20), 1),
     "ridge-small": (lambda: numbers(20_000, 700), 1),
     "pipeline": (lambda: labelled(6000, 300), 1),

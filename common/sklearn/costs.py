@@ -230,8 +230,9 @@ def _penalties(get: Get, s: Shape) -> Cost:
 
 def _kernels(get: Get, s: Shape) -> Cost:
     matrix = s.n * (s.n + s.n_asked) * (2 * s.p / FLOPS + 4 / OPS)
-    each = CALL + s.n * (100 * s.n / FLOPS + s.n_asked / OPS)
-    return Cost(matrix + s.n**3 / FLOPS + each, once=matrix, part=matrix / 2 + 4 * s.n**3 / FLOPS, each=each)
+    each = CALL + s.n * (30 * s.n / FLOPS + s.n_asked / OPS / 4)
+    part = matrix / 2 + 1.5 * s.n**3 / FLOPS
+    return Cost(matrix + 0.4 * s.n**3 / FLOPS + each, once=matrix, part=part, each=each)
 
 
 def _components(get: Get, s: Shape) -> Cost:

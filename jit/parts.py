@@ -27,7 +27,8 @@ class _Linked(JITCodeLibrary):
     def finalize(self) -> None:
         """Put in what the code calls, no more."""
         for library in dict.fromkeys(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
+            if hasattr(self, "_reload_init"):  # not in numba 0.61
+                self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
 

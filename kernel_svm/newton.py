@@ -53,7 +53,11 @@ def newton_step(matrix, sign, f, beta, up, low, bounds):
         size = target[p] - beta[free[p]]
         slope += size * f[free[p]]
         curvature += size * change[free[p]]
-    if slope + curvature / 2 < 0.0:
+    inside = True  # where all have reached a bound, the rounding error of their sum has no place
+    for p in range(m):
+        own = target[p] * sign[free[p]]
+        inside = inside and 0.0 <= own <= bounds[free[p]]
+    if inside and slope + curvature / 2 < 0.0:
         for p in range(m):
             beta[free[p]] = target[p]
         for t in range(f.size):

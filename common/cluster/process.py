@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 import cloudpickle
 
@@ -63,3 +64,16 @@ def begin_helper(parent: int) -> None:
     die_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
+
+
+def start_resource_tracker() -> None:
+    """Start the process in which multiprocessing keeps track of shared memory, so that SIGUSR1 does not end it.
+
+    mpirun sends that signal to a rank's whole process group. A worker that starts after it would say that the tracker
+    has died.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -26,7 +26,7 @@ from typing import Any
 
 from common.cluster.devices import Device, environment, joined
 from common.cluster.gpu_watch import GpuWatch
-from common.cluster.process import without_main
+from common.cluster.process import start_resource_tracker, without_main
 from common.engine import worker
 from common.engine.messages import (
     STARTING,
@@ -119,6 +119,7 @@ class Agent:
         self._tell, self._setup, self._threads = tell, setup, threads
         self._deadline, self._recycle = deadline, recycle
         self._context = multiprocessing.get_context("spawn")
+        start_resource_tracker()
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]

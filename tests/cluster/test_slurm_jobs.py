@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import ROOT, journal_lines, table_without_run, wait_until
+from tests.helpers import PATIENCE, ROOT, journal_lines, table_without_run, wait_until
 
 from .hosts import environment
 from .slurm import Slurm
@@ -95,10 +95,9 @@ SEARCHES = {
 @pytest.mark.parametrize(("search", "launch"), [("mnist_svm", "srun"), ("mnist_nn", "mpirun")])
 def test_a_search_on_three_nodes_is_that_of_one_process(jobs: Jobs, program: Any, search: str, launch: str) -> None:
     command = ("-m", search, *SEARCHES[search], "--dataset", "digits")
-    job = jobs.submit("search.sbatch", *command, *CPU, LAUNCH=launch)
     one = jobs.folder / "one"
-    program(*command, "--gpu", "none", "--workers", "1", "--results", one, timeout=120)
-    said = jobs.wait(job)
+    program(*command, "--gpu", "none", "--workers", "1", "--results", one, timeout=PATIENCE)
+    said = jobs.wait(jobs.submit("search.sbatch", *command, *CPU, LAUNCH=launch))  # with code that is compiled by now
     assert "6 slots on 3 nodes" in said and ": complete" in said
     for table in ("results.csv", "trials.csv"):
         if (one / table).exists():

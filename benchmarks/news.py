@@ -18,7 +18,6 @@ import argparse
 import os
 import pty
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import circumstances, load, publish, table
+from tests.helpers import mpirun_command
 
 SEARCH = """
 import time
@@ -130,9 +130,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="keep the tables in this file")
     arguments = parser.parse_args()
     of_searches = searches(arguments.rounds)
-    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    two_ranks = [mpirun or "mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2"]
-    two_ranks += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    two_ranks = mpirun_command(2)
     mnist = ["--dataset", "mnist", "--data", str(arguments.data), "--gpu", "none"]
     nn, svm = ["-m", "mnist_nn", "2", "4", *mnist], ["-m", "mnist_svm", "5", *mnist]
     rows = []

@@ -37,6 +37,7 @@ from common.engine.queue import end_of
 from common.report.timeline import Timeline, timeline_of
 from common.sklearn import GridSearchCV
 from common.storage.history import History, read_journal
+from tests.helpers import mpirun_command
 
 LAYOUTS = {"one slot": (1, 1), "two slots": (1, 2), "three ranks": (3, 1)}  # ranks, workers of each
 
@@ -115,10 +116,8 @@ def row(name: str, small: bool) -> dict[str, str]:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--one", name, str(workers), folder]
             command += ["--small"] * small
-            if ranks > 1:
-                root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-                command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            launcher = mpirun_command(ranks) if ranks > 1 else []
+            done = subprocess.run([*launcher, *command], capture_output=True, text=True, check=True)
             digests |= set(digests_in(done.stdout))
             history = read_journal(Path(folder))
             assert history is not None and history.complete

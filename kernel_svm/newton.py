@@ -53,7 +53,7 @@ def newton_step(matrix, sign, f, beta, up, low, bounds):
         size = target[p] - beta[free[p]]
         slope += size * f[free[p]]
         curvature += size * change[free[p]]
-    inside = True  # where all have reached a bound, the rounding error of their sum has no place
+    inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
     for p in range(m):
         own = target[p] * sign[free[p]]
         inside = inside and 0.0 <= own <= bounds[free[p]]
@@ -130,7 +130,8 @@ def _walk_to_best(factor, sign, bounds, free, target):
         for p in range(count):
             t, size = free[kept[p]], step[p]
             if size != 0.0:
-                bound = (bounds[t] if size > 0.0 else 0.0) if sign[t] > 0 else (0.0 if size > 0.0 else -bounds[t])
+                least, most = (0.0, bounds[t]) if sign[t] > 0 else (-bounds[t], 0.0)
+                bound = most if size > 0.0 else least
                 if (bound - target[kept[p]]) / size < length:
                     length, first, reached = (bound - target[kept[p]]) / size, p, bound
         rest, widest, room = 0.0, 0, -1.0

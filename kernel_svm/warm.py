@@ -64,12 +64,12 @@ def warm_up() -> None:
         left = [(number, part) for number, part in enumerate(PARTS) if not _done(number, part)]
         for number, part in left:
             with locked(_lock_of(number)):
-                pass  # whoever compiles it has ended
+                pass  # the process that compiled this part has ended
             part()
 
 
 def _done(number: int, part: Callable[[], None]) -> bool:
-    """Compile a part, unless another process is about to: then it is not done."""
+    """Compile a part and return True; return False at once if another process is compiling it."""
     lock = open_lock(_lock_of(number))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,6 +24,8 @@ arrives, every result the worker managed to send has arrived before it, so the c
 exactly which trials are open without being told. Messages in opposite directions may cross: a `Run` that was
 sent before the coordinator heard of a death must not be evaluated, since its batch is back in the queue. So
 both sides count the deaths of a slot, and the agent drops a `Run` of an earlier life.
+
+Messages have no `slots=True`: pickle handles frozen dataclasses with slots by Python code, which takes longer.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class OnEngine(_search.BaseSearchCV):
 
 
 def _call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands for scikit-learn's `delayed`, which wraps the function anew for each task."""
+    """Stands for scikit-learn's `delayed`, which wraps the function again for each task."""
     return lambda *args, **kwargs: (function, args, kwargs)
 
 

@@ -29,15 +29,13 @@ from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 def check_machine(settings: Settings) -> tuple[str, str]:
     """(backend, "cuda" or "cpu"). Raises UsageError where this machine does not have what is asked for."""
     cuda = not settings.no_cuda and torch.cuda.is_available()
-    kinds = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
-    built = ", ".join(name for name, there in kinds.items() if there)
-    here = f"{what_torch_sees()} and was built with {built}"
-    backend = settings.backend or ("nccl" if cuda and kinds["nccl"] else "gloo")
+    nccl = dist.is_nccl_available()
+    backend = settings.backend or ("nccl" if cuda and nccl else "gloo")
     if backend == "nccl" and not cuda:
-        without = "--no-cuda leaves none" if settings.no_cuda else here
+        without = "--no-cuda leaves none" if settings.no_cuda else what_torch_sees()
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
-    if not kinds[backend]:
-        raise UsageError(f"--backend {backend}: {here}: give --backend gloo")
+    if backend == "nccl" and not nccl:
+        raise UsageError(f"--backend nccl: PyTorch {torch.__version__} was built without it: give --backend gloo")
     if settings.compile and cuda and (missing := missing_for_triton()):
         raise UsageError(f"--compile needs {missing}")
     compiler = os.environ.get("CXX", "g++")  # as torch.compile looks for it

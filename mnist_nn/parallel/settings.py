@@ -10,7 +10,7 @@ from common.errors import UsageError
 from common.settings import setting
 
 PROG = "python -m mnist_nn.ddp"
-BACKENDS, STRATEGIES = ("gloo", "nccl", "mpi"), ("ddp", "fsdp")
+BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "fsdp")
 OPTIMIZERS, SCHEDULES = ("sgd", "adamw"), ("constant", "cosine")
 LEARNING_RATE, MOMENTUM = 0.01, 0.5
 ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY = 0.001, 0.01
@@ -53,7 +53,7 @@ class Settings(DatasetSettings):
     compile: bool = setting(False, "compile the network first", changes_results=False)
     no_cuda: bool = setting(False, "use the CPU", changes_results=False)
     backend: str | None = setting(
-        None, "library that exchanges data: gloo, nccl, mpi (default nccl on GPUs, else gloo)", choices=BACKENDS,
+        None, "library that exchanges data: gloo or nccl (default nccl on GPUs, else gloo)", choices=BACKENDS,
         changes_results=False,
     )  # fmt: skip
     nproc_per_node: int | None = setting(

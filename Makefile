@@ -25,7 +25,7 @@ HERE := --gpu none --workers 1 --dataset digits
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
-	$(MPIRUN) python -m mnist_nn 4 4 $(HERE) --max-conv-layer 32 --max-hidden-layer 128 --epochs 10 \
+	$(MPIRUN) python -m mnist_nn 4 4 $(HERE) --max-channels 32 --max-hidden-layer 128 --epochs 10 \
 		--results results/demo_nn
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."

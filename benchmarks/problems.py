@@ -3,7 +3,7 @@
 The tables were computed by the two programs, and are made again by
 
     python -m mnist_svm --data DATA --train-size 5000 --gpu none --workers 1 --results svm 24
-    python -m mnist_nn --dataset digits --folds 3 --epochs 5 --max-conv-layer 32 --max-hidden-layer 128 --gpu none \\
+    python -m mnist_nn --dataset digits --folds 3 --epochs 5 --max-channels 32 --max-hidden-layer 128 --gpu none \\
         --workers 1 --results networks 1 500
     python -m benchmarks.problems --svm svm --networks networks
 

@@ -30,7 +30,7 @@ from common.errors import Exit
 LAST_LINES, FAILED_LINES = 3, 10  # of a step that failed, in the summary: the last, and those that say FAILED
 MINUTES = 19.0  # so that all of it, with the start and the summary, ends within 20
 SVM = ("-m", "mnist_svm", "4", "--dataset", "digits", "--restart")
-NN = ("-m", "mnist_nn", "1", "3", "--dataset", "digits", "--epochs", "3", "--max-conv-layer", "32", "--seed", "3",
+NN = ("-m", "mnist_nn", "1", "3", "--dataset", "digits", "--epochs", "3", "--max-channels", "32", "--seed", "3",
       "--restart")  # fmt: skip
 DDP = ("-m", "mnist_nn.ddp", "--dataset", "digits", "--epochs", "1")
 NO_GPU = "skipped: no GPU"

@@ -39,7 +39,7 @@ from common.storage.files import written_whole
 from jit.private import locked, private_folder
 
 LIMIT_S = 180.0  # libraries on a slow network file system take a minute to import
-BURY_S = 10.0  # a process whose GPU hangs may not even die
+REAP_S = 10.0  # a process whose GPU hangs may not even die
 AGAIN_S = 3600.0  # a check that crashed or hung is tried again after this; another program may have been the cause
 
 
@@ -173,7 +173,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # with compilers that it started
     with suppress(subprocess.TimeoutExpired):
-        process.wait(BURY_S)
+        process.wait(REAP_S)
 
 
 def _lines(file: IO[bytes]) -> list[str]:

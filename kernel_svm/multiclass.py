@@ -186,8 +186,8 @@ def choose_classes(
 
     Args:
         decisions: float64 (n, any).
-        columns: int64 (n_machines, n_penalties), where the values of a machine at a penalty are.
-        problems: of the machines, as `binary_problems` has them.
+        columns: int64 (n_problems, n_penalties), where the values of a binary problem at a penalty are.
+        problems: as `binary_problems` has them.
         k: number of classes.
     """
     if problems[0][1] >= 0:
@@ -199,7 +199,7 @@ def choose_classes(
 
 
 def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
-    """As `choose_classes`, int64 (n,), of decision values (n, n_machines) for one penalty."""
+    """As `choose_classes`, int64 (n,), of decision values (n, n_problems) for one penalty."""
     return choose_classes(decisions, np.arange(len(problems))[:, None], problems, k)[0]
 
 

@@ -1,7 +1,7 @@
 """Sources of the solver's matrices, and of decision values: one class for each way to compute a kernel.
 
-The solver wants K - u1' - 1u', where u is half the diagonal (see `smo.py`). That shifts the threshold of a machine by
-u'b, which `shift` is for.
+The solver wants K - u1' - 1u', where u is half the diagonal (see `smo.py`). That shifts the threshold of a binary
+problem by u'b, which `shift` is for.
 """
 
 from __future__ import annotations
@@ -221,10 +221,12 @@ def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return values[:, : weights.shape[1]]
 
 
-def kernel_between(x: np.ndarray, norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float) -> np.ndarray:
+def kernel_between(
+    x: np.ndarray, sq_norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float
+) -> np.ndarray:
     """K - 1 of centred ``x``, packed, with some rows of the samples as features."""
     out = aligned_zeros((padded(len(support)), padded(len(x))))
-    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(norms, out.shape[1])
+    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(sq_norms, out.shape[1])
     distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)
     expm1_scaled(out, gamma, out)
     return panels_of(out, np.arange(len(support)), np.arange(len(x)))

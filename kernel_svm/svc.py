@@ -145,14 +145,15 @@ class SVC(sklearn.svm.SVC):
             x = X[start : start + step]
             if vectors is not None:
                 centred = (x - vectors.mean).astype(np.float32)
-                norms = sq_lengths(centred)
+                sq_norms = sq_lengths(centred)
             for c, (first, last) in enumerate(zip(ends - self._n_support, ends, strict=True)):
                 if first == last:
                     continue
                 weights = self._dual_coef_[:, first:last].T
                 if vectors is not None:
                     rows = vectors.row_of[first:last]
-                    values = product(kernel_between(centred, norms, vectors, rows, function.gamma), weights)[: len(x)]
+                    kernel = kernel_between(centred, sq_norms, vectors, rows, function.gamma)
+                    values = product(kernel, weights)[: len(x)]
                 elif function.name == "precomputed":
                     values = x[:, self.support_[first:last]] @ weights
                 else:

@@ -29,11 +29,11 @@ def refined(
     weights: np.ndarray,
     penalties: np.ndarray,
 ) -> list[Path]:
-    """The paths of one machine for several training sets, with `rhos` that are computed from K in double.
+    """The paths of one binary problem for several training sets, with `rhos` that are computed from K in double.
 
     Args:
         source: the kernel's rows, also in double.
-        rows: int64 (width,), for each column of the machine's matrix its row in the samples.
+        rows: int64 (width,), for each column of the problem's matrix its row in the samples.
         paths: as `solve_path` returned them, one for each training set.
         signs: int8 (n_paths, width), as `solve_path` was given them.
         weights: float64 (n_paths, width), as `solve_path` was given them.

@@ -62,7 +62,9 @@ class Bagging(ImageSettings):
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
     n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
-    max_conv_layer: int = setting(999, "most channels of the convolution", low=1, high=100_000)
+    max_conv_layer: int = setting(
+        999, "most channels of the convolution", low=1, high=100_000, flag="--max-channels/--max-conv-layer"
+    )
     max_hidden_layer: int = setting(1999, "most units of the hidden layer", low=1, high=1_000_000)
     max_kernel_size: int = setting(10, "largest side of the kernel, in pixels; at most that of an image", low=2)
     epochs: int = setting(20, "most epochs of a training", low=1)

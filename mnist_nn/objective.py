@@ -233,7 +233,7 @@ def _refused(group: list[Trial], needed: int, available: int) -> Iterator[NoRoom
         yield NoRoom(
             trial.key,
             f"its network takes {needed / 1e9:.3g} GB and this worker has {available / 1e9:.3g} GB: use a device "
-            "with more memory, fewer workers, or a smaller --max-conv-layer or --max-hidden-layer",
+            "with more memory, fewer workers, or a smaller --max-channels or --max-hidden-layer",
         )
 
 

@@ -29,11 +29,11 @@ class Heartbeat:
 
     Args:
         size: Number of ranks.
-        silence: Seconds without a word after which a rank counts as dead.
+        timeout: Seconds without a word after which a rank counts as dead.
     """
 
-    def __init__(self, size: int, silence: float):
-        self.interval = silence / (BEATS + 1)  # the last word may have come just after a beat
+    def __init__(self, size: int, timeout: float):
+        self.interval = timeout / (BEATS + 1)  # the last word may have come just after a beat
         self._missed: list[int | None] = [None] * size  # own beats since the last word; None before the first
 
     def heard(self, rank: int) -> None:

@@ -55,13 +55,13 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
     return Launch("", 1, 0)
 
 
-def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.0) -> Transport:
+def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: float = 0.0) -> Transport:
     """The transport that fits the launch; MPI is initialised once in a process.
 
     Args:
         launch: how this process was started.
         expect_nodes: ranks that there must be; None for any number.
-        silence: seconds without a sign of life after which another rank counts as dead; 0 for never.
+        heartbeat_timeout: seconds without a sign of life after which another rank counts as dead; 0 for never.
 
     Raises:
         UsageError: mpirun or srun started several processes that cannot see each other (each would run the whole
@@ -81,7 +81,7 @@ def connect(launch: Launch, expect_nodes: int | None = None, silence: float = 0.
             f"--expect-nodes {expect_nodes}, but there {'is' if transport.size == 1 else 'are'} {transport.size}: "
             f"check the launcher's host list"
         )
-    transport.watch(silence)
+    transport.watch(heartbeat_timeout)
     return transport
 
 

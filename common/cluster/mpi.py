@@ -61,12 +61,12 @@ class MpiTransport(Transport):
         self._heartbeat = Heartbeat(self.size, 0.0)
         self._given_up = False
 
-    def watch(self, silence: float) -> None:
+    def watch(self, heartbeat_timeout: float) -> None:
         self._rest()
         self._study += 1
         self._given_up = False
-        self._silence, self._heartbeat = silence, Heartbeat(self.size, silence)
-        if silence and self._beats:
+        self._timeout, self._heartbeat = heartbeat_timeout, Heartbeat(self.size, heartbeat_timeout)
+        if heartbeat_timeout and self._beats:
             self._pulse = Pulse(self._beat, self._heartbeat.interval, self._in_thread)
 
     def _rest(self) -> None:
@@ -196,7 +196,7 @@ class MpiTransport(Transport):
         finally:
             self._lock.release()
         if self.rank != 0 and self._heartbeat.silent():
-            self._orphaned(f"has heard nothing of rank 0 for {self._silence:g} s")
+            self._orphaned(f"has heard nothing of rank 0 for {self._timeout:g} s")
 
     def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
         """A beat names its study, and tells a receiver that was given up so, once that speaks again."""

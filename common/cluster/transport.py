@@ -65,8 +65,8 @@ class Transport(ABC):
         """Fill the contiguous array on every rank with rank 0's content."""
 
     @abstractmethod
-    def watch(self, silence: float) -> None:
-        """A study begins: from now on a rank without a sign of life for `silence` seconds is dead; 0 for never."""
+    def watch(self, heartbeat_timeout: float) -> None:
+        """A study begins: from now on a rank without a sign of life for so many seconds is dead; 0 for never."""
 
     @abstractmethod
     def settle(self) -> bool:
@@ -113,7 +113,7 @@ class LocalTransport(Transport):
     def broadcast_array(self, array: np.ndarray) -> None:
         pass
 
-    def watch(self, silence: float) -> None:
+    def watch(self, heartbeat_timeout: float) -> None:
         pass
 
     def settle(self) -> bool:

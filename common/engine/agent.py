@@ -6,7 +6,7 @@ r"""The agent of a rank: keeps the worker processes of its slots, carries batche
 
 It decides nothing about trials. A worker process is started when a slot has work and no process, so
 a replacement is started in the same way as the first. Everything it waits for (results, output,
-deaths, deadlines) is waited for in one place, `waitables`, by the loop that drives it.
+deaths, time-outs) is waited for in one place, `waitables`, by the loop that drives it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 
 PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
-BURY_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
+REAP_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
 LONGEST_STEP = 1.0  # seconds; what is longer was a suspension, its workers' too perhaps, or a stall: no trial is blamed
-LAST_WORDS = 20  # lines of output kept of each worker
+OUTPUT_TAIL = 20  # lines of output kept of each worker
 OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
 
 
@@ -72,7 +72,7 @@ class Process:
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
     waits: bool = False  # for its device's memory, which others have
-    words: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_WORDS))
+    output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
     partial: str = ""
     error: str = ""
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
@@ -101,7 +101,7 @@ class Agent:
         setup: what every worker is told; the device is filled in for each slot.
         places: of the slots, for the log.
         threads: numerical threads per worker.
-        deadline: seconds a trial may take.
+        trial_timeout: seconds that a trial may take.
         recycle: batches after which a worker is replaced by a fresh one; 0 for never.
     """
 
@@ -113,11 +113,11 @@ class Agent:
         places: Sequence[Place],
         *,
         threads: int = 1,
-        deadline: float | None = None,
+        trial_timeout: float | None = None,
         recycle: int = 0,
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
-        self._deadline, self._recycle = deadline, recycle
+        self._trial_timeout, self._recycle = trial_timeout, recycle
         self._context = multiprocessing.get_context("spawn")
         start_resource_tracker()
         self.slots = [
@@ -176,7 +176,7 @@ class Agent:
             if id(process.pipe) in happened or not process.handle.is_alive():
                 self._read_results(slot, process)
             elif process.killed is not None:
-                if now - process.killed > BURY_SECONDS:
+                if now - process.killed > REAP_SECONDS:
                     self._died(slot, process)
             elif cause := self._hangs(slot, process, now):
                 process.error = f"hung: {cause}, so the worker was killed"
@@ -190,7 +190,7 @@ class Agent:
         for slot in self.slots:
             if slot.process is not None:
                 slot.process.handle.kill()
-                self._bury(slot)
+                self._reap(slot)
         if self._gpus is not None:
             self._gpus.close()
             self._gpus = None
@@ -305,12 +305,12 @@ class Agent:
 
     def _died(self, slot: Slot, process: Process) -> None:
         # The pipe of a process that was killed closes a moment before it has ended.
-        left = BURY_SECONDS if process.killed is None else max(0.0, process.killed + BURY_SECONDS - self._time)
+        left = REAP_SECONDS if process.killed is None else max(0.0, process.killed + REAP_SECONDS - self._time)
         process.handle.join(min(5.0, left))
         self._read_output(slot, process)
         cause = _cause(process)
-        if lost := not self._bury(slot, left):
-            cause += f"\n{cause.splitlines()[-1]}; it did not end within {BURY_SECONDS:g} s, so its slot is given up"
+        if lost := not self._reap(slot, left):
+            cause += f"\n{cause.splitlines()[-1]}; it did not end within {REAP_SECONDS:g} s, so its slot is given up"
         if process.ending and not process.sent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)
@@ -327,10 +327,10 @@ class Agent:
     def _drained(self, slot: Slot) -> None:
         if slot.process is not None:
             slot.process.handle.kill()
-            self._bury(slot)
+            self._reap(slot)
         self._tell(Drained(slot.number))
 
-    def _bury(self, slot: Slot, seconds: float = BURY_SECONDS) -> bool:
+    def _reap(self, slot: Slot, seconds: float = REAP_SECONDS) -> bool:
         """Whether the worker, which has ended or is to end, did so within that time; it is forgotten in any case."""
         process, slot.process = slot.process, None
         assert process is not None
@@ -355,12 +355,12 @@ class Agent:
         *lines, process.partial = (process.partial + text.decode(errors="replace")).split("\n")
         process.partial = process.partial[-OUTPUT_BYTES:]
         for line in lines:
-            process.words.append(line[:1000])
+            process.output_tail.append(line[:1000])
             log.debug("%s: %s", slot.place, line)
 
     def _log(self, slot: Slot, process: Process, logged: worker.Logged) -> None:
         """A warning of a worker is one of the rank, once for all its workers; the rest is shown with --verbose."""
-        process.words.append(logged.text[:1000])
+        process.output_tail.append(logged.text[:1000])
         shown = logged.level >= logging.WARNING and logged.text not in self._warned
         if shown:
             self._warned.add(logged.text)
@@ -378,13 +378,13 @@ class Agent:
     def _limit(self, process: Process) -> float:
         if not process.built:
             return BUILD_SECONDS
-        return float("inf") if self._deadline is None else self._deadline
+        return float("inf") if self._trial_timeout is None else self._trial_timeout
 
 
 def _cause(process: Process) -> str:
     """Why a worker ended, its last line the shortest form."""
     code = process.handle.exitcode
-    words = "\n".join([*process.words, process.partial]).strip()
+    words = "\n".join([*process.output_tail, process.partial]).strip()
     if process.error:
         return process.error.strip()
     if code is not None and code < 0:

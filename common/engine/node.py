@@ -205,7 +205,7 @@ class _RanksPart:
                 devices,
                 places,
                 threads=options.threads,
-                deadline=options.trial_timeout,
+                trial_timeout=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
             )
         self.stack.callback(agent.close)

@@ -117,8 +117,8 @@ def _walk_group(
         part = kernels[at : at + len(gammas) * width**2].reshape(len(gammas), width, width)
         whole = width == loaded.samples.width
         rows = slice(None) if whole else xp.asarray(view.rows)
-        x, norms = loaded.x[rows], loaded.sq_norms[rows]
-        kernels_minus_one(xp, x, norms, gammas, part)
+        x, sq_norms = loaded.x[rows], loaded.sq_norms[rows]
+        kernels_minus_one(xp, x, sq_norms, gammas, part)
         at += part.size
     matrices = list(zip((np.cumsum(widths**2) - widths**2).tolist(), widths.tolist(), strict=True))
     problems = [(number, lanes) for number, (_, view) in enumerate(group) for lanes in view.lanes]
@@ -135,8 +135,8 @@ def _walk_group(
     return by_view
 
 
-def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, norms: Any) -> np.ndarray:
-    """Class indices (n_penalties, n) of samples on the device: float32 (n, n_features), centred, and norms (n,)."""
+def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, sq_norms: Any) -> np.ndarray:
+    """Class indices (n_penalties, n) of samples on the device: float32 (n, n_features), centred, and sq_norms (n,)."""
     device, xp = loaded.device, loaded.device.xp
     offsets = solved.offsets()
     blocks = [tuple(xp.asarray(part) for part in block) for block in solved.blocks()]
@@ -147,7 +147,7 @@ def _labels(loaded: Loaded, solved: Solutions, gamma: float, x: Any, norms: Any)
         part = slice(start, min(start + step, len(x)))
         decisions = xp.tile(xp.asarray(-offsets), (part.stop - part.start, 1))
         for rows, weights, targets in blocks:
-            kernel = kernel_between(xp, x[part], norms[part], loaded.x[rows], loaded.sq_norms[rows], gamma)
+            kernel = kernel_between(xp, x[part], sq_norms[part], loaded.x[rows], loaded.sq_norms[rows], gamma)
             decisions[:, targets] += kernel.astype(np.float64) @ weights
         result[:, part] = solved.labels(device.to_host(decisions))
     return result
@@ -163,8 +163,8 @@ class CudaClassifier(Classifier):
         """Labels (n,) of samples (n, n_features)."""
         samples, xp = self.loaded.samples, self.loaded.device.xp
         centred = (x - samples.mean).astype(np.float32)
-        norms = xp.asarray(sq_lengths(centred))
-        return samples.classes[_labels(self.loaded, self.solved, self.gamma, xp.asarray(centred), norms)[0]]
+        sq_norms = xp.asarray(sq_lengths(centred))
+        return samples.classes[_labels(self.loaded, self.solved, self.gamma, xp.asarray(centred), sq_norms)[0]]
 
 
 def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifier:

@@ -14,10 +14,10 @@ def fit_cuml(
     import cupy
     from cuml.svm import SVC
 
-    machine = SVC(
+    model = SVC(
         C=penalty, gamma=gamma, kernel="rbf", tol=TOLERANCE, cache_size=CACHE_MIB, decision_function_shape=multiclass
     )
-    machine.fit(cupy.asarray(images), cupy.asarray(labels, dtype=cupy.float32))
-    predictions = cupy.asnumpy(cupy.asarray(machine.predict(cupy.asarray(validation))))
-    n_support = len(cupy.unique(cupy.asarray(machine.support_)))
+    model.fit(cupy.asarray(images), cupy.asarray(labels, dtype=cupy.float32))
+    predictions = cupy.asnumpy(cupy.asarray(model.predict(cupy.asarray(validation))))
+    n_support = len(cupy.unique(cupy.asarray(model.support_)))
     return Fit(predictions.astype(labels.dtype), n_support, converged=None)

@@ -16,11 +16,11 @@ def fit_sklearn(
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import SVC
 
-    machine: Any = SVC(C=penalty, gamma=gamma, kernel="rbf", tol=TOLERANCE, cache_size=CACHE_MIB)
+    model: Any = SVC(C=penalty, gamma=gamma, kernel="rbf", tol=TOLERANCE, cache_size=CACHE_MIB)
     if multiclass == "ovo":
-        machine.fit(images, labels)
-        support = machine.support_
+        model.fit(images, labels)
+        support = model.support_
     else:
-        machine = OneVsRestClassifier(machine).fit(images, labels)
-        support = np.concatenate([binary.support_ for binary in machine.estimators_])
-    return Fit(machine.predict(validation), len(np.unique(support)))
+        model = OneVsRestClassifier(model).fit(images, labels)
+        support = np.concatenate([binary.support_ for binary in model.estimators_])
+    return Fit(model.predict(validation), len(np.unique(support)))

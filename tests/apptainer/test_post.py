@@ -103,7 +103,7 @@ def test_the_test_section_passes_for_a_user_who_cannot_write(image: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments", ["mnist_svm 3 --solver sklearn", "mnist_nn 2 2 --max-conv-layer 8 --max-hidden-layer 16 --epochs 2"]
+    "arguments", ["mnist_svm 3 --solver sklearn", "mnist_nn 2 2 --max-channels 8 --max-hidden-layer 16 --epochs 2"]
 )
 def test_both_searches_run_inside_on_two_ranks(image: Path, arguments: str) -> None:
     definition = read(FOLDER / "cpu.def")

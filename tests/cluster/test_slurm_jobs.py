@@ -81,7 +81,7 @@ SEARCHES = {
         "400",
         "--epochs",
         "2",
-        "--max-conv-layer",
+        "--max-channels",
         "8",
         "--max-hidden-layer",
         "32",

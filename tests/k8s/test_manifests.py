@@ -370,7 +370,7 @@ def test_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
     env = environment(container)
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--seed", "2"])
     small = {
-        **os.environ, "SEARCH": "mnist_nn 1 1 --max-conv-layer 8 --max-hidden-layer 16 --epochs 1 --plot 1",
+        **os.environ, "SEARCH": "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1",
         "OPTIONS": "--dataset digits --gpu none --workers 1", "RESULTS": str(tmp_path / "nn-seed"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip

@@ -265,7 +265,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
 
 def test_the_program_gives_the_same_files_on_one_process_and_on_two_ranks(program: Any, tmp_path: Path) -> None:
     command = "-m mnist_nn 1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
-    command += "--max-conv-layer 4 --max-hidden-layer 16 --gpu none --workers 1 --results".split()
+    command += "--max-channels 4 --max-hidden-layer 16 --gpu none --workers 1 --results".split()
     one, two = tmp_path / "one", tmp_path / "two"
     assert "ensemble of 1" in program(*command, one).stdout
     program(*command, two, ranks=2)
@@ -290,7 +290,7 @@ def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else
         "--epochs",
         "2",
     )
-    command = (*command, "--max-conv-layer", "4", "--max-hidden-layer", "16", "--plot", "0", "--gpu", "none")
+    command = (*command, "--max-channels", "4", "--max-hidden-layer", "16", "--plot", "0", "--gpu", "none")
     program(*command, "--results", tmp_path)
     first = np.load(tmp_path / "predictions.npz")["probabilities"]
     program(*command, "--results", tmp_path, "--save-models")
@@ -340,7 +340,7 @@ def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str)
 def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: Any, tmp_path: Path) -> None:
     """All these networks are too large, yet the one worker is not given up, which three deaths in a row would do."""
     command = "-m mnist_nn 1 3 --dataset digits --train-size 60 --folds 2 --gpu none --workers 1 --plot 0".split()
-    command += ["--max-conv-layer", "100000", "--max-hidden-layer", "1000000", "--results", str(tmp_path)]
+    command += ["--max-channels", "100000", "--max-hidden-layer", "1000000", "--results", str(tmp_path)]
     done = program(*command, status=Exit.STOPPED)
     assert not journal_lines(tmp_path), "a larger machine may have room for them"
     told = re.findall(r"left open: its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB", done.stderr)

@@ -118,7 +118,7 @@ def test_the_outcome_does_not_depend_on_the_layout(program: Any, tmp_path: Path)
     command = (
         "-m mnist_nn 2 5 --halving 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 4".split()
     )
-    command += "--max-conv-layer 4 --max-hidden-layer 16 --plot 0 --gpu none".split()
+    command += "--max-channels 4 --max-hidden-layer 16 --plot 0 --gpu none".split()
     program(*command, "--workers", "1", "--results", tmp_path / "one")
     program(*command, "--workers", "1", "--results", tmp_path / "many", ranks=2)
     for name in ("results.csv", "trials.csv"):

@@ -107,7 +107,7 @@ def test_an_adaptive_search_has_its_sets_beforehand_no_more() -> None:
 def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
     arguments = [
         "-m", "mnist_nn", "--dataset", "digits", "--train-size", 150, "--test-size", 40, "--folds", 3,
-        "--max-conv-layer", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
+        "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
         "sobol", "--racing",
     ]  # fmt: skip
     one = program(*arguments, "--workers", 2, "--results", tmp_path / "a", 1, 6)
@@ -122,7 +122,7 @@ def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
 def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str, tmp_path: Any) -> None:
     arguments = [
         "-m", "mnist_nn", "--dataset", "digits", "--train-size", 100, "--test-size", 40, "--folds", 2,
-        "--max-conv-layer", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
+        "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
         strategy,
     ]  # fmt: skip
     program(*arguments, "--workers", 2, "--results", tmp_path / "a", 2, 10)

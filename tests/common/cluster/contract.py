@@ -147,7 +147,7 @@ def blocked(seconds: float, pid: int) -> None:
 CASES = {case.__name__: case for case in (messages, large_messages, starts, suspended, waits_for_the_system)}
 
 if __name__ == "__main__":
-    transport = connect(launched(), silence=SILENCE)
+    transport = connect(launched(), heartbeat_timeout=SILENCE)
     try:
         for name in sys.argv[1:]:
             CASES[name](transport)

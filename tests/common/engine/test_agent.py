@@ -57,9 +57,9 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
 
 def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
-    monkeypatch.setattr(module, "BURY_SECONDS", 0.5)
+    monkeypatch.setattr(module, "REAP_SECONDS", 0.5)
     setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], [Place()], deadline=0.5)
+    agent = Agent(told.append, setup, [CPU], [Place()], trial_timeout=0.5)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
@@ -78,7 +78,7 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], mon
 def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(told: list[Any]) -> None:
     """Rank and worker sleep for longer than the deadline: the trial goes on where it was."""
     setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], [Place()], deadline=3.0)
+    agent = Agent(told.append, setup, [CPU], [Place()], trial_timeout=3.0)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None

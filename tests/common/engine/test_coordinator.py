@@ -11,7 +11,7 @@ from common.engine.messages import Died, Drained, Interrupted, Returned
 from common.engine.queue import Costs, Queue, end_of
 from common.storage.history import read_journal
 from common.trial import NoRoom, Result, Search, Trial
-from tests.common.engine.played import Played, places
+from tests.common.engine.fake_agents import FakeAgents, places
 
 HEADER = {"settings": {"experiment": "toy"}}
 
@@ -22,44 +22,44 @@ def trials(n: int, per_batch: int = 1) -> Search:
 
 
 def test_costly_batches_first_over_all_ranks(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(6), places(2, 1))
-    assert [played.keys(slot) for slot in ((0, 0), (1, 0), (0, 1))] == [[["t5"]], [["t4"]], [["t3"]]]
-    played.answer((1, 0))
-    assert played.keys((1, 0)) == [["t2"]]
-    while not played.study.finished:
-        played.answer(next(slot for slot, runs in played.given.items() if runs))
-    assert played.coordinator.finished
+    agents = FakeAgents(tmp_path, trials(6), places(2, 1))
+    assert [agents.keys(slot) for slot in ((0, 0), (1, 0), (0, 1))] == [[["t5"]], [["t4"]], [["t3"]]]
+    agents.answer((1, 0))
+    assert agents.keys((1, 0)) == [["t2"]]
+    while not agents.study.finished:
+        agents.answer(next(slot for slot, runs in agents.given.items() if runs))
+    assert agents.coordinator.finished
 
 
 def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> None:
-    long = Played(tmp_path / "long", trials(50), places(1))
+    long = FakeAgents(tmp_path / "long", trials(50), places(1))
     long.answer((0, 0), seconds=60.0)
     assert len(long.given[0, 0]) == 1
-    short = Played(tmp_path / "short", trials(50), places(1))
+    short = FakeAgents(tmp_path / "short", trials(50), places(1))
     short.answer((0, 0), seconds=0.005)
     assert len(short.given[0, 0]) == 5
     for seconds, given in ((2.5, 1), (1.5, 2), (1e-9, 64)):  # at most 63 beside the one that runs
-        played = Played(tmp_path / str(seconds), trials(200), places(1))
-        played.answer((0, 0), seconds=seconds)
-        assert len(played.given[0, 0]) == given
+        agents = FakeAgents(tmp_path / str(seconds), trials(200), places(1))
+        agents.answer((0, 0), seconds=seconds)
+        assert len(agents.given[0, 0]) == given
 
 
 def test_a_slow_start_is_forgotten_by_and_by(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(200), places(1))
+    agents = FakeAgents(tmp_path, trials(200), places(1))
     for seconds in (3.0, *[0.001] * 30):
-        assert len(played.given[0, 0]) == 1
-        played.answer((0, 0), seconds=seconds)
-        if len(played.given[0, 0]) > 1:
+        assert len(agents.given[0, 0]) == 1
+        agents.answer((0, 0), seconds=seconds)
+        if len(agents.given[0, 0]) > 1:
             break
-    assert len(played.given[0, 0]) == 2, "the mean of about the last ten batches is short by now"
-    played.answer((0, 0), seconds=0.001)
-    assert len(played.given[0, 0]) == 2
+    assert len(agents.given[0, 0]) == 2, "the mean of about the last ten batches is short by now"
+    agents.answer((0, 0), seconds=0.001)
+    assert len(agents.given[0, 0]) == 2
 
 
 def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(3), places(1))
-    played.answer((0, 0), seconds=0.005)
-    assert played.keys((0, 0)) == [["t1"]]
+    agents = FakeAgents(tmp_path, trials(3), places(1))
+    agents.answer((0, 0), seconds=0.005)
+    assert agents.keys((0, 0)) == [["t1"]]
 
 
 def rounds(*sizes: int) -> Search:
@@ -68,29 +68,29 @@ def rounds(*sizes: int) -> Search:
 
 
 def test_the_next_round_is_given_out_as_soon_as_it_is_known(tmp_path: Path) -> None:
-    played = Played(tmp_path, rounds(1, 2), places(1, 1))
-    played.answer((0, 0))
-    assert sorted(played.keys((0, 0)) + played.keys((1, 0))) == [["r1/t0"], ["r1/t1"]]
+    agents = FakeAgents(tmp_path, rounds(1, 2), places(1, 1))
+    agents.answer((0, 0))
+    assert sorted(agents.keys((0, 0)) + agents.keys((1, 0))) == [["r1/t0"], ["r1/t1"]]
 
 
 @pytest.mark.parametrize("lost", ["its worker", "its rank"])
 def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: Path, lost: str) -> None:
-    played = Played(tmp_path, rounds(1, 2), places(1, 1))
+    agents = FakeAgents(tmp_path, rounds(1, 2), places(1, 1))
     if lost == "its rank":
-        played.coordinator.handle(1, Lost())
-        assert played.coordinator.first_cause == "rank 1 is lost"
+        agents.coordinator.handle(1, Lost())
+        assert agents.coordinator.first_cause == "rank 1 is lost"
     else:
-        played.die((1, 0), "hung", lost=True)
-        assert played.coordinator.first_cause == "host1/1/0/cpu:\nhung"
-    played.answer((0, 0))
-    assert played.keys((0, 0)) == [["r1/t1"]] and not played.given[1, 0]
+        agents.die((1, 0), "hung", lost=True)
+        assert agents.coordinator.first_cause == "host1/1/0/cpu:\nhung"
+    agents.answer((0, 0))
+    assert agents.keys((0, 0)) == [["r1/t1"]] and not agents.given[1, 0]
     # What it says afterwards, as messages cross on their way, changes nothing.
-    played.coordinator.handle(1, Returned(0, (Result("r1/t0", {"v": 1.0}),), 1))
-    played.coordinator.handle(1, Died(0, "again", building=False, lost=False))
-    played.coordinator.step()
-    played.answer((0, 0))
-    played.answer((0, 0))
-    assert played.study.finished and played.coordinator.n_slots == 1
+    agents.coordinator.handle(1, Returned(0, (Result("r1/t0", {"v": 1.0}),), 1))
+    agents.coordinator.handle(1, Died(0, "again", building=False, lost=False))
+    agents.coordinator.step()
+    agents.answer((0, 0))
+    agents.answer((0, 0))
+    assert agents.study.finished and agents.coordinator.n_slots == 1
 
 
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
@@ -102,207 +102,207 @@ def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path
         assert history is not None
         heard.extend(history.results)
 
-    played = Played(tmp_path, search(), places(1))
-    played.answer((0, 0))
-    assert heard == ["first"] and played.coordinator.finished
+    agents = FakeAgents(tmp_path, search(), places(1))
+    agents.answer((0, 0))
+    assert heard == ["first"] and agents.coordinator.finished
 
 
 def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:
     """It is back in the queue, and the agent must be able to tell it from the ones that come after."""
-    played = Played(tmp_path, trials(50), places(1))
-    played.answer((0, 0), seconds=0.005)
-    assert {run.life for run in played.given[0, 0]} == {0}
-    played.die((0, 0))
-    assert {run.life for run in played.given[0, 0]} == {1}
+    agents = FakeAgents(tmp_path, trials(50), places(1))
+    agents.answer((0, 0), seconds=0.005)
+    assert {run.life for run in agents.given[0, 0]} == {0}
+    agents.die((0, 0))
+    assert {run.life for run in agents.given[0, 0]} == {1}
 
 
 def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(4, per_batch=4), places(1, 1))
-    assert played.keys((0, 0)) == [["t0", "t1", "t2", "t3"]]
-    played.coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}),), 0))
-    played.die((0, 0))
-    assert played.keys((1, 0)) == [["t1"]]
-    assert played.keys((0, 0)) == [["t2", "t3"]]
-    played.die((1, 0), "Traceback\nValueError: no")
-    played.answer((0, 0))
-    assert played.study.finished
-    results = {outcome.trial.key: outcome.result for outcome in played.study.outcomes()}
+    agents = FakeAgents(tmp_path, trials(4, per_batch=4), places(1, 1))
+    assert agents.keys((0, 0)) == [["t0", "t1", "t2", "t3"]]
+    agents.coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}),), 0))
+    agents.die((0, 0))
+    assert agents.keys((1, 0)) == [["t1"]]
+    assert agents.keys((0, 0)) == [["t2", "t3"]]
+    agents.die((1, 0), "Traceback\nValueError: no")
+    agents.answer((0, 0))
+    assert agents.study.finished
+    results = {outcome.trial.key: outcome.result for outcome in agents.study.outcomes()}
     assert [key for key, result in results.items() if result.failed] == ["t1"]
     assert results["t1"].error == "Traceback\nValueError: no" and results["t1"].attempt == 2
 
 
 def test_a_slot_that_dies_three_times_in_a_row_is_given_up(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(8), places(1, 1))
+    agents = FakeAgents(tmp_path, trials(8), places(1, 1))
     for _ in range(3):
-        assert len(played.given[0, 0]) == 1
-        played.die((0, 0))
-        played.answer((1, 0))
-    assert played.given[0, 0] == [] and played.coordinator.n_slots == 1
-    while not played.study.finished:
-        played.answer((1, 0))
-    assert not any(outcome.result.failed for outcome in played.study.outcomes())
+        assert len(agents.given[0, 0]) == 1
+        agents.die((0, 0))
+        agents.answer((1, 0))
+    assert agents.given[0, 0] == [] and agents.coordinator.n_slots == 1
+    while not agents.study.finished:
+        agents.answer((1, 0))
+    assert not any(outcome.result.failed for outcome in agents.study.outcomes())
 
 
 def test_success_in_between_forgives(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(20), places(1, 1))
+    agents = FakeAgents(tmp_path, trials(20), places(1, 1))
     for _ in range(4):
-        played.die((0, 0))
-        played.die((0, 0))
-        played.answer((0, 0))
-    assert played.coordinator.n_slots == 2
+        agents.die((0, 0))
+        agents.die((0, 0))
+        agents.answer((0, 0))
+    assert agents.coordinator.n_slots == 2
 
 
 def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(2), places(1))
+    agents = FakeAgents(tmp_path, trials(2), places(1))
     for _ in range(3):
-        played.die((0, 0), "Traceback\nImportError: no cuml", building=True)
-    assert played.coordinator.finished and not played.study.finished
-    assert "no cuml" in played.coordinator.first_cause
-    assert played.study.n_done == 0
+        agents.die((0, 0), "Traceback\nImportError: no cuml", building=True)
+    assert agents.coordinator.finished and not agents.study.finished
+    assert "no cuml" in agents.coordinator.first_cause
+    assert agents.study.n_done == 0
 
 
 def test_a_death_while_building_is_no_attempt_of_a_trial(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(1), places(1))
-    played.die((0, 0), building=True)
-    played.answer((0, 0))
-    (outcome,) = played.study.outcomes()
+    agents = FakeAgents(tmp_path, trials(1), places(1))
+    agents.die((0, 0), building=True)
+    agents.answer((0, 0))
+    (outcome,) = agents.study.outcomes()
     assert outcome.result.attempt == 1
 
 
 def test_infinity_is_a_value(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(1), places(1))
-    played.answer((0, 0), value=float("inf"))
-    (outcome,) = played.study.outcomes()
+    agents = FakeAgents(tmp_path, trials(1), places(1))
+    agents.answer((0, 0), value=float("inf"))
+    (outcome,) = agents.study.outcomes()
     assert outcome.result.values == {"v": float("inf")}
 
 
 def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(3), places(1))
+    agents = FakeAgents(tmp_path, trials(3), places(1))
     for key in ("t2", "t2", "t1", "t1"):
-        (run,) = played.given.pop((0, 0))
+        (run,) = agents.given.pop((0, 0))
         assert run.batch[0].key == key
         failed = Result(key, error="it takes 9 GB", seconds=9.0)
-        played.coordinator.handle(0, Returned(0, (failed,), 1))
-        played.coordinator.step()
-    played.answer((0, 0))
-    assert played.study.finished and played.coordinator.n_slots == 1 and played.coordinator.n_failed == 2
-    assert [result.error for _, result in played.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
+        agents.coordinator.handle(0, Returned(0, (failed,), 1))
+        agents.coordinator.step()
+    agents.answer((0, 0))
+    assert agents.study.finished and agents.coordinator.n_slots == 1 and agents.coordinator.n_failed == 2
+    assert [result.error for _, result in agents.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
 
 
 def test_a_signal_drains_and_nothing_is_handed_out_any_more(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(9), places(1, 1))
-    played.coordinator.handle(1, Interrupted(15))
-    played.answer((0, 0))
-    assert played.drained == [0, 1] and played.given[0, 0] == []
-    played.coordinator.handle(0, Drained(0))
-    assert not played.coordinator.finished
-    played.coordinator.handle(1, Drained(0))
-    assert played.coordinator.finished and not played.study.finished and played.study.n_done == 1
+    agents = FakeAgents(tmp_path, trials(9), places(1, 1))
+    agents.coordinator.handle(1, Interrupted(15))
+    agents.answer((0, 0))
+    assert agents.drained == [0, 1] and agents.given[0, 0] == []
+    agents.coordinator.handle(0, Drained(0))
+    assert not agents.coordinator.finished
+    agents.coordinator.handle(1, Drained(0))
+    assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 1
 
 
 def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path) -> None:
-    played = Played(tmp_path / "round", rounds(1, 2), places(1, 1))
-    played.coordinator.handle(0, Interrupted(15))
-    played.coordinator.handle(0, Interrupted(2))
-    assert played.drained == [0, 1] and played.coordinator.stopped_by == 15
+    agents = FakeAgents(tmp_path / "round", rounds(1, 2), places(1, 1))
+    agents.coordinator.handle(0, Interrupted(15))
+    agents.coordinator.handle(0, Interrupted(2))
+    assert agents.drained == [0, 1] and agents.coordinator.stopped_by == 15
     history = read_journal(tmp_path / "round")
     assert history is not None and [end["complete"] for end in history.ends] == [False]
-    played.answer((0, 0))
-    assert played.study.n_done == 1 and played.given[0, 0] == played.given[1, 0] == []
-    retry = Played(tmp_path / "retry", rounds(2), places(1))
+    agents.answer((0, 0))
+    assert agents.study.n_done == 1 and agents.given[0, 0] == agents.given[1, 0] == []
+    retry = FakeAgents(tmp_path / "retry", rounds(2), places(1))
     retry.coordinator.handle(0, Interrupted(15))
     retry.answer((0, 0), error="no such point")
     assert retry.given[0, 0] == []
 
 
 def test_what_is_given_up_for_a_signal_is_not_said_to_lack_room(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(2), places(1, 1))
-    refuse(played, (0, 0))  # t1 waits for the other slot
-    played.coordinator.handle(0, Interrupted(15))
-    played.coordinator.handle(1, Drained(0))
-    played.coordinator.step()
-    assert played.coordinator.left_open == {}
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
+    refuse(agents, (0, 0))  # t1 waits for the other slot
+    agents.coordinator.handle(0, Interrupted(15))
+    agents.coordinator.handle(1, Drained(0))
+    agents.coordinator.step()
+    assert agents.coordinator.left_open == {}
 
 
 @pytest.mark.parametrize("grace", [0.0, 3600.0])
 def test_running_trials_are_left_the_grace_and_no_more(tmp_path: Path, grace: float) -> None:
-    played = Played(tmp_path, trials(1), places(1), grace=grace)
-    assert not played.coordinator.finished
-    played.coordinator.handle(0, Interrupted(15))
-    assert played.coordinator.finished == (grace == 0.0)
+    agents = FakeAgents(tmp_path, trials(1), places(1), grace=grace)
+    assert not agents.coordinator.finished
+    agents.coordinator.handle(0, Interrupted(15))
+    assert agents.coordinator.finished == (grace == 0.0)
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_one_slot_alone_retries_too(tmp_path: Path, deaths: int) -> None:
-    played = Played(tmp_path, trials(1), places(1))
+    agents = FakeAgents(tmp_path, trials(1), places(1))
     for _ in range(deaths):
-        played.die((0, 0))
+        agents.die((0, 0))
     if deaths == 1:
-        played.answer((0, 0))
-    assert played.coordinator.finished
-    assert [outcome.result.failed for outcome in played.study.outcomes()] == [deaths == 2]
+        agents.answer((0, 0))
+    assert agents.coordinator.finished
+    assert [outcome.result.failed for outcome in agents.study.outcomes()] == [deaths == 2]
 
 
 def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
     """A library missing everywhere: every trial dies on every slot."""
-    played = Played(tmp_path, trials(9), places(1, 1))
-    while not played.coordinator.finished:
-        played.die(next(slot for slot, runs in played.given.items() if runs), "ModuleNotFoundError: sklearn")
-    assert not played.study.finished and played.coordinator.n_slots == 0
+    agents = FakeAgents(tmp_path, trials(9), places(1, 1))
+    while not agents.coordinator.finished:
+        agents.die(next(slot for slot, runs in agents.given.items() if runs), "ModuleNotFoundError: sklearn")
+    assert not agents.study.finished and agents.coordinator.n_slots == 0
     history = read_journal(tmp_path)
     assert history is not None and history.results == {}
 
 
 def test_failures_before_the_first_success_are_recorded_with_it(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(4), places(1, 1))
-    played.die((0, 0))
-    assert played.keys((0, 0)) == [["t1"]]
-    played.answer((1, 0), error="no such point")
-    played.die((1, 0))  # t3, retried
-    assert played.study.n_done == 0
-    played.answer((0, 0))
-    assert {key for key, result in played.study.results.items() if result.failed} == {"t3"}
-    assert played.study.n_done == 2
+    agents = FakeAgents(tmp_path, trials(4), places(1, 1))
+    agents.die((0, 0))
+    assert agents.keys((0, 0)) == [["t1"]]
+    agents.answer((1, 0), error="no such point")
+    agents.die((1, 0))  # t3, retried
+    assert agents.study.n_done == 0
+    agents.answer((0, 0))
+    assert {key for key, result in agents.study.results.items() if result.failed} == {"t3"}
+    assert agents.study.n_done == 2
 
 
 def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(9), places(1, 1), end=time.time() + 100)
-    played.answer((0, 0), seconds=8 * 30.0)  # 30 s per unit of cost: 100 s suffice for a cost of 3
-    assert played.keys((0, 0)) == [["t3"]] and not played.coordinator.finished
-    played.answer((1, 0), seconds=7 * 30.0)
-    assert played.keys((1, 0)) == [["t2"]]
+    agents = FakeAgents(tmp_path, trials(9), places(1, 1), end=time.time() + 100)
+    agents.answer((0, 0), seconds=8 * 30.0)  # 30 s per unit of cost: 100 s suffice for a cost of 3
+    assert agents.keys((0, 0)) == [["t3"]] and not agents.coordinator.finished
+    agents.answer((1, 0), seconds=7 * 30.0)
+    assert agents.keys((1, 0)) == [["t2"]]
     for slot in ((0, 0), (1, 0), (0, 0), (1, 0)):
-        if played.given[slot]:
-            played.answer(slot, seconds=30.0 * float(played.given[slot][0].batch[0].params["cost"]))
-    assert played.coordinator.finished and not played.study.finished and played.coordinator.n_too_long == 3
+        if agents.given[slot]:
+            agents.answer(slot, seconds=30.0 * float(agents.given[slot][0].batch[0].params["cost"]))
+    assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.n_too_long == 3
 
 
 def test_the_first_batches_are_begun_as_nobody_knows_how_long_they_take(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(9), places(1), Costs(lambda trial: 0.01), end=time.time() + 30)
-    assert len(played.given[0, 0]) == 1
-    played.answer((0, 0), seconds=60.0)  # so a cost of 0.01 takes a minute
-    assert played.given[0, 0] == [] and played.coordinator.n_too_long == 8
-    costly = Played(tmp_path / "costly", trials(99), places(1), end=time.time() + 30)
+    agents = FakeAgents(tmp_path, trials(9), places(1), Costs(lambda trial: 0.01), end=time.time() + 30)
+    assert len(agents.given[0, 0]) == 1
+    agents.answer((0, 0), seconds=60.0)  # so a cost of 0.01 takes a minute
+    assert agents.given[0, 0] == [] and agents.coordinator.n_too_long == 8
+    costly = FakeAgents(tmp_path / "costly", trials(99), places(1), end=time.time() + 30)
     assert costly.keys((0, 0)) == [["t98"]]
 
 
 def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(2), places(1, 1))
-    played.die((0, 0))
-    played.answer((1, 0))
-    assert played.keys((1, 0)) == [["t1"]]
-    played.answer((1, 0))
-    assert [(str(result.place), result.attempt) for _, result in played.study.outcomes()] == [
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
+    agents.die((0, 0))
+    agents.answer((1, 0))
+    assert agents.keys((1, 0)) == [["t1"]]
+    agents.answer((1, 0))
+    assert [(str(result.place), result.attempt) for _, result in agents.study.outcomes()] == [
         ("host1/1/0/cpu", 1), ("host1/1/0/cpu", 2),
     ]  # fmt: skip
 
 
 def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(2), places(2))
-    played.die((0, 0), lost=True)
-    assert played.coordinator.n_slots == 1
-    played.answer((0, 1))
-    assert played.keys((0, 1)) and not played.keys((0, 0))
+    agents = FakeAgents(tmp_path, trials(2), places(2))
+    agents.die((0, 0), lost=True)
+    assert agents.coordinator.n_slots == 1
+    agents.answer((0, 1))
+    assert agents.keys((0, 1)) and not agents.keys((0, 0))
 
 
 # Division
@@ -313,65 +313,65 @@ def quarters(shared: float, surprise: float = 1.0) -> Costs:
     return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared, surprise)
 
 
-def sizes(played: Played) -> list[int]:
+def sizes(agents: FakeAgents) -> list[int]:
     """Of the batches that slots have now."""
-    return sorted(len(run.batch) for runs in played.given.values() for run in runs)
+    return sorted(len(run.batch) for runs in agents.given.values() for run in runs)
 
 
 def test_a_single_slot_never_divides(tmp_path: Path) -> None:
     for shared in (0.0, 1.0):
-        played = Played(tmp_path / str(shared), trials(4, per_batch=4), places(1), quarters(shared))
-        assert sizes(played) == [4]
+        agents = FakeAgents(tmp_path / str(shared), trials(4, per_batch=4), places(1), quarters(shared))
+        assert sizes(agents) == [4]
 
 
 def test_batches_are_divided_as_late_as_possible(tmp_path: Path) -> None:
     """Five batches on four slots: four are given whole, the last one is divided once they have ended."""
-    played = Played(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5))
-    assert sizes(played) == [4, 4, 4, 4]
-    played.now = 9.0
-    for slot in list(played.given):
-        played.answer(slot, seconds=9.0 / 4)
-    assert sizes(played) == [1, 1, 1, 1]
+    agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5))
+    assert sizes(agents) == [4, 4, 4, 4]
+    agents.now = 9.0
+    for slot in list(agents.given):
+        agents.answer(slot, seconds=9.0 / 4)
+    assert sizes(agents) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("now, expected", [(16.0, [4, 4]), (24.0, [2, 4])])
 def test_what_others_have_done_already_is_estimated(tmp_path: Path, now: float, expected: list[int]) -> None:
     """The other slot has done a third of its batch: to divide the last one would end later. Or it is about to end."""
-    played = Played(tmp_path, trials(20, per_batch=4), places(1, 1), quarters(2.0))
-    played.now = 12.0
+    agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(1, 1), quarters(2.0))
+    agents.now = 12.0
     for slot in ((0, 0), (1, 0)):
-        played.answer(slot, seconds=12.0 / 4)  # two seconds for a cost of one
-    played.now = now
-    played.answer((0, 0), seconds=12.0 / 4)
-    assert sizes(played) == expected
+        agents.answer(slot, seconds=12.0 / 4)  # two seconds for a cost of one
+    agents.now = now
+    agents.answer((0, 0), seconds=12.0 / 4)
+    assert sizes(agents) == expected
 
 
 def test_what_sharing_saves_is_weighed(tmp_path: Path) -> None:
     """Four batches on five slots: to divide them all would end later than four whole ones and an idle slot."""
-    dear = Played(tmp_path / "dear", trials(16, per_batch=4), places(5), quarters(4.0))
+    dear = FakeAgents(tmp_path / "dear", trials(16, per_batch=4), places(5), quarters(4.0))
     assert sizes(dear) == [4, 4, 4, 4]
-    cheap = Played(tmp_path / "cheap", trials(16, per_batch=4), places(8), quarters(0.1))
+    cheap = FakeAgents(tmp_path / "cheap", trials(16, per_batch=4), places(8), quarters(0.1))
     assert sizes(cheap) == [2] * 8
 
 
 def test_batches_that_may_take_longer_than_expected_are_divided_sooner(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
-    assert max(sizes(played)) < 4
-    many = Played(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    assert max(sizes(agents)) < 4
+    many = FakeAgents(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
     assert sizes(many) == [4, 4, 4, 4]
 
 
 def test_what_shares_nothing_is_divided_at_once(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(80, per_batch=4), places(1, 1), quarters(0.0))
-    assert sizes(played) == [1, 1]
+    agents = FakeAgents(tmp_path, trials(80, per_batch=4), places(1, 1), quarters(0.0))
+    assert sizes(agents) == [1, 1]
 
 
 def test_pieces_are_neighbours_in_the_order_of_the_batch(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(4, per_batch=4), places(3), quarters(0.1))
-    assert sorted(keys for slot in played.given for keys in played.keys(slot)) == [["t0", "t1"], ["t2", "t3"]]
+    agents = FakeAgents(tmp_path, trials(4, per_batch=4), places(3), quarters(0.1))
+    assert sorted(keys for slot in agents.given for keys in agents.keys(slot)) == [["t0", "t1"], ["t2", "t3"]]
 
 
-def played_to_the_end(costs: list[float], shared: float, n_slots: int) -> float:
+def seconds_to_the_end(costs: list[float], shared: float, n_slots: int) -> float:
     """When the last slot ends, batches of five trials of these costs being divided as the queue says."""
     search = {f"b{number}": cost for number, cost in enumerate(costs)}
     of_trial = Costs(
@@ -406,43 +406,43 @@ def test_division_pays() -> None:
         costs = random.uniform(0.1, 10, random.integers(1, 7)).tolist()
         shared, n_slots = random.choice([0.0, random.uniform(0, 5)]), int(random.integers(1, 13))
         whole = end_of([0.0] * n_slots, [5 * cost + shared for cost in costs])
-        ratios.append(played_to_the_end(costs, shared, n_slots) / whole)
+        ratios.append(seconds_to_the_end(costs, shared, n_slots) / whole)
     assert np.mean(ratios) < 0.7 and max(ratios) < 1.1 and np.mean(np.array(ratios) > 1 + 1e-6) < 0.01
 
 
 # Room
 
 
-def refuse(played: Played, slot: tuple[int, int]) -> None:
-    (run,) = played.given.pop(slot)
+def refuse(agents: FakeAgents, slot: tuple[int, int]) -> None:
+    (run,) = agents.given.pop(slot)
     answers = tuple(NoRoom(trial.key, "it takes 9 GB") for trial in run.batch)
-    played.coordinator.handle(slot[0], Returned(slot[1], answers, 1))
-    played.coordinator.step()
+    agents.coordinator.handle(slot[0], Returned(slot[1], answers, 1))
+    agents.coordinator.step()
 
 
 def test_a_trial_that_fits_no_slot_is_left_open(tmp_path: Path) -> None:
     """It is tried on one slot of each rank, on no second one, and the others go on."""
-    played = Played(tmp_path, trials(3), places(2, 1))
-    assert played.keys((0, 0)) == [["t2"]] and played.keys((1, 0)) == [["t1"]] and played.keys((0, 1)) == [["t0"]]
-    refuse(played, (0, 0))
-    assert played.given[0, 0] == []
-    played.answer((0, 1))
-    assert played.given[0, 1] == []
-    played.answer((1, 0))
-    assert played.keys((1, 0)) == [["t2"]] and not played.coordinator.finished
-    refuse(played, (1, 0))
-    assert played.coordinator.finished and not played.study.finished and played.study.n_done == 2
-    assert played.coordinator.left_open == {"t2": "it takes 9 GB"}
+    agents = FakeAgents(tmp_path, trials(3), places(2, 1))
+    assert agents.keys((0, 0)) == [["t2"]] and agents.keys((1, 0)) == [["t1"]] and agents.keys((0, 1)) == [["t0"]]
+    refuse(agents, (0, 0))
+    assert agents.given[0, 0] == []
+    agents.answer((0, 1))
+    assert agents.given[0, 1] == []
+    agents.answer((1, 0))
+    assert agents.keys((1, 0)) == [["t2"]] and not agents.coordinator.finished
+    refuse(agents, (1, 0))
+    assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 2
+    assert agents.coordinator.left_open == {"t2": "it takes 9 GB"}
     history = read_journal(tmp_path)
     assert history is not None and history.results.keys() == {"t0", "t1"}
 
 
 def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) -> None:
-    played = Played(tmp_path, trials(3), places(1, 1))
-    refuse(played, (0, 0))
-    assert played.keys((0, 0)) == [["t0"]]
-    played.coordinator.handle(1, Lost())
-    played.coordinator.step()
-    played.answer((0, 0))
-    played.answer((0, 0))
-    assert played.coordinator.finished and list(played.coordinator.left_open) == ["t2"]
+    agents = FakeAgents(tmp_path, trials(3), places(1, 1))
+    refuse(agents, (0, 0))
+    assert agents.keys((0, 0)) == [["t0"]]
+    agents.coordinator.handle(1, Lost())
+    agents.coordinator.step()
+    agents.answer((0, 0))
+    agents.answer((0, 0))
+    assert agents.coordinator.finished and list(agents.coordinator.left_open) == ["t2"]

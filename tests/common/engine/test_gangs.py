@@ -11,14 +11,14 @@ import pytest
 from common.cluster.transport import Lost
 from common.engine.messages import Drained, Interrupted, Lend, Run
 from common.trial import Gang, Search, Trial
-from tests.common.engine.played import Played, places
+from tests.common.engine.fake_agents import FakeAgents, places
 
 
 def gang_of(trial: Trial) -> Gang:
     return Gang(int(trial.params.get("devices", 1)), int(trial.params.get("nodes", 0)))
 
 
-class Ganged(Played):
+class Ganged(FakeAgents):
     """Trials of equal cost, in the order given: ("a", devices=2), ..."""
 
     def __init__(self, folder: Path, slots: list[int], *needs: dict[str, int], **options: Any):
@@ -42,87 +42,87 @@ ONE: dict[str, int] = {}
 
 
 def test_a_gang_waits_for_its_devices_while_the_other_slots_go_on(tmp_path: Path) -> None:
-    played = Ganged(tmp_path, [2, 2], ONE, ONE, ONE, {"devices": 2}, ONE, ONE, ONE)
-    assert played.running() == {(0, 0): "t0", (1, 0): "t1", (0, 1): "t2"}  # (1, 1) is kept until (1, 0) is idle
-    played.answer((0, 0))
-    assert played.running()[0, 0] == "t4"
-    played.answer((1, 0))
-    (run,) = played.given[1, 0]
-    assert run.batch[0].key == "t3" and run.beside == (1,) and not run.hosts and played.lent == [(1, 1)]
-    played.answer((0, 1))
-    assert played.running()[0, 1] == "t5" and (1, 1) not in played.running()
-    played.answer((1, 0))
-    assert sorted(played.running().values()) == ["t4", "t5", "t6"]
-    while not played.study.finished:
-        played.answer(next(iter(played.running())))
-    assert played.coordinator.finished
+    agents = Ganged(tmp_path, [2, 2], ONE, ONE, ONE, {"devices": 2}, ONE, ONE, ONE)
+    assert agents.running() == {(0, 0): "t0", (1, 0): "t1", (0, 1): "t2"}  # (1, 1) is kept until (1, 0) is idle
+    agents.answer((0, 0))
+    assert agents.running()[0, 0] == "t4"
+    agents.answer((1, 0))
+    (run,) = agents.given[1, 0]
+    assert run.batch[0].key == "t3" and run.beside == (1,) and not run.hosts and agents.lent == [(1, 1)]
+    agents.answer((0, 1))
+    assert agents.running()[0, 1] == "t5" and (1, 1) not in agents.running()
+    agents.answer((1, 0))
+    assert sorted(agents.running().values()) == ["t4", "t5", "t6"]
+    while not agents.study.finished:
+        agents.answer(next(iter(agents.running())))
+    assert agents.coordinator.finished
 
 
 def test_whole_nodes(tmp_path: Path) -> None:
-    played = Ganged(tmp_path, [2, 2, 1], {"nodes": 2}, {"nodes": 1}, ONE, {"nodes": 3}, ONE)
-    (first,), (second,) = played.given[0, 0], played.given[2, 0]
+    agents = Ganged(tmp_path, [2, 2, 1], {"nodes": 2}, {"nodes": 1}, ONE, {"nodes": 3}, ONE)
+    (first,), (second,) = agents.given[0, 0], agents.given[2, 0]
     assert first.hosts == ("host0", "host1") and first.beside == (1,)
     assert second.hosts == ("host2",) and second.batch[0].key == "t1"
-    assert played.running() == {(0, 0): "t0", (2, 0): "t1"} and sorted(played.lent) == [(0, 1), (1, 0), (1, 1)]
-    played.answer((2, 0))
-    assert played.running() == {(0, 0): "t0", (2, 0): "t2"}
-    played.answer((2, 0))  # t3 needs all nodes and comes before t4
-    assert played.running() == {(0, 0): "t0"}
-    played.answer((0, 0))
-    assert played.running() == {(0, 0): "t3"} and played.given[0, 0][0].hosts == ("host0", "host1", "host2")
-    played.answer((0, 0))
-    assert list(played.running().values()) == ["t4"]
+    assert agents.running() == {(0, 0): "t0", (2, 0): "t1"} and sorted(agents.lent) == [(0, 1), (1, 0), (1, 1)]
+    agents.answer((2, 0))
+    assert agents.running() == {(0, 0): "t0", (2, 0): "t2"}
+    agents.answer((2, 0))  # t3 needs all nodes and comes before t4
+    assert agents.running() == {(0, 0): "t0"}
+    agents.answer((0, 0))
+    assert agents.running() == {(0, 0): "t3"} and agents.given[0, 0][0].hosts == ("host0", "host1", "host2")
+    agents.answer((0, 0))
+    assert list(agents.running().values()) == ["t4"]
 
 
 def test_what_no_layout_here_can_run_is_left_open(tmp_path: Path) -> None:
-    played = Ganged(tmp_path, [2, 1], {"devices": 3}, {"nodes": 3}, ONE)
-    assert list(played.running().values()) == ["t2"]
-    assert played.coordinator.left_open == {
+    agents = Ganged(tmp_path, [2, 1], {"devices": 3}, {"nodes": 3}, ONE)
+    assert list(agents.running().values()) == ["t2"]
+    assert agents.coordinator.left_open == {
         "t0": "it needs 3 devices of a node, and the largest node has 2",
         "t1": "it needs 3 nodes, and this job has 2",
     }
-    played.answer(next(iter(played.running())))
-    assert played.coordinator.finished and not played.study.finished
+    agents.answer(next(iter(agents.running())))
+    assert agents.coordinator.finished and not agents.study.finished
 
 
 def test_a_gang_that_fails_is_tried_once_more_and_gives_its_slots_back(tmp_path: Path) -> None:
-    played = Ganged(tmp_path, [2], {"devices": 2}, ONE, ONE, ONE)
-    assert played.running() == {(0, 0): "t0"}
-    played.die((0, 0))
-    assert played.running() == {(0, 0): "t0"} and played.given[0, 0][0].beside == (1,)
-    played.answer((0, 0))
-    assert sorted(played.running().values()) == ["t1", "t2"]
-    played.answer((0, 0))
-    played.answer((0, 1))
-    played.answer(next(iter(played.running())))
-    assert played.coordinator.finished and played.study.outcomes()[0].result.attempt == 2
+    agents = Ganged(tmp_path, [2], {"devices": 2}, ONE, ONE, ONE)
+    assert agents.running() == {(0, 0): "t0"}
+    agents.die((0, 0))
+    assert agents.running() == {(0, 0): "t0"} and agents.given[0, 0][0].beside == (1,)
+    agents.answer((0, 0))
+    assert sorted(agents.running().values()) == ["t1", "t2"]
+    agents.answer((0, 0))
+    agents.answer((0, 1))
+    agents.answer(next(iter(agents.running())))
+    assert agents.coordinator.finished and agents.study.outcomes()[0].result.attempt == 2
 
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_rank_that_is_lost_while_a_gang_waits_or_runs(tmp_path: Path, lost: int) -> None:
-    played = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)
-    assert played.running() == {(0, 0): "t0", (1, 0): "t1"}
-    assert [run.hosts for run in played.given[1, 0]] == [("host1", "host2")]
-    played.given.pop((lost, 0), None)
-    played.coordinator.handle(lost, Lost())
-    played.coordinator.step()
+    agents = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)
+    assert agents.running() == {(0, 0): "t0", (1, 0): "t1"}
+    assert [run.hosts for run in agents.given[1, 0]] == [("host1", "host2")]
+    agents.given.pop((lost, 0), None)
+    agents.coordinator.handle(lost, Lost())
+    agents.coordinator.step()
     for _ in range(20):
-        running = played.running()
+        running = agents.running()
         if not running:
             break
-        played.answer(next(reversed(list(running))))
-    assert played.study.finished and not any(outcome.result.failed for outcome in played.study.outcomes())
+        agents.answer(next(reversed(list(running))))
+    assert agents.study.finished and not any(outcome.result.failed for outcome in agents.study.outcomes())
 
 
 def test_a_job_that_is_told_to_stop_begins_no_gang(tmp_path: Path) -> None:
-    played = Ganged(tmp_path, [2], ONE, ONE, {"devices": 2})
-    played.coordinator.handle(0, Interrupted(15))
-    played.answer((0, 0))
-    played.answer((0, 1))
+    agents = Ganged(tmp_path, [2], ONE, ONE, {"devices": 2})
+    agents.coordinator.handle(0, Interrupted(15))
+    agents.answer((0, 0))
+    agents.answer((0, 1))
     for slot in (0, 1):
-        played.coordinator.handle(0, Drained(slot))
-    played.coordinator.step()
-    assert played.coordinator.finished and not played.running() and played.study.n_open == 1
+        agents.coordinator.handle(0, Drained(slot))
+    agents.coordinator.step()
+    assert agents.coordinator.finished and not agents.running() and agents.study.n_open == 1
 
 
 def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> None:
@@ -131,13 +131,13 @@ def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> No
     kinds = [ONE, ONE, ONE, {"devices": 2}, {"devices": 3}, {"nodes": 1}, {"nodes": 2}, {"nodes": 4}]
     needs = [kinds[n] for n in rng.integers(len(kinds), size=300)]
     slots = [3, 4, 3, 1]
-    played = Ganged(tmp_path, slots, *needs)
+    agents = Ganged(tmp_path, slots, *needs)
     begun: list[int] = []
-    while not played.study.finished:
+    while not agents.study.finished:
         busy: list[tuple[int, int]] = []
-        running = {slot: runs[0] for slot, runs in played.given.items() if runs}
+        running = {slot: runs[0] for slot, runs in agents.given.items() if runs}
         for (rank, slot), run in running.items():
-            assert isinstance(run, Run) and len(played.given[rank, slot]) == 1
+            assert isinstance(run, Run) and len(agents.given[rank, slot]) == 1
             ranks = [int(host.removeprefix("host")) for host in run.hosts]
             mine = [(rank, n) for n in (slot, *run.beside)]
             mine += [(other, n) for other in ranks if other != rank for n in range(slots[other])]
@@ -148,7 +148,7 @@ def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> No
                 begun.append(number)
         assert len(set(busy)) == len(busy), "two trials have the same slot"
         oldest = sorted(running, key=lambda slot: begun.index(int(running[slot].batch[0].key[1:])))[:3]
-        played.answer(oldest[int(rng.integers(len(oldest)))])
+        agents.answer(oldest[int(rng.integers(len(oldest)))])
     overtaken = [sum(other > number for other in begun[: begun.index(number)]) for number in range(300)]
     assert max(overtaken) <= 4 * sum(slots), "a trial was overtaken by many that came after it"
-    assert played.coordinator.finished
+    assert agents.coordinator.finished

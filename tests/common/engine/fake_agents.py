@@ -19,8 +19,8 @@ def cost_of(trial: Trial) -> float:
     return float(trial.params["cost"])
 
 
-class Played:
-    """A coordinator and the batches it has given to each slot."""
+class FakeAgents:
+    """A coordinator, the batches that it has given to each slot, and their answers."""
 
     def __init__(
         self, folder: Path, search: Search, places: list[list[Place]], costs: Costs | None = None, **options: Any

@@ -184,10 +184,11 @@ def write_files(raw: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def journal_of(records: list[Any]) -> bytes:
-    """A journal of these records, each with a right checksum, whatever they say."""
+def journal_of(records: list[Any], compact: bool = True) -> bytes:
+    """A journal of these records, each with a right checksum, whatever they say; `compact`: without spaces, as ours."""
     plain = ({name: value for name, value in record.items() if name != "crc"} for record in records)
-    return b"".join(with_checksum(json.dumps(record).encode()) + b"\n" for record in plain)
+    separators = (",", ":") if compact else None
+    return b"".join(with_checksum(json.dumps(record, separators=separators).encode()) + b"\n" for record in plain)
 
 
 def reported(experiment: Experiment, outcomes: Sequence[Outcome], data: Data, folder: Path) -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from common.storage.lines import StoredResults, StoredTrials, TrialLines, has_checksum, parsed, place_of
+from common.storage.lines import (
+    NAME,
+    UNREADABLE,
+    StoredResults,
+    StoredTrials,
+    TrialLines,
+    damaged_journal,
+    has_checksum,
+    parsed,
+    place_of,
+)
 from common.trial import Place, Result, Trial
 
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
-NAME = "journal.jsonl"
 BEGINNING = b'{"format":'
 BLOCK = 1 << 20  # bytes that are read at a time
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
@@ -86,10 +95,7 @@ def read_journal(folder: Path) -> History | None:
     history, _, damaged = found
     if damaged:
         more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
-        raise UsageError(
-            f"{folder / NAME}, {damaged[0]}{more}: run python -m common.status --repair {folder}, "
-            "then the same command evaluates again what was lost"
-        )
+        raise damaged_journal(folder, f"{damaged[0]}{more}")
     return history
 
 
@@ -131,7 +137,8 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
                 block += file.readline()
                 *some, torn = block.split(b"\n")
                 history.size += len(block) - len(torn)
-                _read_some(some, number, history, trials, damaged)
+                others = range(len(some)) if keep else trials.take(some)  # to be repaired: each is parsed
+                _read_some(some, others, number, history, trials, damaged)
                 number += len(some)
                 if keep:
                     lines += some
@@ -142,11 +149,18 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
     return history, lines, damaged
 
 
-def _read_some(lines: list[bytes], number: int, history: History, trials: TrialLines, damaged: list[Damage]) -> None:
-    """Read neighbouring lines, the first of which has this number."""
+def _read_some(
+    lines: list[bytes],
+    others: Iterable[int],
+    number: int,
+    history: History,
+    trials: TrialLines,
+    damaged: list[Damage],
+) -> None:
+    """Read neighbouring lines, the first of which has this number; those at the places `others` are parsed."""
     checked = history.header["format"] >= 2
     place = -1
-    for place in trials.take(lines):
+    for place in others:
         line = lines[place]
         try:
             record = parsed(line, checked)
@@ -155,7 +169,7 @@ def _read_some(lines: list[bytes], number: int, history: History, trials: TrialL
                 trials.take_parsed(record, line)
             else:
                 _read_note(record, history)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except UNREADABLE as error:
             key = _KEY.search(line)
             name = None if key is None else key[1].decode(errors="replace")
             damaged.append(Damage(number + place, name, str(error) or type(error).__name__))

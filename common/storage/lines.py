@@ -1,8 +1,8 @@
 """Lines of a journal: checksums, what a line of a trial says, and trials that are kept as the text of their lines.
 
 A study that goes on knows up to millions of trials and looks at few of them, mostly at their parameters alone. So a
-line is checked when the journal is read, and parsed when somebody asks. A line as this program writes it is checked by
-one regular expression, which costs a third of parsing it; any other line is parsed at once.
+line that begins and ends as this program writes it, with the checksum of its content, is kept as text and parsed when
+somebody asks. Any other line is parsed at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ import numpy as np
 from common.errors import UsageError
 from common.trial import Parameter, Place, Result, Trial, Used
 
+NAME = "journal.jsonl"
+LONGEST_KEY = 200  # characters
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what a bad line raises
 MANY = 10_000  # lines that are read at a time
 _DAMAGED = (  # what reading a file of arrays may raise
     OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error,
@@ -29,40 +33,7 @@ _DAMAGED = (  # what reading a file of arrays may raise
 _CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that has a checksum
 
 
-def _form() -> re.Pattern[bytes]:
-    """A line of a trial as `common.storage.journal` writes it; no text that matches can fail to be read later.
-
-    Groups: the key, all between the key and the checksum, the checksum. Numbers are short enough to be finite, texts
-    are ASCII without escapes, but for an error's line breaks and quotes.
-    """
-    # Repeated characters are matched possessively: it is never of use to go back to fewer of them.
-    plain = rb'[^"\\\x00-\x1f\x7f-\xff]'
-    text = rb'"%s*+"' % plain
-    whole = rb"-?+(?!0[0-9])[0-9]{1,21}+"
-    number = rb"%s(?:\.[0-9]{1,25}+|)(?:e[+-]?+[0-9]{1,2}+|)" % whole
-    parameter = rb"%s:(?:%s|%s|true|false)" % (text, number, text)
-    value = rb'%s:(?:%s|"-?inf")' % (text, number)
-    used = rb"(?:null|%s)" % number
-
-    def several(part: bytes) -> bytes:
-        return rb"(?:%s(?:,%s)*|)" % (part, part)
-
-    members = [
-        rb'"params":\{%s\}' % several(parameter),
-        rb'"values":\{%s\}' % several(value),
-        rb'"arrays":(?:null|\[%s\])' % several(text),
-        rb'"seconds":%s(?:,"ended":%s|)' % (number, number),
-        rb'(?:"used":\[%s(?:,%s){1,3}\],|)(?:"compiled":%s,|)' % (used, used, number)
-        + rb'"place":\[%s,%s,%s,%s\]' % (text, whole, whole, text),
-        rb'"attempt":%s' % whole,
-        rb'"error":(?:null|"(?:%s++|\\["\\/bfnrt])*")' % plain,
-    ]
-    return re.compile(rb'\{"key":"(%s{1,200}+)",(%s),"crc":"([0-9a-f]{8})"\}' % (plain, b",".join(members)))
-
-
-_FORM = _form()
-_PARAMS, _VALUES = b'"params":', b',"values":{'  # how the text of a line begins that matched, and goes on
-_decode = json.JSONDecoder().raw_decode
+_KEY, _PARAMS, _VALUES = b'{"key":"', b'","params":{', b',"values":{'  # how a line of a trial begins, and goes on
 
 
 class StoredArrays(Mapping[str, np.ndarray]):
@@ -104,21 +75,24 @@ class TrialLines:
     """
 
     def __init__(self, folder: Path):
-        self.texts: dict[str, bytes] = {}  # a whole line, or all between its key and its checksum
+        self.texts: dict[str, bytes] = {}  # a whole line, or all between `_PARAMS` and its checksum
         self._folder = folder
         self._places: dict[tuple[Any, ...], Place] = {}
 
     def take(self, lines: Sequence[bytes]) -> Iterator[int]:
-        """Keep lines of trials that are as this program writes them, with their checksums.
+        """Keep lines of trials that begin and end as this program writes them, with their checksums.
 
         Yields:
             The places of all others among them, each before what comes after it is kept.
         """
         checksum, texts = zlib.crc32, self.texts
-        for place, found in enumerate(map(_FORM.fullmatch, lines)):
-            if found is not None:
-                key, text, crc = found.groups()
-                if int(crc, 16) == checksum(found.string[:-18]):
+        for place, line in enumerate(lines):
+            content = line[:-18]
+            if line[-18:] == b',"crc":"%08x"}' % checksum(content):
+                beginning, _, text = content.partition(_PARAMS)
+                key = beginning[8:]
+                plain = key.isascii() and b'"' not in key and b"\\" not in key and b"\\u" not in text
+                if text and plain and beginning[:8] == _KEY and 0 < len(key) <= LONGEST_KEY:
                     texts[key.decode()] = text
                     continue
             yield place
@@ -130,18 +104,53 @@ class TrialLines:
         self.texts[trial.key] = line
 
     def result(self, key: str) -> Result:
-        """Its result. Raises KeyError."""
-        return self._result(key, json.loads(_whole(self.texts[key])))
+        """Its result. Raises KeyError, or UsageError where its line is not of a trial."""
+        text = self.texts[key]
+        with self._readable(key):
+            return self._result(key, json.loads(_whole(text)))
+
+    def trial(self, key: str) -> Trial:
+        """The trial of that key. Raises KeyError, or UsageError where its line is not of a trial."""
+        text = self.texts[key]
+        with self._readable(key):
+            return Trial(key, json.loads(_params(text)))
+
+    def params(self, keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
+        """As `known_params`; many are parsed together."""
+        for start in range(0, len(keys), MANY):
+            some = keys[start : start + MANY]
+            texts = [b"null" if text is None else _params(text) for text in map(self.texts.get, some)]
+            yield from self._together(some, texts)
 
     def all(self) -> tuple[dict[str, Trial], dict[str, Result]]:
         """Every trial and result. Parsed many together, equal names are one object in memory."""
         trials, results = {}, {}
         items = iter(self.texts.items())
         while some := dict(islice(items, MANY)):
-            records = json.loads(b"[%s]" % b",".join(map(_whole, some.values())))
-            for key, record in zip(some, records, strict=True):
-                trials[key], results[key] = Trial(key, record["params"]), self._result(key, record)
+            for key, record in zip(some, self._together(list(some), list(map(_whole, some.values()))), strict=True):
+                with self._readable(key):
+                    trials[key], results[key] = Trial(key, record["params"]), self._result(key, record)
         return trials, results
+
+    def _together(self, keys: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
+        """What these texts of JSON say."""
+        try:
+            if len(found := json.loads(b"[%s]" % b",".join(texts))) == len(keys):
+                return found
+        except (ValueError, RecursionError):
+            pass  # one of them is damaged: it is found below
+        found = []
+        for key, text in zip(keys, texts, strict=True):
+            with self._readable(key):
+                found.append(json.loads(text))
+        return found
+
+    @contextmanager
+    def _readable(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except UNREADABLE as error:
+            raise damaged_journal(self._folder, f"trial {key} is damaged: {error}") from error
 
     def _result(self, key: str, record: Mapping[str, Any]) -> Result:
         values, error, where = record["values"], record["error"], tuple(record["place"])
@@ -168,33 +177,34 @@ class StoredTrials(Mapping[str, Trial]):
     """The trials of lines, made when they are looked at."""
 
     def __init__(self, lines: TrialLines):
-        self._texts = lines.texts
+        self.lines = lines
 
     def __getitem__(self, key: str) -> Trial:
-        return trial_of(key, self._texts[key])
+        return self.lines.trial(key)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._texts
+        return key in self.lines.texts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
+        return iter(self.lines.texts)
 
     def __len__(self) -> int:
-        return len(self._texts)
-
-    def params(self, keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
-        """As `known_params`; many are parsed together."""
-        for start in range(0, len(keys), MANY):
-            texts = [self._texts.get(key) for key in keys[start : start + MANY]]
-            params = [b"null" if text is None else _params(text) for text in texts]
-            yield from json.loads(b"[%s]" % b",".join(params))
+        return len(self.lines.texts)
 
 
 def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
     """The parameters of the trial of each of these keys, None where there is none."""
     if isinstance(trials, StoredTrials):
-        return trials.params(keys)
+        return trials.lines.params(keys)
     return (trials[key].params if key in trials else None for key in keys)
+
+
+def unknown_keys(results: Mapping[str, Result], keys: Iterable[str]) -> set[str]:
+    """Those of the keys that have no result."""
+    if isinstance(results, StoredResults) and not results.changed:
+        known = results.lines.texts
+        return {key for key in keys if key not in known}
+    return {key for key in keys if key not in results}
 
 
 class StoredResults(MutableMapping[str, Result]):
@@ -202,38 +212,38 @@ class StoredResults(MutableMapping[str, Result]):
 
     def __init__(self, lines: TrialLines, changed: Mapping[str, Result | None] | None = None):
         self.lines = lines
-        self._changed: dict[str, Result | None] = dict(changed or {})  # None: no longer there
+        self.changed: dict[str, Result | None] = dict(changed or {})  # None: no longer there
 
     def __copy__(self) -> StoredResults:
-        return StoredResults(self.lines, self._changed)
+        return StoredResults(self.lines, self.changed)
 
     def __getitem__(self, key: str) -> Result:
-        if key not in self._changed:
+        if key not in self.changed:
             return self.lines.result(key)
-        result = self._changed[key]
+        result = self.changed[key]
         if result is None:
             raise KeyError(key)
         return result
 
     def __contains__(self, key: object) -> bool:
-        return self._changed[key] is not None if key in self._changed else key in self.lines.texts
+        return self.changed[key] is not None if key in self.changed else key in self.lines.texts
 
     def __setitem__(self, key: str, result: Result) -> None:
-        self._changed[key] = result
+        self.changed[key] = result
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
             raise KeyError(key)
-        self._changed[key] = None
+        self.changed[key] = None
 
     def __iter__(self) -> Iterator[str]:
         texts = self.lines.texts
-        yield from (key for key in texts if self._changed.get(key, True) is not None)
-        yield from (key for key, result in self._changed.items() if result is not None and key not in texts)
+        yield from (key for key in texts if self.changed.get(key, True) is not None)
+        yield from (key for key, result in self.changed.items() if result is not None and key not in texts)
 
     def __len__(self) -> int:
         texts = self.lines.texts
-        return len(texts) + sum((result is not None) - (key in texts) for key, result in self._changed.items())
+        return len(texts) + sum((result is not None) - (key in texts) for key, result in self.changed.items())
 
 
 def with_checksum(line: bytes) -> bytes:
@@ -287,23 +297,21 @@ def _used(
     return used
 
 
-def trial_of(key: str, text: bytes) -> Trial:
-    """The trial of that key, of what `TrialLines` keeps of its line."""
-    if not text.startswith(_PARAMS):
-        return Trial(key, json.loads(text)["params"])
-    trial = object.__new__(Trial)  # without the checks of `Trial`, which the text has passed
-    object.__setattr__(trial, "key", key)
-    object.__setattr__(trial, "params", _decode(text.decode(), len(_PARAMS))[0])
-    return trial
+def damaged_journal(folder: Path, what: str) -> UsageError:
+    """The message for the user of a journal in which a line cannot be used."""
+    return UsageError(
+        f"{folder / NAME}, {what}: run python -m common.status --repair {folder}, "
+        "then the same command evaluates again what was lost"
+    )
 
 
 def _params(text: bytes) -> bytes:
-    """The parameters as JSON."""
-    if text.startswith(_PARAMS):
-        return text[len(_PARAMS) : text.index(_VALUES)]
-    return json.dumps(json.loads(text)["params"]).encode()
+    """The parameters as JSON, of what `TrialLines` keeps of a line."""
+    if text[:1] == b"{":  # a whole line
+        return json.dumps(json.loads(text)["params"]).encode()
+    return b"{" + text[: text.find(_VALUES)]
 
 
 def _whole(text: bytes) -> bytes:
-    """A JSON object with what is kept of a line."""
-    return b"{%s}" % text if text.startswith(_PARAMS) else text
+    """A JSON object with what `TrialLines` keeps of a line."""
+    return text if text[:1] == b"{" else b'{"params":{%s}' % text

@@ -102,11 +102,11 @@ class BaggingObjective:
             parameter_set = (Sample.of(trial), trial.params["tuning"], self._epochs(trial))
             groups.setdefault((plan, parameter_set if plan.grouped else trial.key), []).append(trial)
         for (plan, _), group in groups.items():
-            with self._memory.reserved(plan.n_bytes) as available:
-                if available is None:
+            with self._memory.reserved(plan.n_bytes) as granted:
+                if granted >= plan.n_bytes:
                     yield from self._evaluated(group, plan)
                 else:
-                    yield from _refused(group, plan.n_bytes, available)
+                    yield from _refused(group, plan.n_bytes, granted)
 
     def plan(self, trial: Trial) -> TrainingPlan:
         """How the trial's network is trained on this device."""

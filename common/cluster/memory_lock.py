@@ -73,26 +73,26 @@ class MemoryLock:
         self._file = open_lock((folder or private_folder(local=True)) / f"memory-{name}.lock")
 
     @contextmanager
-    def reserved(self, n_bytes: int) -> Iterator[int | None]:
-        """Reserve memory for a training. Gives None, or the available bytes if these are too few.
+    def reserved(self, n_bytes: int) -> Iterator[int]:
+        """Reserve memory for a training; entering may take as long as other trainings do.
 
-        To enter may take as long as other trainings do.
+        Gives `n_bytes`, or the fewer bytes that there are; then nothing is reserved.
         """
         if n_bytes > (total := self._memory.total()):
             yield total
             return
         tell_waiting(True)
         with self._locked(QUEUE, fcntl.LOCK_EX):
-            available = self._wait_and_take(n_bytes)
+            granted = self._wait_and_take(n_bytes)
         tell_waiting(False)
         try:
-            yield available
+            yield granted
         finally:
             self._memory.give_back()
             self._unlock(RUNNING)
 
-    def _wait_and_take(self, n_bytes: int) -> int | None:
-        """None with RUNNING locked and the memory taken, or the available bytes with nobody left to wait for."""
+    def _wait_and_take(self, n_bytes: int) -> int:
+        """`n_bytes` with RUNNING locked and the memory taken, or the fewer bytes that nobody else has."""
         said = time.monotonic()
         alone_since: float | None = None
         while True:
@@ -100,11 +100,11 @@ class MemoryLock:
             if n_bytes <= free:
                 fcntl.lockf(self._file, fcntl.LOCK_SH, 1, RUNNING)
                 if self._memory.take(n_bytes):
-                    return None
+                    return n_bytes
             now = time.monotonic()
             alone_since = (alone_since or now) if self._alone() else None
             if alone_since is not None and now - alone_since > GRACE_S:
-                return free
+                return min(free, n_bytes - 1)  # free memory may be in pieces: one of this size could not be taken
             if now - said > LOG_S:
                 said = now
                 _log.info("waiting for %.3g GB of memory, of which %.3g GB are free", n_bytes / 1e9, free / 1e9)

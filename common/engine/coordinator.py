@@ -225,7 +225,8 @@ class Coordinator:
         self._note_death(state.place, running, seconds, cause)
         retry = running is not None and running.attempt == ATTEMPTS
         # A trial that fails on its retry is the trial's fault, any other death may be the slot's.
-        state.deaths += not (retry and self._succeeded)
+        if not (retry and self._succeeded):
+            state.deaths += 1
         if running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)

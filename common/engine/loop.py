@@ -1,4 +1,4 @@
-"""The loop of a rank: the only place that sleeps."""
+"""The loop of a rank: it takes messages, lets coordinator and agent act, and sleeps until there is more."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class ComputeDevice(Protocol):
     def memory(self) -> int:
         """Bytes that a launch may plan with."""
 
-    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
-        """Reserve bytes for some launches: gives None, or the bytes that are free, if they are fewer."""
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int]:
+        """Reserve bytes for some launches: gives `n_bytes`, or the fewer bytes that there are."""
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         """Run the kernel on arrays, numpy.int64 and numpy.float64 in the order of its parameters."""
@@ -82,8 +82,8 @@ class Gpu:
         self.xp.get_default_memory_pool().free_all_blocks()
         return int(PART * self.xp.cuda.runtime.memGetInfo()[0])
 
-    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
-        return nullcontext(None)
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int]:
+        return nullcontext(n_bytes)
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         self._kernel((blocks,), (threads,), arguments, shared_mem=shared_memory)

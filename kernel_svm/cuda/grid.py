@@ -70,11 +70,11 @@ def solve(
     memory = loaded.device.memory() if loaded.memory is None else loaded.memory
     while True:
         planned = plan(loaded, len(gammas), penalties, trainings, multiclass, memory)
-        with loaded.device.reserved(planned.bytes) as there:
-            if there is None:
+        with loaded.device.reserved(planned.bytes) as granted:
+            if granted >= planned.bytes:
                 yield from _solve_planned(loaded, planned, gammas, penalties, len(trainings), tolerance, max_iter)
                 return
-        memory = there  # others have the rest, and do not give it back
+        memory = granted  # others have the rest, and do not give it back
 
 
 def _solve_planned(

@@ -101,7 +101,7 @@ class _Layout:
     def memory(self) -> int:
         return self.device.memory()
 
-    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int]:
         return self.device.reserved(n_bytes)
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:

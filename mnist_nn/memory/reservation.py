@@ -20,9 +20,9 @@ class CpuMemory:
         self._bytes = free_memory() // workers_here()
 
     @contextmanager
-    def reserved(self, n_bytes: int) -> Iterator[int | None]:
+    def reserved(self, n_bytes: int) -> Iterator[int]:
         """As `MemoryLock.reserved`, without waiting."""
-        yield None if n_bytes <= self._bytes else self._bytes
+        yield min(n_bytes, self._bytes)
 
 
 class CudaMemory:

@@ -56,7 +56,7 @@ class SharedGpu(Gpu):
     def memory(self) -> int:
         return self._memory.total()
 
-    def reserved(self, n_bytes: int) -> AbstractContextManager[int | None]:
+    def reserved(self, n_bytes: int) -> AbstractContextManager[int]:
         return self._lock.reserved(n_bytes)
 
 

@@ -64,9 +64,9 @@ class Emulator:
         return self._free
 
     @contextmanager
-    def reserved(self, n_bytes: int) -> Iterator[int | None]:
+    def reserved(self, n_bytes: int) -> Iterator[int]:
         self.asked.append(n_bytes)
-        yield None if n_bytes <= self._there else self._there
+        yield min(n_bytes, self._there)
 
     def launch(self, blocks: int, threads: int, shared_memory: int, arguments: tuple[Any, ...]) -> None:
         assert shared_memory <= self.shared_memory

@@ -10,9 +10,9 @@ def test_a_cpu_workers_share_is_its_own(monkeypatch):
     monkeypatch.setattr(reservation, "free_memory", lambda: 100)
     monkeypatch.setattr(reservation, "workers_here", lambda: 4)
     memory = reservation.CpuMemory()
-    for wish, there in ((25, None), (26, 25)):
+    for wish, granted in ((25, 25), (26, 25)):
         with memory.reserved(wish) as found:
-            assert found == there
+            assert found == granted
 
 
 @pytest.mark.gpu

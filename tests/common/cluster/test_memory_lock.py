@@ -1,5 +1,6 @@
 """Workers that share a device wait for its memory: real processes, locks and kills; only the memory is of files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,8 +8,9 @@ import time
 
 import pytest
 
+from common.cluster import memory_lock
 from common.cluster.memory_lock import device_name
-from tests.common.cluster.ledger import TOTAL
+from tests.common.cluster.ledger import TOTAL, Ledger
 from tests.helpers import PATIENCE
 
 WORKER = """
@@ -22,12 +24,12 @@ memory_lock.POLL_S, memory_lock.GRACE_S, memory_lock.LOG_S = 0.01, 0.3, 0.1
 mine = memory_lock.MemoryLock(Ledger(folder, os.getpid()), "toy", folder)
 for wish in wishes:
     print(name, "asks", wish, flush=True)
-    with mine.reserved(int(wish)) as there:
-        word = "has" if there is None else f"refused {there}"
+    with mine.reserved(int(wish)) as granted:
+        word = "has" if granted >= int(wish) else f"refused {granted}"
         with open(folder / "log", "a") as log:
             print(name, word, wish, file=log)
         print(name, word, wish, flush=True)
-        if there is None:
+        if granted >= int(wish):
             time.sleep(seconds)
 """
 
@@ -125,3 +127,12 @@ def test_both_programs_name_a_device_alike(monkeypatch):
         assert device_name(uuid) == device_name("GPU-" + uuid) == device_name(uuid.upper()) == uuid
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-12/3/0")
     assert device_name(uuid) == "MIG-GPU-12-3-0"
+
+
+def test_free_memory_in_pieces_that_are_too_small_is_not_enough(monkeypatch, tmp_path):
+    """Enough is free, but no block of that size can be taken: the worker hears of fewer bytes than it asked for."""
+    monkeypatch.setattr(memory_lock, "GRACE_S", 0.1)
+    memory = Ledger(tmp_path, os.getpid())
+    monkeypatch.setattr(memory, "take", lambda n_bytes: False)
+    with memory_lock.MemoryLock(memory, "toy", tmp_path).reserved(4) as granted:
+        assert granted == 3

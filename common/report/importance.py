@@ -1,4 +1,4 @@
-"""How much each parameter matters: permutation importance of a random forest that was fitted to the candidates."""
+"""How much each parameter matters: what is lost when its values are shuffled."""
 
 from __future__ import annotations
 
@@ -18,42 +18,74 @@ class Importance(NamedTuple):
     """Importance of the parameters, the greatest first.
 
     Attributes:
-        shares: name -> (mean, standard deviation over repeats) of what the forest's R^2 loses when the parameter is
-            shuffled.
-        explained: R^2 of the forest on candidates that each tree has not seen.
+        shares: name -> (mean, standard deviation over repeats) of what R^2 loses when the parameter is shuffled.
+        explained: R^2 of the forest on candidates that each tree has not seen; None for a whole grid, which needs no
+            forest.
         n: candidates used.
     """
 
     shares: dict[str, tuple[float, float]]
-    explained: float
+    explained: float | None
     n: int
 
 
 def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Importance | None:
     """The importance of these parameters; None where there are too few candidates or nothing varies.
 
-    The forest is fitted to the ranks of the values, so that neither the scale of an error nor an infinite loss
-    matters. Source: L. Breiman, "Random forests", Machine Learning 45, 2001; scikit-learn's forest and permutation.
+    It is that of the ranks of the values, so that neither the scale of an error nor an infinite loss matters. A whole
+    grid has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise
+    a random forest learns the candidates.
     """
     valued = [one for one in candidates if one.value is not None and not math.isnan(one.value)]
     varied = [name for name in names if len({one.params.get(name) for one in valued}) > 1]
     if len(valued) < FEWEST or not varied or len({one.value for one in valued}) < 2:
         return None
-    valued = valued[:: -(-len(valued) // MOST)]
-    x = np.stack([_column([one.params.get(name) for one in valued]) for name in varied], axis=1)
+    columns = [_column([one.params.get(name) for one in valued]) for name in varied]
+    values = np.array([one.value for one in valued], float)
+    levels = [np.unique(column, return_inverse=True)[1] for column in columns]
+    shape = tuple(int(level.max()) + 1 for level in levels)
+    if math.prod(shape) == len(valued) == len(set(zip(*levels, strict=True))):
+        grid = np.empty(shape)
+        grid[tuple(levels)] = _ranks(values)
+        means, spreads, explained = _of_grid(grid), np.zeros(len(varied)), None
+    else:
+        every = slice(None, None, -(-len(valued) // MOST))
+        means, spreads, explained = _of_forest(np.stack(columns, axis=1)[every], _ranks(values[every]))
+        valued = valued[every]
+    order = np.argsort(-means, kind="stable")
+    return Importance({varied[n]: (float(means[n]), float(spreads[n])) for n in order}, explained, len(valued))
+
+
+def _of_grid(ranks: np.ndarray) -> np.ndarray:
+    """What shuffling each parameter loses of R^2, float64 (n_parameters,): twice its total share of the variance.
+
+    Source: M. J. W. Jansen, "Analysis of variance designs for model output", Computer Physics Communications 117, 1999.
+
+    Args:
+        ranks: of each point of the grid, one axis for each parameter.
+    """
+    return np.array([2 * ranks.var(axis=axis).mean() for axis in range(ranks.ndim)]) / ranks.var()
+
+
+def _of_forest(x: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """What shuffling each parameter loses of the R^2 of a forest, its deviation, and R^2 on what a tree has not seen.
+
+    Source: L. Breiman, "Random forests", Machine Learning 45, 2001; scikit-learn's forest and permutation.
+
+    Args:
+        x: float64 (n, n_parameters), the candidates.
+        ranks: float64 (n,).
+    """
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
 
-    values = np.array([one.value for one in valued], float)
-    ranks = np.unique(values, return_inverse=True)[1].astype(float)
     forest = RandomForestRegressor(TREES, oob_score=True, random_state=0, min_samples_leaf=2, n_jobs=1).fit(x, ranks)
     found = permutation_importance(forest, x, ranks, n_repeats=REPEATS, random_state=0, n_jobs=1)
-    order = np.argsort(-found.importances_mean, kind="stable")
-    return Importance(
-        {varied[n]: (float(found.importances_mean[n]), float(found.importances_std[n])) for n in order},
-        float(forest.oob_score_),
-        len(valued),
-    )
+    return found.importances_mean, found.importances_std, float(forest.oob_score_)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    return np.unique(values, return_inverse=True)[1].astype(float)
 
 
 def _column(values: Sequence[object]) -> np.ndarray:

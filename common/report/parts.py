@@ -96,12 +96,18 @@ def importance_of_parameters(read: StudyRead) -> dict[str, Any]:
     if found is None:
         about = f"The importance of parameters is said from {FEWEST} candidates on whose values differ."
         return {"importance": "", "importance_about": about}
-    about = (
-        f"By how much the R² of a random forest falls when a parameter is shuffled (scikit-learn's permutation "
-        f"importance; the forest learns the ranks of {found.n} candidates and explains {found.explained:.0%} of "
-        "those that it has not seen"
-    )
-    about += ": too little to trust it)." if found.explained < 0.3 else ")."
+    if found.explained is None:
+        about = (
+            "By how much R² falls when a parameter is shuffled, computed from the ranks of the grid's "
+            f"{found.n} points; 2 where the others do not matter."
+        )
+    else:
+        about = (
+            f"By how much the R² of a random forest falls when a parameter is shuffled (scikit-learn's permutation "
+            f"importance; the forest learns the ranks of {found.n} candidates and explains {found.explained:.0%} of "
+            "those that it has not seen"
+        )
+        about += ": too little to trust it)." if found.explained < 0.3 else ")."
     return {"importance": drawings.importance(found), "importance_about": about}
 
 

@@ -76,7 +76,7 @@ def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str
     return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def wait_until(true: Callable[[], bool], timeout: float = 30) -> bool:
+def wait_until(true: Callable[[], bool], timeout: float = PATIENCE) -> bool:
     """Wait at most `timeout` seconds until `true()` holds; return whether it does."""
     end = time.monotonic() + timeout
     while not true() and time.monotonic() < end:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 
 EXAMPLES = ROOT / "examples"
 SAYS = {
@@ -42,6 +42,6 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", 4)
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     report = notebook.cells[2].outputs[-1].text
     assert report.startswith("24 trials: 24 complete\nthe best:\n")

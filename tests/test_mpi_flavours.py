@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Exit
-from tests.helpers import ROOT, TOYS, journal_lines, mpirun_command, table_without_run, wait_for_lines
+from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, mpirun_command, table_without_run, wait_for_lines
 
 DEBIAN = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
 
@@ -82,7 +82,7 @@ def _run(launcher: list[str], folder: Path, environ: dict[str, str], n: int = 20
     options = ("--rounds", "2", "--gpu", "none", "--workers", "1", "--results", str(folder))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
     command = [*launcher, sys.executable, *TOYS, str(n), *options]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
@@ -90,7 +90,7 @@ def test_the_same_table(flavour: object, libraries: Path, tmp_path: Path, expect
     made: Flavour = flavour(libraries)  # type: ignore[operator]
     environ = {**os.environ, **made.environ, "PYTHONPATH": str(ROOT)}
     asked = [*made.command, sys.executable, "-m", "common.cluster.mpi"]
-    library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
+    library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert library.stdout.count(made.says) == 2, library.stdout + library.stderr
     done = _run(made.command, tmp_path / "r", made.environ)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -117,7 +117,7 @@ def test_signals_to_the_launcher(flavour: object, libraries: Path, tmp_path: Pat
         )  # fmt: skip
         wait_for_lines(folder, known + 2)
         job.send_signal(number)
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=PATIENCE)
         graceful = hydra or number == signal.SIGUSR1
         assert job.returncode == (Exit.STOPPED if graceful else Exit.ERROR), stderr
         if graceful:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT, on_one_core
+from tests.helpers import PATIENCE, ROOT, on_one_core
 
 README = (ROOT / "README.md").read_text()
 
@@ -48,7 +48,9 @@ def test_the_grid_search_of_the_readme_runs_in_a_notebook(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(GRID)])
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(
+        notebook, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
     printed = "".join(output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout")
     assert printed == f"{FOUND}\n"
 

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.helpers import PATIENCE
+
 from .init import LOGIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -149,7 +151,7 @@ class Host:
         return process
 
     def run(
-        self, *command: str | Path, timeout: float = 60, check: bool = True, **options: Any
+        self, *command: str | Path, timeout: float = PATIENCE, check: bool = True, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run `command` on this host and return its output.
 

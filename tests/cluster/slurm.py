@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tests.helpers import PATIENCE
+
 from . import hosts as namespaces
 from .hosts import Host, Hosts, Process
 
@@ -102,7 +104,7 @@ class Slurm:
         """Run `command` (srun, squeue, ...) on the login host; `options` as for `Host.run`."""
         return self.login.run(*command, **options)
 
-    def settle(self, timeout: float = 30) -> None:
+    def settle(self, timeout: float = PATIENCE) -> None:
         """Cancel all jobs and wait until every node is idle. Raises TimeoutError."""
         self.run("scancel", "--user=root", check=False)
         _until(lambda: self._states() == {"idle"}, timeout, lambda: f"nodes are {self._states()}: see {self.folder}")
@@ -121,7 +123,7 @@ class Slurm:
         words = self.run("scontrol", "--oneliner", "show", "job", str(number)).stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, number: int, states: set[str] = FINISHED, timeout: float = 60) -> dict[str, str]:
+    def wait(self, number: int, states: set[str] = FINISHED, timeout: float = PATIENCE) -> dict[str, str]:
         """Wait until the job is in one of `states`; return `job(number)`. Raises TimeoutError after `timeout` s."""
         _until(lambda: self.job(number)["JobState"] in states, timeout, lambda: f"job is {self.job(number)}")
         return self.job(number)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import TOYS, journal_lines, table_without_run
+from tests.helpers import PATIENCE, TOYS, journal_lines, table_without_run
 
 from . import disk as disks
 from .conftest import need
@@ -27,7 +27,7 @@ from .mpirun import mpirun
 
 STUDY = ("60", "--rounds", "2", "--array-size", "9", "--data-size", "100000")
 N_TRIALS = 120
-END_SECONDS = 30.0
+END_SECONDS = PATIENCE  # Open MPI itself notices a silent link after 480 s
 
 
 def command(folder: Path, *options: Any, seconds: float = 0.1) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def start(
     program = command(folder, *arguments, seconds=seconds)
     with open(words, "w") as log:
         job = hosts[0].popen(*mpirun(hosts, *program, options=options), stdout=log, stderr=log)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (folder / "journal.jsonl").exists() or {line["place"][1] for line in journal_lines(folder)} != {0, 1, 2}:
         assert time.monotonic() < deadline and job.poll() is None, words.read_text()
         time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path
     while left := [process for found in hosts.processes().values() for process in found]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
-    job.wait(5)
+    job.wait(PATIENCE)
     dead = {"node killed": "node2", "node of rank 0 killed": "node0"}.get(fault)
     assert {host.name: shared_memory(host) for host in hosts if host.name != dead and shared_memory(host)} == {}
     assert len(journal_lines(folder)) < N_TRIALS
@@ -130,7 +130,7 @@ def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
     for number in (1, 2)[:n_killed]:
         kill_rank(hosts, number)
         time.sleep(0.5)
-    job.wait(60)
+    job.wait(PATIENCE)
     text = (tmp_path / "log").read_text()
     assert text.count("is lost") == n_killed, text
     assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
@@ -168,7 +168,7 @@ def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_p
         time.sleep(0.05)
     n_done = len(journal_lines(folder))
     os.kill(sleeper, signal.SIGCONT)
-    assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert n_done < N_TRIALS  # it woke in time for this test to mean anything
     require_whole(folder, clean)
 
@@ -183,7 +183,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path
             os.kill(pid, number)
             time.sleep(0.2)
         time.sleep(6 if number == signal.SIGSTOP else 0)
-    assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert "lost" not in (tmp_path / "log").read_text()
     require_whole(folder, clean)
 
@@ -201,7 +201,7 @@ def test_a_results_folder_that_hangs_costs_time_only(disk: Disk, tmp_path: Path,
     with Hosts(3, shared=disk.point) as hosts:
         job = start(hosts, folder, arguments=("--silence", "3"), log_to=log)
         disk.freeze(13.0)
-        assert job.wait(60) == Exit.DONE, log.read_text()
+        assert job.wait(PATIENCE) == Exit.DONE, log.read_text()
     assert "has not answered for 10 s" in log.read_text()
     assert "lost" not in log.read_text()
     require_whole(folder, clean)
@@ -222,7 +222,7 @@ def test_data_and_a_report_that_hang_cost_time_only(hosts: Hosts, tmp_path: Path
         for gate in gates:
             with open(gate, "w"):  # returns once the study reads it
                 time.sleep(7)
-        assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+        assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert "lost" not in (tmp_path / "log").read_text()
     require_whole(folder, clean)
 

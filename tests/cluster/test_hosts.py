@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import wait_until
+from tests.helpers import PATIENCE, wait_until
 
 from .hosts import REPOSITORY, Host, Hosts
 from .mpirun import RING, SERVE, mpirun
@@ -53,7 +53,7 @@ def test_a_signal_reaches_the_command_itself(hosts: Hosts) -> None:
     job = hosts[1].popen("sleep", "1000")
     assert [process.pid for process in hosts[1].processes()] == [job.pid]
     job.terminate()
-    assert job.wait(timeout=30) == -signal.SIGTERM
+    assert job.wait(timeout=PATIENCE) == -signal.SIGTERM
     assert hosts.processes() == {}
 
 
@@ -89,7 +89,7 @@ def test_mpirun_tells_ranks_of_itself(hosts: Hosts) -> None:
 def test_a_lost_host_ends_mpirun_and_its_ranks(hosts: Hosts, fault: Callable[[Host], None]) -> None:
     job = serving(hosts)
     fault(hosts[2])
-    said, _ = job.communicate(timeout=30)
+    said, _ = job.communicate(timeout=PATIENCE)
     assert "lost communication" in said  # its exit status is 0 all the same
     assert wait_until(lambda: hosts.processes() == {}), hosts.processes()
 

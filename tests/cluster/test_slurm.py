@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import wait_until
+from tests.helpers import PATIENCE, wait_until
 
 from .hosts import Hosts
 from .mpirun import RING, SERVE
@@ -124,7 +124,7 @@ def test_srun_is_a_process_like_any_other(slurm: Slurm) -> None:
         assert job.stdout is not None
         assert [job.stdout.readline() for _ in range(2)] == ["up\n"] * 2
         job.send_signal(signal.SIGTERM)
-        assert job.wait(timeout=30) != 0
+        assert job.wait(timeout=PATIENCE) != 0
     assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
 
 
@@ -134,7 +134,7 @@ def test_a_lost_node_fails_the_job_and_comes_back(tmp_path_factory: pytest.TempP
         job = own.sbatch(*THREE, "--no-requeue", script="#!/bin/sh\nsrun sleep 1000\nsleep 1000\n")
         own.wait(job, {"RUNNING"})
         hosts[2].kill()
-        assert own.wait(job, timeout=120)["JobState"] == "NODE_FAIL"
+        assert own.wait(job)["JobState"] == "NODE_FAIL"
         assert wait_until(lambda: own.processes() == {}), own.processes()
         hosts[2].start()
         own.start(hosts[2])

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from common.errors import Exit
-from tests.helpers import TOYS, wait_for_lines
+from tests.helpers import PATIENCE, TOYS, wait_for_lines
 
 from .hosts import Hosts
 from .init import PORT
@@ -40,5 +40,5 @@ def test_nonsense_on_every_port_of_a_job_changes_nothing(hosts: Hosts, tmp_path:
         ports = sorted({port for address, _, port in places if not address.startswith("127.")} - {str(PORT)})
         assert len(ports) >= 2  # of a rank, and of mpirun or its daemon
         assert int(hosts[2].run(sys.executable, "-c", STRANGER, host.address, *ports).stdout) >= len(ports)
-    assert job.wait(60) == Exit.DONE, (tmp_path / "log").read_text()
+    assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert hosts[0].run(sys.executable, "-m", "common.status", tmp_path / "r").returncode == Exit.DONE

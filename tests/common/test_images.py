@@ -20,7 +20,7 @@ from common.data import load, main, read_idx
 from common.errors import UsageError
 from common.images import ImageSettings, fold_slices, standardised
 from common.settings import Parser, add_settings, from_namespace, result_settings, setting
-from tests.helpers import N_TEST, N_TRAIN, ROOT, idx, write_files
+from tests.helpers import N_TEST, N_TRAIN, PATIENCE, ROOT, idx, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -232,7 +232,7 @@ def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[s
     address, folder = mirror
     root = tmp_path / "data"
     for process in [fetch(address, folder, root) for _ in range(2)]:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, err
         assert out == "mnist: 30 train images, 10 test images\n"
     assert [path.name for path in root.iterdir()] == ["MNIST"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.storage.history import read_journal
-from tests.helpers import ROOT, TOYS, journal_lines
+from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 
@@ -24,7 +24,7 @@ def without_reader(stream: str, *arguments: Any) -> tuple[int, str]:
     streams: dict[str, Any] = {stream: write, other: subprocess.PIPE}
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, env=environ, text=True, timeout=100, **streams)
+    done = subprocess.run(command, cwd=ROOT, env=environ, text=True, timeout=PATIENCE, **streams)
     os.close(write)
     return done.returncode, getattr(done, other)
 

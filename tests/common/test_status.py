@@ -64,7 +64,7 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     """Three watchers of one study: at a terminal, for a script, into a file. It stands still until all have seen it."""
     folder, files = tmp_path / "r", [tmp_path / "objects", tmp_path / "lines"]
     job = start(folder, 6, "--seconds", 3, "--steps", 30, "--at", "t5=c_exit")
-    assert wait_until(lambda: "lap" in str(read_status_file(folder)), PATIENCE)
+    assert wait_until(lambda: "lap" in str(read_status_file(folder)))
     workers = workers_of(job.pid)
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
         assert status.state == "running" and status.seen is not None and "min 40 s ago" in now(status.seen)
     finally:
         os.kill(job.pid, signal.SIGKILL)
-        job.wait(30)
+        job.wait(PATIENCE)
 
 
 def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: Any) -> None:

@@ -18,7 +18,7 @@ from common.errors import UsageError
 from common.experiment import WorkerContext
 from common.studies import StudyError
 from common.trial import NoRoom, Outcome
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.toys import Toy
 
 SCRIPT = """
@@ -69,7 +69,7 @@ def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, wor
 
 def test_a_notebook_has_no_file(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-", "1"], input=SCRIPT, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+        [sys.executable, "-", "1"], input=SCRIPT, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=True
     )
     assert len(done.stdout.splitlines()) == 2
 
@@ -231,5 +231,5 @@ def test_an_error_before_any_study_is_one_line_too() -> None:
 
 def test_the_example_of_the_docstring_runs() -> None:
     code = "\n".join(line[4:] for line in (common.__doc__ or "").splitlines() if line.startswith("    "))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.startswith("{'lr': 0.0") and "'loss': " in done.stdout, done.stderr

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.hosts import REPOSITORY, Host, Hosts
+from tests.helpers import PATIENCE
 from tests.k8s.manifests import K8S, Manifest, environment
 
 CONTAINERFILE = (K8S / "Containerfile").read_text()
@@ -78,7 +79,7 @@ class ActedJob:
         port = self._container("Worker")["readinessProbe"]["tcpSocket"]["port"]
         probe = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
         for worker in self.workers:
-            end = time.monotonic() + 30
+            end = time.monotonic() + PATIENCE
             while worker.run(sys.executable, "-I", "-S", "-c", probe, check=False).returncode:
                 assert time.monotonic() < end, f"{worker} is not ready"
                 time.sleep(0.05)

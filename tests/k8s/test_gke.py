@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 from tests.k8s import cloud as stand_in
 
 SCRIPT = ROOT / "k8s" / "gke.sh"
@@ -54,7 +54,7 @@ class Cloud:
 
     def run(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         process = self.start(*arguments, **variables)
-        stdout, stderr = process.communicate(timeout=200)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     @property
@@ -310,7 +310,7 @@ def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and cloud.left == set()
 
 

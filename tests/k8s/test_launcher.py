@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, family, journal_lines
+from tests.helpers import PATIENCE, ROOT, family, journal_lines
 from tests.k8s.api import Api
 from tests.k8s.manifests import overlay
 
@@ -86,7 +86,7 @@ class Pod:
 
     def run(self, **settings: str) -> tuple[int, str]:
         process = self.start(**settings)
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=PATIENCE)
         return process.returncode, output
 
 
@@ -157,7 +157,7 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
     process = attempt_that_is_lost(pod)
     pod.api.fail("svm-worker-0", "Terminated")
     (pod.folder / "fail").touch()
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
 
 
@@ -167,7 +167,7 @@ def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
     process = attempt_that_is_lost(pod)
     pod.api.pods["svm-worker-0"]["metadata"]["deletionTimestamp"] = "now"
     (pod.folder / "fail").touch()
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
     assert not [call for call in pod.api.calls if call.startswith("DELETE")]
 
@@ -217,5 +217,5 @@ def test_told_to_go_while_it_waits_it_goes(pod: Pod) -> None:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 75 and pod.n_attempts == 0

@@ -17,7 +17,7 @@ import pytest
 
 from common.settings import from_namespace
 from common.storage.history import read_journal
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 from tests.k8s.manifests import (
     KUSTOMIZATIONS,
     MPIJOB_OVERLAYS,
@@ -325,7 +325,7 @@ def test_copies_of_results_go_to_a_bucket_again_and_again(combined: Any, tmp_pat
     try:
         for text in ("one\n", "one\ntwo\n"):
             journal.write_text(text)
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE
             while not copied.exists() or copied.read_text() != text:
                 assert time.monotonic() < end and process.poll() is None
                 time.sleep(0.01)

@@ -14,7 +14,7 @@ from tests.cluster import hosts as namespaces
 from tests.cluster import mpirun
 from tests.cluster.conftest import need
 from tests.cluster.hosts import Hosts
-from tests.helpers import journal_lines
+from tests.helpers import PATIENCE, journal_lines
 from tests.k8s import pods
 from tests.k8s.manifests import mpijobs
 from tests.k8s.pods import ActedJob
@@ -56,7 +56,7 @@ def test_what_ends_a_launcher_or_a_worker_does_not_end_the_search(four: Hosts, t
     job.start_workers()
     launcher = running(job, results, 2)
     launcher.send_signal(signal.SIGTERM)
-    output, _ = launcher.communicate(timeout=60)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 75 and "running trials may finish" in output
 
     n_known = len(journal_lines(results))
@@ -65,7 +65,7 @@ def test_what_ends_a_launcher_or_a_worker_does_not_end_the_search(four: Hosts, t
     known = {line["key"] for line in journal_lines(results)}
     job.workers[2].start()
     job.start_workers()
-    output, _ = launcher.communicate(timeout=120)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0 and "launcher: mpirun ended with" in output, output
     lines = journal_lines(results)
     assert len({line["key"] for line in lines}) == len(lines) > len(known)
@@ -75,7 +75,7 @@ def test_what_ends_a_launcher_or_a_worker_does_not_end_the_search(four: Hosts, t
 def running(job: ActedJob, results: Path, n_lines: int) -> "subprocess.Popen[str]":
     """A launcher that has brought the journal to so many trials."""
     launcher = job.popen_launcher()
-    end = time.monotonic() + 90
+    end = time.monotonic() + PATIENCE
     while not (results / "journal.jsonl").exists() or len(journal_lines(results)) < n_lines:
         assert launcher.poll() is None and time.monotonic() < end
         time.sleep(0.02)

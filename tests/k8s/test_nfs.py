@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import need
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 from tests.k8s.manifests import overlay
 from tests.k8s.pods import CONTAINERFILE
 
@@ -65,7 +65,7 @@ def test_files_are_written_in_the_name_of_the_searches_user(server: "subprocess.
         return subprocess.run([*enter, *map(str, command)], capture_output=True, text=True)
 
     write = f"printf 'a line\\n' > /tmp/journal && nfs-cp /tmp/journal 'nfs://127.0.0.1/results/journal?{USER}'"
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     child = ""
     while not child or inside("sh", "-c", write).returncode:
         assert server.poll() is None and time.monotonic() < end, server.stdout and server.stdout.read()

@@ -24,7 +24,7 @@ from common.images import fold_slices
 from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
 from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
-from tests.helpers import ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
+from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
 from tests.kernel_svm.problems import Sized
 
@@ -201,7 +201,7 @@ def with_memory(kib: int, folder: Path, *command: Any) -> subprocess.CompletedPr
         pytest.skip("mount namespaces are not permitted here")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MEMINFO": str(meminfo)}
     arguments = [*unshare, sys.executable, *map(str, command)]
-    return subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200)
+    return subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
 
 
 FILL_UP = """
@@ -282,7 +282,7 @@ def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -
     assert len(mapped[job.pid]) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
     assert sum(of == mapped[job.pid] for of in mapped.values()) == 3, "the rank and its workers see the same"
     os.kill(job.pid, signal.SIGKILL)
-    _, stderr = job.communicate(timeout=100)
+    _, stderr = job.communicate(timeout=PATIENCE)
     assert "resource_tracker" not in stderr
     wait_for_the_end_of(members)
 

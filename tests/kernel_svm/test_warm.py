@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jit.private import locked, private_folder
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
@@ -116,7 +116,7 @@ def test_a_process_compiles_what_no_other_is_busy_with_and_then_waits(
     with locked(warm._lock_of(0)):  # as another process holds it
         other = threading.Thread(target=warm.warm_up.__wrapped__)
         other.start()
-        assert two_are_done.wait(60) and done == ["second", "third"]
+        assert two_are_done.wait(PATIENCE) and done == ["second", "third"]
         other.join(0.2)
         assert other.is_alive() and done == ["second", "third"]
     other.join(60)

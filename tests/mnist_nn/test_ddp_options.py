@@ -27,7 +27,7 @@ from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
 from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
-from tests.helpers import ROOT, family, wait_for_the_end_of
+from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
 from tests.mnist_nn.scaled_digits import write_as_mnist
 from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 
@@ -76,7 +76,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def until_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 150
+    end = time.monotonic() + PATIENCE
     while not (folder / "checkpoint.pt").exists():
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.01)
@@ -238,7 +238,7 @@ def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(data: Path, tmp_path
     run = [*TORCHRUN, *DDP, *arguments, "--epochs", "40"]
     job = subprocess.Popen(run, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     before = tmp_path / "checkpoint-before.pt"
-    end = time.monotonic() + 150
+    end = time.monotonic() + PATIENCE
     while not before.exists():
         assert job.poll() is None and time.monotonic() < end
         time.sleep(0.01)
@@ -246,7 +246,7 @@ def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(data: Path, tmp_path
     until_a_checkpoint(tmp_path, job)
     children = [int(word) for word in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     os.kill(children[1], signal.SIGKILL)
-    _, said = job.communicate(timeout=200)
+    _, said = job.communicate(timeout=PATIENCE)
     assert job.returncode == 0, said
     log = lines(tmp_path)
     runs = [n for n, line in enumerate(log) if "run" in line]
@@ -377,8 +377,8 @@ def test_lines_of_several_hosts_say_whose_they_are_and_shares_need_a_folder_of_a
             )
             for rank, how in enumerate(([], wrapper))
         ]  # fmt: skip
-        out, said = both[0].communicate(timeout=150)
-        both[1].communicate(timeout=150)
+        out, said = both[0].communicate(timeout=PATIENCE)
+        both[1].communicate(timeout=PATIENCE)
         assert both[0].returncode == status, said
         tag = f"[{socket.gethostname()} 0] "
         assert out and all(line.startswith(tag) for line in out.splitlines()), out

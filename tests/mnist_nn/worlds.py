@@ -44,7 +44,7 @@ def data() -> TrainingData:
 
 
 def world(rank: int, size: int, strategy: str, file: Path) -> None:
-    faulthandler.dump_traceback_later(100, exit=True)  # where it waits, if it waits for ever
+    faulthandler.dump_traceback_later(300, exit=True)  # where it waits, if it waits for ever
     store = dist.FileStore(str(file.with_suffix(".store")), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     if strategy == "hosts":

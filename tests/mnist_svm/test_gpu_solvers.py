@@ -16,7 +16,7 @@ from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.stand_ins import MODULES, A, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shared")
@@ -58,7 +58,7 @@ def test_two_workers_take_the_memory_of_one_gpu_in_turn(tmp_path: Path) -> None:
     workers = [start(environ) for _ in range(2)]
     for worker in workers:
         assert worker.stdout is not None and worker.stdout.readline() == "ready\n", worker.stderr.read()
-    answers = [worker.communicate("go\n", timeout=200) for worker in workers]
+    answers = [worker.communicate("go\n", timeout=PATIENCE) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], answers
     assert answers[0][0] == answers[1][0]
     taken = [tuple(map(int, line.split())) for line in (tmp_path / "memory" / "log").read_text().splitlines()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT, TOYS, mpirun_command
+from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command
 
 OPTIONS = ("4", "--gpu", "none", "--results")
 
@@ -25,7 +25,7 @@ def bound() -> Any:
         command[command.index("--bind-to") + 1] = "core"
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
         arguments = (*command, sys.executable, *TOYS, *map(str, arguments))
-        done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.cluster.cgroup import OWN, ROOT, cores_allowed, memory_left
+from tests.helpers import PATIENCE
 from tests.helpers import ROOT as REPOSITORY
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -82,7 +83,9 @@ def test_the_kernel_agrees(tmp_path: Path) -> None:
         "print(before, free_memory())"
     )
     try:
-        done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE
+        )
     finally:
         group.rmdir()
     assert done.returncode == 0, done.stderr

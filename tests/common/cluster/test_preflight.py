@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Exit
-from tests.helpers import ROOT, TOYS, mpirun_command
+from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command
 
 
 def test_every_package_of_ours_is_in_the_fingerprint(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -
         first = ["-wdir", str(ROOT), "-x", f"PYTHONPATH={ROOT}", *rank]
         second = ["-n", "1", "-wdir", str(folder), "-x", f"PYTHONPATH={folder}", *rank]
         command = [*mpirun_command(1), *first, ":", *second]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
     refused = run(other)
     assert refused.returncode == Exit.USAGE

@@ -33,7 +33,7 @@ from common.strategies import (
 from common.strategies.base import Piece, Problem, Sampler, Told
 from common.strategies.names import strategy_of
 from common.strategies.racing import winning
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 
 QUIET = RunOptions(quiet=True)
 LINE = Space({"x": Float(0, 1)})
@@ -333,7 +333,7 @@ def test_without_optuna_its_extra_is_named() -> None:
         "from common import search, Float\n"
         "search(lambda t: 1.0, {'x': Float(0, 1)}, strategy='tpe', n_trials=3, minimize='loss', workers=0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert 'Optuna is not installed: pip install "mpi-hybrid-search[search]"' in done.stderr
 

@@ -230,7 +230,7 @@ def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path:
     lines = (tmp_path / NAME).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
     changed = journal_of([json.loads(line) for line in lines])
     (tmp_path / NAME).write_bytes(changed)
-    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, ranks=2, status=Exit.USAGE, timeout=120)
+    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, ranks=2, status=Exit.USAGE, timeout=PATIENCE)
     assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_bytes() == changed
 
 

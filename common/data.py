@@ -87,8 +87,8 @@ def load(
         download: fetch the files when they are absent.
 
     Raises:
-        UsageError: a file is not what its name says, a size is above what there is, or a data set is neither there nor
-            can be downloaded.
+        UsageError: a file is not what its name says, a size is above what there is, or a data set is not there and can
+            be downloaded.
     """
     if name == "digits":
         arrays = _digits()

@@ -25,7 +25,7 @@ class MergeOptions:
     """The command line."""
 
     folders: tuple[Path, ...] = setting(help="results folders to join")
-    into: Path | None = setting(None, "results folder for all of them; it may exist", metavar="RESULTS")
+    into: Path | None = setting(None, "results folder for the joined study; it may exist", metavar="RESULTS")
 
 
 def merge(folders: Sequence[Path], into: Path) -> History:

@@ -1,9 +1,9 @@
 """Whether code that was never run on a machine of this kind may be trusted here: it is tried in a process of its own.
 
-A wrong address poisons a CUDA context and a deadlock never ends, so neither may happen in the worker that asks. The
-process tries one thing after the other and says at once what it found, so a crash takes back nothing that was found
-before it. The verdict is kept in the user's own cache folder under what it depends on. One process of the user checks
-at a time, and the others wait for its verdict.
+A wrong address makes a CUDA context unusable, and a deadlock never ends. So the check runs outside of the worker that
+asks. The process tries one thing after the other and says at once what it found, so a crash takes back nothing that was
+found before it. The verdict is kept in the user's own cache folder under what it depends on. One process of the user
+checks at a time, and the others wait for its verdict.
 
 A check is a module with a function
 

@@ -227,7 +227,7 @@ def _watch(folder: Path, as_json: bool) -> Exit:
                         flush=True,
                     )
     if status is None:
-        raise UsageError(f"{folder} was not read before it was interrupted: look again")
+        raise UsageError(f"interrupted before {folder} was read: run it again")
     if not as_json:
         print("\n".join(described(status)))
     return status.exit

@@ -14,8 +14,8 @@ from jit.private import library_folder
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """A function that Python calls, compiled by numba without the GIL, kept on disk in a folder of this user alone.
 
-    What is kept contains whatever the function calls, but numba looks for changes in the function's own file only. So
-    it is kept under a name that depends on the files of its folder that compile something, and on this folder: after an
+    What is kept contains the functions that a function calls, but numba looks for changes in its own file only. So it
+    is kept under a name that depends on the files of its folder that compile something, and on this folder: after an
     update nothing old is run. Constants must come from such files, too.
     """
     import numba

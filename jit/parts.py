@@ -59,7 +59,7 @@ class Outer(CPUDispatcher):
     def compile(self, signature: Any) -> Any:
         """As numba's, but what it calls is not compiled apart.
 
-        Nor is garbage looked for: numba makes millions of objects, so that would take a tenth of the time.
+        Garbage collection is off: numba makes millions of objects, so it would take a tenth of the time.
         """
         collects = gc.isenabled()
         gc.disable()

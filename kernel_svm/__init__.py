@@ -13,7 +13,7 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
 a GPU.
 
 `SVC` is an estimator with scikit-learn's interface, and `fit_grid` fits every candidate of a search on every fold, for
-any of its kernels and weights, whatever scores them:
+any of its kernels and weights, for any scorer:
 
     for fitted in fit_grid(SVC(), [{"C": 1.0, "gamma": "scale"}, ...], X, y, splits, sample_weight=weights):
         if fitted.error is None:

@@ -23,7 +23,7 @@ class MatrixPlan:
             ``capacity`` of them kept).
         need: bytes at most, this process's part of what it shares included.
         kernels: "whole" matrices, each of one gamma, that the processes of a node share.
-        threads: classes that one process solves at the same time.
+        threads: of a process, each with a class of its own: a core stays busy while one of them waits for a matrix.
     """
 
     distances: bool

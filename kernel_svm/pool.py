@@ -55,7 +55,7 @@ class SharedMatrix:
         self.agreed = memory[16:24].view(np.int64)
         self.done = memory[24 : 24 + n_strips]
         if 24 + n_strips > HEADER:
-            raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} are provided for")
+            raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} at most are possible")
         self._file = buffers.descriptor(name)
         self._name, self._buffers = name, buffers  # its memory goes with it
 

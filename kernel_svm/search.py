@@ -63,8 +63,8 @@ def fit_grid(
         y: labels (n,), of any kind.
         splits: per split, indices of training and of validation samples.
         sample_weight: (n,), as for `SVC.fit`.
-        parts: per split, the objects with training and validation samples that the models will be asked about, if
-            they are not to be arrays that are made here: a data frame, for instance.
+        parts: for each split its training and validation samples, as the objects that will be passed to the models,
+            such as data frames. Without them, arrays are made here.
         memory: bytes that may be used; half of what is free if not given.
 
     Yields:

@@ -77,19 +77,19 @@ class Bagging(ImageSettings):
     )
     halving: int | None = setting(
         None,
-        "successive halving: every parameter set is trained for one epoch, the best one in ETA for ETA epochs, and "
-        "so on, the last ETA or fewer to their end",
+        "successive halving: train all parameter sets for one epoch, the best of each ETA for ETA epochs, and so on; "
+        "the last ETA or fewer are trained to their end",
         low=2,
         metavar="ETA",
     )
     strategy: str = setting(
         "random",
         "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
-        "from the sets before, hyperband trains most sets for a few epochs only",
+        "from earlier sets, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
     )
     racing: bool = setting(
-        False, "evaluate fold after fold, without the parameter sets that would hardly win by a paired test"
+        False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win"
     )
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"

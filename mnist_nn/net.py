@@ -27,8 +27,8 @@ def initial_weights(
 ) -> Weights:
     """Weights and biases drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for both layers.
 
-    They are drawn on the CPU whatever the device, for a GPU's own stream depends on how many processors it has. They
-    lie in memory with the first axis last, which is how `mnist_nn.steps.hidden` wants the largest of them.
+    They are always drawn on the CPU, since a GPU's own stream depends on the number of its processors. They lie in
+    memory with the first axis last, which is how `mnist_nn.steps.hidden` wants the largest of them.
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}

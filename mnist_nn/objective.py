@@ -70,11 +70,11 @@ class BaggingObjective:
     On a GPU also `way`, how its steps were computed: a position in `mnist_nn.trust.WAYS`.
     A network for which there is too little memory is not trained: the answer is `NoRoom`, with the numbers.
 
-    Folds of a small network are trained together where the step for it is "grouped"; there is a place for every
-    fold then, also for one that is not asked for.
+    Folds of a small network are trained together if its step is "grouped". Then there is a place for every fold, even
+    if it is not asked for.
 
-    The data is put on the device once, and the bootstrap sample last used is kept there. Neither
-    that nor the other trials of a batch have an influence on a result.
+    The data is put on the device once, and the bootstrap sample last used is kept there. A result does not depend on
+    that, or on the other trials of a batch.
     """
 
     def __init__(self, options: TrainingOptions, worker: WorkerContext) -> None:

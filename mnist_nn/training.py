@@ -1,8 +1,8 @@
 """Training a network, or several of one architecture together, and evaluating it.
 
 Images stay where they are, as one uint8 tensor on the device. `train` gathers a few hundred batches at a time in this
-epoch's order, normalised, and a step sees slices of them; the loss is read back once per such block, so that a GPU
-is never waited for within one. `train_together` leaves even that to the step and waits once per epoch.
+epoch's order, normalised, and a step sees slices of them. The loss is read once for each such block, so nothing waits
+for a GPU within one. `train_together` leaves even that to the step and waits once per epoch.
 """
 
 import ctypes
@@ -146,8 +146,8 @@ def train_together(
 ) -> list[Trained | None]:
     """Train a network for each member as `train` would, each in its own order and until its own end.
 
-    A place without a member is computed with, and gives None: the bits of a result may depend on how many places
-    there are, and do not depend on which of them have a member.
+    Places without a member are computed too and give None. The last bits of a result may depend on the number of
+    places, since that is the shape of the products, but not on which places have a member.
 
     Raises:
         ValueError: the kernel is larger than the images, there is no member, or one has no image.

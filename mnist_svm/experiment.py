@@ -57,8 +57,8 @@ class SvmGrid(ImageSettings):
     )
     solver: str = setting(
         "auto",
-        "auto (shared, on a GPU only if it passes its check there, else on a core beside it), shared (the whole grid "
-        "as one computation), sklearn or cuml",
+        "auto (shared; on a GPU if it passes its check there, else on one core a slot), shared (the whole grid as one "
+        "computation), sklearn or cuml",
         choices=("auto", "shared", "sklearn", "cuml"),
     )
     compare: bool = setting(
@@ -205,7 +205,7 @@ class SvmGrid(ImageSettings):
         return self.multiclass == "ovr" and self.solver in ("auto", "shared") and workers > 1
 
     def cost(self, trial: Trial) -> float:
-        """More towards both ends of gamma: a large one makes every image a support vector, a small one most of C."""
+        """Slowest at both ends: a large gamma makes every image a support vector, a small one needs a large C."""
         return 1 + abs(math.log10(float(trial.params["gamma"])) + 4)
 
     def n_trials(self) -> int:

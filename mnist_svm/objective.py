@@ -15,12 +15,11 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
-    A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its
-    values are `error` (or `test_error`), a fraction, `n_support`, `converged`,
-    1 or 0, unless the solver does not tell (cuML), and `on_gpu`, 1, where a GPU solved it; a refit on all training
-    images also has the array `predictions`, uint8 (n_test,). With the
-    shared solver the points of one fold start from each other, so they may depend, within the solver's tolerance, on
-    which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
+    A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its values
+    are `error` (or `test_error`), a fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell
+    (cuML); `on_gpu`, 1 if a GPU solved it. A refit on all training images also has the array `predictions`, uint8
+    (n_test,). With the shared solver the points of one fold start from each other, so they may depend, within the
+    solver's tolerance, on which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
     """
 
     def __init__(self, dataset: Dataset, solver: Solver, on_gpu: bool = False) -> None:

@@ -41,7 +41,7 @@ def sections_of(
 
 
 def _refit_keys(grid: TuningGrid) -> list[str]:
-    """Of the chosen point, by whichever rule it was chosen: a journal does not say that."""
+    """Of the chosen point. A journal does not say by which rule it was chosen."""
     return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
 
 

@@ -28,7 +28,7 @@ def can_be_sent(thing: object) -> bool:
 
 
 def require_linux() -> None:
-    """Raises UsageError elsewhere: nothing would end with its parent, nor could memory without a name be shared."""
+    """Raises UsageError elsewhere: processes would outlive their parent, and could not share memory."""
     if sys.platform != "linux":
         raise UsageError(
             f"this runs on Linux (x86-64 or aarch64), not on {sys.platform}: use a container or a virtual machine"

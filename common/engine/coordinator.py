@@ -88,8 +88,8 @@ class Coordinator:
         self._queue = Queue(costs, numbers)
         self._gangs = Gangs(gang_of, costs, numbers, self._slots, self._idle)
         self._fresh: list[tuple[Trial, Result]] = []
-        # Failures before the first success wait here: should it turn out that nothing works (a missing
-        # library, a broken driver), they are forgotten with the run, and no trial is blamed for good.
+        # Failures before the first success wait here. If nothing works (a missing library, a broken driver), they are
+        # not recorded, and the journal blames no trial.
         self._held: list[tuple[Trial, Result]] = []
         self._succeeded = False
         self._examine = examine

@@ -19,11 +19,11 @@
     transport -> coordinator  Lost()                     the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp()                  rank 0 has given this rank up: end all workers, then yourself
 
-Messages between two ranks arrive in the order sent. That is all the protocol relies on: when `Died`
-arrives, every result the worker managed to send has arrived before it, so the coordinator knows
-exactly which trials are open without being told. Messages in opposite directions may cross: a `Run` that was
-sent before the coordinator heard of a death must not be evaluated, since its batch is back in the queue. So
-both sides count the deaths of a slot, and the agent drops a `Run` of an earlier life.
+Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
+result that the worker managed to send has arrived before it. So the coordinator knows which trials are open. Messages
+in opposite directions may cross: a `Run` that was sent before the coordinator heard of a death must not be evaluated,
+since its batch is back in the queue. So both sides count the deaths of a slot, and the agent drops a `Run` of an
+earlier life.
 
 Messages have no `slots=True`: pickle handles frozen dataclasses with slots by Python code, which takes longer.
 """
@@ -104,7 +104,7 @@ class Interrupted:
 class Headway:
     """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
 
-    With neither the unit says what it does instead of computing, such as STARTING; "" says that it computes.
+    Without both, the unit says what it does instead of computing, such as STARTING; "" means that it computes.
 
     Attributes:
         trials: of its batch, as many as take these steps together.

@@ -56,5 +56,5 @@ class SlotState:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it has work and, as far as it says, does it: it neither starts nor waits."""
+        """Whether it has work and computes: by its last message it is not starting or waiting."""
         return bool(self.given) and (self.step is None or self.step.is_work)

@@ -57,8 +57,8 @@ class Study:
         trials, results: what a journal knows already, by key; such trials are answered from there. The results are
             copied, and only looked at when a search needs them.
         shard: which batches to run here. A search whose round has batches of other shards does not advance.
-        renew: whether a known trial that is asked with other parameters is run again, because results it followed from
-            were forgotten, instead of being refused.
+        renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
+            results that they came from). Otherwise that is an error.
     """
 
     def __init__(

@@ -9,8 +9,8 @@
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
-A worker lives no longer than its rank, even if that is killed, and keeps stdout and stderr in a pipe
-to the agent, which knows what to show and what the last words of a crash were.
+A worker ends with its rank, even if the rank is killed. Its stdout and stderr go through a pipe to the agent, which
+shows them or keeps the last lines for the report of a crash.
 """
 
 from __future__ import annotations

@@ -39,10 +39,12 @@ class ExportOptions:
     """The command line."""
 
     folder: Path = setting(help="results folder of the study")
-    to: str = setting("csv", "what for: " + ", ".join(NAMES), choices=tuple(NAMES))
+    to: str = setting("csv", "format: " + ", ".join(NAMES), choices=tuple(NAMES))
     into: Path | None = setting(None, "file or folder to write, which must not exist (default: one in RESULTS)")
-    minimize: tuple[str, ...] = setting((), "values that count, for optuna (default: the search's)", metavar="NAME")
-    maximize: tuple[str, ...] = setting((), "the same, where more is better", metavar="NAME")
+    minimize: tuple[str, ...] = setting(
+        (), "values to minimize, for optuna (default: those of the search)", metavar="NAME"
+    )
+    maximize: tuple[str, ...] = setting((), "values to maximize, for optuna", metavar="NAME")
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -177,7 +177,7 @@ def _merged(history: History) -> list[ExportedTrial]:
         found = records_given(outcomes, dict)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"the journal has trials that are none of a search ({error}): use the version that wrote it"
+            f"the journal has trials that do not belong to a search ({error}): use the version that wrote it"
         ) from error
     last: dict[int, Result] = {}
     for outcome in outcomes:

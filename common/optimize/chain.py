@@ -49,16 +49,16 @@ class Link:
 class Chain:
     """An objective of several functions.
 
-    On each node the value of a link is computed once for trials that agree in the parameters that it uses, and in
-    those of the links whose values it takes; a worker that wants what another one computes waits. An exception in a
-    link is that of the trial.
+    A node computes the value of a link once for all trials that agree in the parameters that it uses, and in those of
+    the links whose values it takes. A worker that needs a value waits while another worker computes it. An exception in
+    a link is that of the trial.
 
     Args:
-        links: In their order; the last one is a function, a generator or the name of a method, which is called for
-            each trial with what it takes of the links before it.
+        links: In their order. The last one is a function, a generator or the name of a method. It is called for each
+            trial, with the values of the links that its arguments name.
         of: A class or an object whose methods those are that are given by name. It may have `setup(device)`, as
             any objective.
-        limit_gb: Memory (1e9 bytes) that each node keeps values in; the longest unused give way, and what has no room
+        limit_gb: Memory (1e9 bytes) for values on each node. The longest unused are dropped first. A value without room
             is computed again.
         folder: Where they are kept on disk instead, by `joblib.Memory`, for other searches too. That a function is
             changed is noticed, not that other things change which it reads: name another folder then. Nobody else may

@@ -32,9 +32,9 @@ class Importance(NamedTuple):
 def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Importance | None:
     """The importance of these parameters; None where there are too few candidates or nothing varies.
 
-    It is that of the ranks of the values, so that neither the scale of an error nor an infinite loss matters. A whole
-    grid has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise
-    a random forest learns the candidates.
+    It is that of the ranks of the values, so the scale of an error and infinite losses have no influence. A whole grid
+    has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise a
+    random forest learns the candidates.
     """
     valued = [one for one in candidates if one.value is not None and not math.isnan(one.value)]
     varied = [name for name in names if len({one.params.get(name) for one in valued}) > 1]

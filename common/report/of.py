@@ -34,7 +34,7 @@ def report_of(
         history: its journal.
         experiment: whose study it is; None where that is not known, which leaves out what only it can say.
         data: what its `data()` returned, if that is at hand.
-        goal: such as "minimize loss", where neither the experiment nor the journal says it.
+        goal: such as "minimize loss"; needed if the experiment and the journal do not say it.
         price: dollars for a node and an hour.
     """
     settings = history.header["settings"]

@@ -5,11 +5,11 @@ folders). Writes scaling.csv, scaling.svg and scaling.png. The time of a study i
 loading the data to the last figure, summed over its runs; time in the scheduler's queue is not part of it.
 
 Speed-up is the time on the fewest slots divided by the time, times that number of slots; efficiency is speed-up per
-slot. Busy is the share of the slots' time in which trials ran: what is missing there is start-up, waiting and report;
-where efficiency is less than busy, the trials themselves became slower.
+slot. Busy is the share of the slots' time in which trials ran. The rest is start-up, waiting and report. If efficiency
+is less than busy, the trials themselves became slower.
 
-Instead of results folders it takes tables of trainings, such as the ddp.csv that `mnist_nn.ddp` adds a row to: all rows
-must be of the same network, data and number of epochs. Batch sizes may differ; a row's name says its own.
+It also takes tables of trainings instead of results folders, such as the ddp.csv of `mnist_nn.ddp`. All rows must have
+the same network, data and number of epochs. Batch sizes may differ; a row's name says its own.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ and validation samples), with the attributes
     error               None, or the exception that `fit` would have raised
     seconds             the candidate's part of the time taken
 
-`parts` has, for each split, the objects with its training and validation samples that the scorers will ask the model
-about; a model may answer for these very objects from what the grid has computed. For `sklearn.svm.SVC` and
+`parts` has, for each split, its training and validation samples, as the objects that the scorers will pass to the
+model. For these very objects a model may answer from what the grid has computed. For `sklearn.svm.SVC` and
 `kernel_svm.SVC`, alone or as the last step of a Pipeline, `kernel_svm.fit_grid` does it for any kernel that has a name.
 """
 

@@ -1,9 +1,9 @@
 """The plan of a search: a graph of fits, made before the work, that says which candidates hang below which fit.
 
-Candidates of a Pipeline run through its steps. Those whose parameters of a step are equal have its fit in common as
-long as they had the steps before in common; where the step's class has a family (`common.sklearn.sharing`), so have
-those that differ in what the family shares. Going through the graph depth first needs each fit once, and memory for
-the samples between the steps of one path alone: nothing is kept that could have to be thrown away.
+Candidates of a Pipeline run through its steps. Candidates share the fit of a step if they share all steps before it and
+agree in the parameters of this one. If the class of the step has a family (`common.sklearn.sharing`), they may differ
+in what the family shares. The graph is walked depth first. So each fit is made once, and only the samples between the
+steps of one path are in memory.
 """
 
 from __future__ import annotations

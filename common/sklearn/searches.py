@@ -252,8 +252,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
-            debugger. A search in one process that is given no argument of these, nor `n_jobs`, and is expected to take
-            less than two seconds is made in this process, too: workers would not have started by then.
+            debugger. A search in one process without any of these arguments and without `n_jobs` that is expected to
+            take less than two seconds is made in this process, too: workers would not have started by then.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.

@@ -22,8 +22,8 @@ KEPT = 8  # fitted transformers; candidates that share them come one after the o
 class SharedSteps:
     """Stands for the `memory` of a Pipeline (scikit-learn's own way to keep fitted transformers), in this process.
 
-    What is kept has room in an eighth of the memory that is free for this worker; the longest unused give way, and what
-    has no room is not kept, so its step is fitted again.
+    They take at most an eighth of the memory that is free for this worker. The longest unused are dropped first. A step
+    that has no room is not kept, but fitted again.
 
     Args:
         limit: bytes to keep, if that is to be another number.

@@ -96,7 +96,7 @@ def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
         ]  # a Pipeline that ends in "passthrough" is left to scikit-learn
     if fit.family is not None:
         if last and part.weight is not None and not has_fit_parameter(fit.model, "sample_weight"):
-            raise TypeError("its fit takes no weights of samples")
+            raise TypeError("its fit takes no sample weights")
         fitted = fit.family.fit if last else fit.family.fit_transform
         return list(fitted(fit.model, [setting.values for setting in fit.settings], _own(part, fit.model)))
     return [_alone(fit.model, _own(part, fit.model), last)]

@@ -1,4 +1,4 @@
-"""Warnings of fits: they travel with the result, from whichever process, and the search issues them."""
+"""Warnings of fits: each process sends them with its results, and the search issues them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def converged(seen: Seen) -> bool:
 
 
 def issue(seen: Iterable[tuple[str, str]]) -> None:
-    """Warn of each once, whatever the number of fits that had it."""
+    """Warn of each once, even if many fits had it."""
     for name, text in dict.fromkeys(seen):
         warnings.warn(text, _category(name), stacklevel=2)
 
 
 def _action(category: type[Warning]) -> str:
-    """What the filters of this process do with warnings of that category, whatever their text and place."""
+    """What the filters of this process do with warnings of that category, for any text and place."""
     for action, message, known, module, _ in warnings.filters:
         if issubclass(category, known) and message is None and module is None:
             return action

@@ -7,7 +7,7 @@
         "folds": 5,                                                 # a constant
     }, constraints=[lambda p: p["C"] > 1 or p["kernel"] == "rbf"])
 
-A point is made of one number in [0, 1) for each parameter, so whatever draws numbers (a random stream, a Sobol
+A point is made of one number in [0, 1) for each parameter, so everything that draws numbers (a random stream, a Sobol
 sequence) draws points. A *drawn* point holds what a journal can hold; `Space.given` makes of it what an objective gets.
 """
 
@@ -199,5 +199,5 @@ class Space:
                 part = self._parts[other]
                 wrong = next((v for v in allowed if isinstance(part, Part) and not part.takes(v)), None)
                 if wrong is not None:
-                    raise UsageError(f"{name} is there when {other} is {wrong!r}, which is not in {part}")
+                    raise UsageError(f"{name} depends on {other} = {wrong!r}, which is not in {part}")
         return found

@@ -248,7 +248,7 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
 
 def _no_header(path: Path) -> UsageError:
     return UsageError(
-        f"{path}, line 1, is not a journal header, or a damaged one: use another --results folder, or --restart"
+        f"line 1 of {path} is not a journal header, or is damaged: use another --results folder, or --restart"
     )
 
 
@@ -273,7 +273,7 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         place = place_of(death["place"])
         history.deaths.append(Death(float(death["time"]), float(death["seconds"]), place, key, cause))
     elif "repair" not in record:  # which says for people what was set aside
-        raise ValueError("it has neither key nor run nor end")
+        raise ValueError("it has no key, run or end")
 
 
 def differing_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:

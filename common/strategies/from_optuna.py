@@ -76,7 +76,7 @@ class Optuna(Sampling):
             problem.requires("CMA-ES")
             numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]
             if len(numbers) < 2 or any(name in problem.space.conditions for name in numbers):
-                raise UsageError("CMA-ES needs two or more numbers that are always there: use strategy='tpe'")
+                raise UsageError("CMA-ES needs two or more numbers without conditions: use strategy='tpe'")
         for sampler, module in (("CmaEsSampler", "cmaes"), ("GPSampler", "torch")):
             if type(made).__name__ == sampler and find_spec(module) is None:
                 raise UsageError(f"{sampler} needs {module}: pip install {module}, or use another strategy")

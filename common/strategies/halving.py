@@ -69,7 +69,7 @@ class Halving(Staged):
     def begin(self, problem: Problem) -> list[Proposer]:
         points = self.points(problem)
         if problem.n_trials is None:
-            raise UsageError("n_trials is missing: it says how many trials begin")
+            raise UsageError("n_trials is missing: give the number of trials that begin")
         return [_Bracket(points, self.rungs(), self.eta, problem.n_trials)]
 
 
@@ -89,7 +89,7 @@ class Hyperband(Staged):
         points, rungs = self.points(problem), self.rungs()
         left = problem.n_trials or 0
         if not left:
-            raise UsageError("n_trials is missing: it says how many trials begin in all brackets")
+            raise UsageError("n_trials is missing: give the number of trials that begin in all brackets together")
         brackets: list[Proposer] = []
         while left:
             for s in range(len(rungs) - 1, -1, -1):

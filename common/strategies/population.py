@@ -47,9 +47,9 @@ class PopulationBased(Strategy):
     def begin(self, problem: Problem) -> list[Proposer]:
         problem.requires("PopulationBased", staged=True)
         if problem.n_trials is None or problem.n_trials < 2:
-            raise UsageError("PopulationBased needs n_trials, the members of its population, of at least 2")
+            raise UsageError("n_trials is the number of members of the population: give at least 2")
         if problem.space.conditions or problem.space.constraints:
-            raise UsageError("PopulationBased changes single parameters, so conditions and constraints do not fit it")
+            raise UsageError("PopulationBased needs a space without conditions and constraints")
         return [_Population(self, problem)]
 
     def describe(self, problem: Problem) -> str:

@@ -54,7 +54,7 @@ def _object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--config {path} is not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UsageError(f'--config {path} is not a JSON object: give {{"batch-size": 128}}, say')
+        raise UsageError(f'--config {path} is not a JSON object: give one such as {{"batch-size": 128}}')
     return content
 
 

@@ -82,7 +82,8 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
         n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / (settings.batch_size * n_processes))
         if settings.warmup_steps >= n_steps:
             raise UsageError(
-                f"--warmup-steps {settings.warmup_steps} leaves nothing of {n_steps} steps to --schedule cosine"
+                f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
+                "so none is left for --schedule cosine: give fewer"
             )
     read = checkpoint.read(settings.results, fixed) if settings.resume else None
     known = read or Checkpoint([], {}, {})

@@ -34,7 +34,7 @@ class Settings(DatasetSettings):
     )
     warmup_steps: int = setting(0, "steps in which the learning rate grows linearly from 0", low=0, metavar="N")
     schedule: str = setting(
-        "constant", "of the learning rate after that: constant, or cosine: down to 0 in the last epoch",
+        "constant", "the learning rate after the warm-up: constant, or cosine (down to 0 in the last epoch)",
         choices=SCHEDULES,
     )  # fmt: skip
     scale_lr: bool = setting(False, "multiply the learning rate by the number of processes")

@@ -94,7 +94,7 @@ def write_shards(folder: Path, tensors: Tensors) -> None:
 
 
 def read_shards(folder: Path, tensors: Tensors) -> None:
-    """Fill the tensors, whatever number of processes has written them. All processes must call this."""
+    """Fill the tensors, which any number of processes may have written. All processes must call this."""
     try:
         with _quiet():
             dcp.load(_flat(tensors), storage_reader=SafeReader(folder))

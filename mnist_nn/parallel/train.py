@@ -1,8 +1,8 @@
 """The training itself: what each of its processes does once it has found the others.
 
 The order of the images depends on the seed and the epoch alone. It is cut into global batches, and each global batch
-into one part per process, so one process with batches of 128 and two with 64 take the same steps. Parts may differ
-in size where a batch does not divide: a process scales the sum of its losses so that the mean of the processes'
+into one part per process, so one process with batches of 128 and two with 64 take the same steps. If a batch cannot be
+divided evenly, the parts differ in size. So each process scales the sum of its losses. Then the mean of the processes'
 gradients is the gradient of the global batch's mean loss.
 """
 

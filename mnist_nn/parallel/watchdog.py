@@ -1,9 +1,9 @@
 """Whether all processes of the training still live.
 
-Collective operations wait: gloo notices a closed connection but not a silent one, NCCL inside a node neither. So each
-process says every two seconds in the store that it lives, and listens for the next one, in a ring. What any process
-finds is written to the store for all to read. A thread does it, since the main one may be inside an operation that
-never returns.
+Collective operations wait: gloo notices a closed connection but not a silent one, and NCCL inside a node notices
+neither of them. So each process says every two seconds in the store that it lives, and listens for the next one, in a
+ring. What any process finds is written to the store for all to read. A thread does it, since the main one may be inside
+an operation that never returns.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The step of several networks of one architecture together, along a leading axis; also of a single one.
 
-It is the step of `mnist_nn.steps.manual`, with one product for all networks where that has one for each. Whatever it
-reads, the number of its batch included, lies on the device: it takes no arguments and waits for nothing, so on a GPU it
-is captured once in a CUDA graph and replayed.
+It is the step of `mnist_nn.steps.manual`, with one product for all networks where that has one for each. Everything
+that it reads lies on the device, even the number of its batch. It takes no arguments and waits for nothing, so on a GPU
+it is captured once in a CUDA graph and replayed.
 
 A network without an image in a batch does not learn from it: its momentum is 1 and its learning rate 0. So a network
-may have fewer batches than others, have ended, or not be there at all; the others never notice, and the shapes of
-all products, on which the last bits of a result depend, stay the same.
+may have fewer batches than others, have ended, or be missing. The others do not notice it. The shapes of all products,
+on which the last bits of a result depend, stay the same.
 
 Shapes below: G networks, B images of a batch, C channels, P positions of the kernel, F = C * P features, U units.
 """

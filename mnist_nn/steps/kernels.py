@@ -14,7 +14,7 @@ memory, once forward (4 bytes per weight) and once for backward and learning tog
 A register holds LANES neighbouring units h. Batches are *packed*: `packed[h // LANES, b, h % LANES]`, so that
 the b registers that belong to one piece of a row of w are neighbours. The loops over b must be unrolled and
 their sums stay in registers, which no compiler does reliably by itself. So the inner loops are built from
-vector instructions of LLVM, which lowers them to whatever the processor has.
+vector instructions of LLVM, which lowers them to those of the processor.
 """
 
 from typing import Any

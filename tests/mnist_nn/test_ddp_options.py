@@ -308,7 +308,7 @@ def test_a_file_of_options_that_cannot_work_ends_in_one_line(
         ("--warmup-steps -1", "-1 is too small"),
         (
             "--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1",
-            "--warmup-steps 5 leaves nothing of 3 steps",
+            "--warmup-steps 5 takes all 3 steps",
         ),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),

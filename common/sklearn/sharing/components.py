@@ -1,10 +1,11 @@
 """Components whose number is searched: all are computed by one fit, each candidate keeps its part.
 
-Why the result is the single one. PCA with the solvers "full" and "covariance_eigh", and "auto" where it chooses one of
-them for each size, decomposes the samples, or their covariance, whole, whatever `n_components` is; the size only says
-how many of the components, sorted, are kept. They are computed once with all components and cut by the same rules:
-equal to the bit. The randomised solver computes other vectors for each size, and so does NMF; ARPACK's are the same up
-to rounding, but not where singular values are equal. These, and truncated SVD, which has the same two, are not shared.
+Why the result is the single one. PCA with the solvers "full" and "covariance_eigh" decomposes the whole of the samples,
+or of their covariance, for any `n_components`. The size only says how many of the sorted components are kept. So all
+components are computed once and cut by the same rules: equal to the bit. The solver "auto" is shared where it chooses
+one of these two for each size. The randomised solver and NMF compute other vectors for each size. ARPACK's are the same
+up to rounding, but not where singular values are equal. These are not shared, nor is truncated SVD, which uses these
+two solvers.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Components(Family):
     def _solver(self, model: Any, sizes: list[Any], X: Any) -> str:
         """What scikit-learn takes for each of the sizes. Raises ValueError where that is not one and the same."""
         if scipy.sparse.issparse(X):
-            raise ValueError("sparse samples have no full solver")
+            raise ValueError("the full solver takes no sparse samples")
         if model.svd_solver != "auto":
             return str(model.svd_solver)
         n, p = _num_samples(X), np.shape(X)[1]

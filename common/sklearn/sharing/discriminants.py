@@ -1,10 +1,10 @@
 """Linear discriminant analysis: one covariance of each class for all shrinkages, one decomposition for all sizes.
 
-Why the result is the single one. The solvers "lsqr" and "eigen" shrink the empirical covariance of each class, and of
-all samples, by (1 - s) S + s m I, where neither S nor m depends on the shrinkage s. S is computed once, by scikit-
-learn's own function, and given to scikit-learn's own solver for each s: equal to the bit. `shrinkage="auto"` (Ledoit
-and Wolf) looks at the samples by itself and is computed once. `n_components` says how many columns of the projected
-samples are kept, and changes neither the decomposition nor the classes: each size is cut from one fit.
+Why the result is the single one. The solvers "lsqr" and "eigen" shrink the empirical covariance S of each class, and of
+all samples, to (1 - s) S + s m I. S and m do not depend on the shrinkage s. S is computed once, by scikit-learn's own
+function, and given to scikit-learn's own solver for each s: equal to the bit. `shrinkage="auto"` (Ledoit and Wolf)
+looks at the samples by itself and is computed once. `n_components` is the number of columns of the projected samples
+that are kept. It does not change the decomposition or the classes, so each size is cut from one fit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Discriminants(Family):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         if part.weight is not None:
-            raise TypeError("it takes no weights of samples")
+            raise TypeError("it takes no sample weights")
         known = _Covariances(theirs.empirical_covariance)
         names: dict[str, Any] = {**vars(theirs), "empirical_covariance": known}
         for function in (theirs._cov, theirs._class_cov):

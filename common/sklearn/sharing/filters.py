@@ -1,16 +1,16 @@
 """Filters of features: one fit for all sizes and thresholds.
 
 Why the result is the single one. A filter gives each feature a number when it is fitted. The parameters that are shared
-here it reads only when it is asked which features to keep, or to refuse them.
+here are read later, when the filter chooses the features to keep, or refuses them.
 
 - SelectKBest, SelectPercentile, SelectFpr, SelectFdr and SelectFwe compute a score of each feature, or a p-value.
 - VarianceThreshold computes the variances. For the threshold 0 scikit-learn takes the range of a feature where that is
   smaller, so the threshold 0 has a fit of its own. One that no feature passes is an error of `fit`; that candidate is
   fitted alone, to say so.
 - SelectFromModel fits its estimator to all features; `threshold`, `max_features` and `norm_order` choose among the
-  coefficients or importances afterwards. An estimator that chooses at random without a seed shares nothing: single fits
-  would differ from each other. So does one of another library, which may do so without saying it, and one that is
-  fitted already (`prefit`).
+  coefficients or importances afterwards. Nothing is shared with an estimator that chooses at random without a seed,
+  since single fits would differ from each other; with one of another library, which may do so without saying it; or
+  with one that is fitted already (`prefit`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Forests: the trees of the smaller one are the first of the larger, and so are the sums of what they say.
+"""Forests: the trees of a smaller one are the first trees of a larger one, so sums of their predictions are shared too.
 
 Why the result is the single one. The seeds of the trees are drawn one after the other from `random_state`, and a tree
-depends on its seed alone, so a forest of n has the first n trees of a larger one, to the bit. A forest adds what its
-trees predict in their order and divides by their number (with `n_jobs` above 1 in the order in which they end, which
-differs from run to run by rounding): the sums of a larger forest, looked at after n trees, are the same. With
-`oob_score` the forest grows by scikit-learn's own `warm_start`, which computes that score at each size.
+depends on its seed alone. So a forest of n has the first n trees of a larger one, to the bit. A forest adds up the
+predictions of its trees in their order and divides by their number. So the sum of a larger forest after n trees is that
+of a forest of n. (With `n_jobs` above 1, trees are added in the order in which they end, so results differ by rounding
+from run to run.) With `oob_score` the forest grows by scikit-learn's own `warm_start`, which computes that score at
+each size.
 """
 
 from __future__ import annotations

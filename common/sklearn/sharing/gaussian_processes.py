@@ -1,11 +1,11 @@
 """Gaussian process regression with a fixed kernel: one kernel matrix, and one reduction of it, for all noise levels.
 
-Why the result is the single one. The coefficients solve (K + alpha I) c = y, where K does not depend on alpha: the
-problem of kernel ridge, with the same reduction to a band (`kernel_ridge`, where its error is said). Where alpha is
-less than 1e-8 of the norm of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
+Why the result is the single one. The coefficients solve (K + alpha I) c = y, and K does not depend on alpha. This is
+the problem of kernel ridge, with the same reduction to a band (`kernel_ridge.py`, which gives its error). Where alpha
+is less than 1e-8 of the norm of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
 factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the training
-samples, which is computed once too. The likelihood, which single fits compute for each alpha, changes no prediction
-and is left out.
+samples, which is computed once too. The likelihood, which single fits compute for each alpha, changes no prediction and
+is left out.
 
 A kernel whose parameters are fitted is another one for each alpha, so nothing is shared.
 """
@@ -75,7 +75,7 @@ class NoiseLevels(Family):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         if part.weight is not None:
-            raise TypeError("it takes no weights of samples")
+            raise TypeError("it takes no sample weights")
         first = clone(model).set_params(alpha=0.0)
         first.__class__ = KnownGaussianProcess  # which computes no likelihood so far
         fit: Any = GaussianProcessRegressor.fit

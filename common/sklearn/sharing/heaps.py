@@ -4,9 +4,9 @@ For each row scikit-learn pushes the distances of all training samples, in their
 smallest (`ArgKmin`). What is not smaller than the largest of these changes nothing. So a distance that is not smaller
 than the n-th smallest of some before it need not be pushed to a heap of size n or less.
 
-That holds where the distances that it pushes are known to the bit: city-block distances, which SciPy adds up in the
-same order, and squared Euclidean ones between whole numbers, where nothing is rounded; and for one thread, since
-several share the training samples out.
+That holds where the pushed distances are known to the bit. These are city-block distances, which SciPy adds up in the
+same order, and squared Euclidean distances between whole numbers, where nothing is rounded. It holds for one thread:
+several threads would divide the training samples.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Kernel ridge regression: one reduction of the kernel matrix for all penalties, one set of distances for all gammas.
 
-Why the result is the single one. The coefficients c solve (K + alpha I) c = y. With an orthogonal Q that makes B = Q'
-K Q a band matrix, c = Q (B + alpha I)^-1 Q' y: one reduction for all alphas, and a banded solve for each. The
-reduction is a sequence of Householder reflections of blocks of columns (C. H. Bischof, B. Lang and X. Sun, "A
-framework for symmetric band reduction", ACM TOMS 26, 2000), each with the compact form I - V T V' (T. Joffrain et al.,
-"Accumulating Householder transformations, revisited", ACM TOMS 32, 2006). It is backward stable, as scikit-learn's
-Cholesky factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the
-norm of K, and where there are few alphas, scikit-learn's own function solves with the shared K: to the bit.
+Why the result is the single one. The coefficients c solve (K + alpha I) c = y. An orthogonal Q makes B = Q' K Q a band
+matrix. Then c = Q (B + alpha I)^-1 Q' y: one reduction for all alphas, and a banded solve for each. The reduction is a
+sequence of Householder reflections of blocks of columns (C. H. Bischof, B. Lang and X. Sun, "A framework for symmetric
+band reduction", ACM TOMS 26, 2000), each with the compact form I - V T V' (T. Joffrain et al., "Accumulating
+Householder transformations, revisited", ACM TOMS 32, 2006). It is backward stable, as scikit-learn's Cholesky
+factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the norm of K,
+and where there are few alphas, scikit-learn's own function solves with the shared K: to the bit.
 
 The RBF kernel of each gamma is made from the same squared distances, by scikit-learn's own operations.
 """
@@ -42,8 +42,8 @@ _ILL = 1e-8  # alpha over the norm of K below which the results of two stable me
 class Band:
     """A symmetric matrix reduced to a band.
 
-    Of the matrix only the lower triangle is kept, in panels of columns: a panel takes the reflections of a block and is
-    multiplied by those of the next while it is in the cache.
+    Only the lower triangle of the matrix is kept, in panels of columns. A panel takes the reflections of a block, and
+    is multiplied by those of the next block while it is still in the cache.
 
     Args:
         A: float64 (n, n), symmetric.

@@ -1,10 +1,9 @@
 """LightGBM: a model of n trees is the beginning of a larger one.
 
-Why the result is the single one. LightGBM's random choices come from seeds of the iteration (fixed where
-`random_state` is None), and an iteration depends on those before it only, so the first n iterations of a longer
-training are those of one of n, with the same number of threads. A smaller model is the larger one, told to predict
-with its first iterations. Not so for `boosting_type="dart"`, which changes earlier trees, and "rf", which divides by
-the number of trees.
+Why the result is the single one. LightGBM's random choices come from seeds of the iteration (fixed where `random_state`
+is None), and an iteration depends only on those before it. So the first n iterations of a longer training are a
+training of n, with the same number of threads. A smaller model is the larger one, told to predict with its first
+iterations. Two types of boosting share nothing: "dart" changes earlier trees, and "rf" divides by the number of trees.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """k nearest neighbours: all k and all weights from one search of neighbours.
 
 Why the result is the single one. scikit-learn answers for k from the k nearest training samples, sorted by distance.
-The first k of the K > k nearest are these same samples, unless the k-th and the next are equally far: which of them
-scikit-learn keeps then depends on the order in which its heap of size k saw all samples. Where the class does not
-depend on that choice, any choice gives the same answer; the other rows are asked of scikit-learn again, for this k
-alone, or of its heap (`heaps.py`). Votes of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are
-sums of the same numbers, perhaps in another order: where two classes are closer than a billionth, scikit-learn is
-asked too.
+The first k of the K > k nearest are these same samples, unless the k-th and the next have the same distance. Then
+scikit-learn's choice depends on the order in which its heap of size k saw all samples. If the class does not depend on
+that choice, any choice gives the same answer. The other rows are asked of scikit-learn again, for this k alone, or of
+its heap (`heaps.py`). Votes of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are sums of the
+same numbers, perhaps in another order: where two classes are closer than a billionth, scikit-learn is asked too.
 
-Distances do not depend on k; where those of the rows asked again differ by a bit from those known (a matrix product of
-another shape may round differently), all rows are asked again.
+Distances do not depend on k. But a matrix product of another shape may round differently. So if a distance of the rows
+asked again differs by a bit from the known one, all rows are asked again.
 """
 
 from __future__ import annotations

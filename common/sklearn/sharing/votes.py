@@ -1,9 +1,9 @@
 """The classes that nearest samples vote for, for all k at once, and where a class is in doubt.
 
 The votes before each neighbour are one matrix product, so each k reads its own. Votes of `weights="uniform"` are whole
-numbers, so the first of equal classes is known; others may be added up in another order than by scikit-learn, so two
-classes that are closer than a billionth are in doubt. So is a class that depends on which of the samples equally far
-are taken.
+numbers, so the first of equal classes is known. Other votes may be added up in another order than by scikit-learn, so
+classes that are closer than a billionth are in doubt. A class is in doubt, too, if it depends on which of several
+samples at the same distance are taken.
 """
 
 from __future__ import annotations

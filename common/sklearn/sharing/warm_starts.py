@@ -1,9 +1,9 @@
 """Estimators that begin from the solution of the candidate before: equal within `tol`, so only with "tolerance".
 
 What holds of the result. Each candidate is fitted to the end, by scikit-learn's own `fit` with `warm_start=True`, and
-stops by the same criterion as a single fit: lasso and elastic net by the duality gap, below `tol` times y'y; logistic
-regression by the gradient. Both problems are convex, so the beginning changes the solution within that tolerance only.
-Penalties are taken from the strongest to the weakest, as in a path (J. Friedman, T. Hastie and R. Tibshirani,
+stops by the same criterion as a single fit. For lasso and elastic net that is a duality gap below `tol` times y'y, for
+logistic regression the gradient. Both problems are convex, so the beginning changes the solution within that tolerance
+only. Penalties are taken from the strongest to the weakest, as in a path (J. Friedman, T. Hastie and R. Tibshirani,
 "Regularization paths for generalized linear models via coordinate descent", J. Stat. Software 33, 2010).
 """
 

@@ -1,10 +1,10 @@
 """XGBoost: a model of n rounds is the beginning of a larger one.
 
-Why the result is the single one. A round depends on those before it only, and its random choices are the next numbers
-of one stream that begins at `random_state` (0 where that is None), so the first n rounds of a longer training are
-those of one of n, with the same number of threads. XGBoost itself cuts them (the same as its `iteration_range`). Not
-so for `booster="dart"`, which changes earlier trees, and "gblinear", whose rounds change one model. With early
-stopping the number of rounds depends on samples that are given to `fit`, which shares nothing then.
+Why the result is the single one. A round depends only on those before it. Its random choices are the next numbers of
+one stream, which begins at `random_state` (0 for None). So the first n rounds of a longer training are a training of n
+rounds, with the same number of threads. XGBoost itself cuts them (as its `iteration_range` does). Two boosters share
+nothing: "dart" changes earlier trees, and the rounds of "gblinear" change one model. With early stopping nothing is
+shared: the number of rounds depends on samples given to `fit`.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
         (
             PopulationBased(9),
             {"n_trials": 4, "space": Space({"x": Int(0, 1), "y": When(Int(0, 3), x=1)})},
-            "changes single parameters",
+            "needs a space without conditions",
         ),
         ("cmaes", {}, "CMA-ES needs two or more numbers"),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),

@@ -94,7 +94,10 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (lambda: When(Float(0, 1)), "When(...) without a condition"),
         (lambda: Space({"x": When(Float(0, 1), y=2)}), "x depends on y, which the space does not have: it has x"),
         (lambda: Space({"x": When(Int(0, 1), y=1), "y": When(Int(0, 1), x=1)}), "depend on each other in a circle"),
-        (lambda: Space({"x": When(Int(0, 1), y="c"), "y": Choice("a", "b")}), "depends on y = 'c', which is not in Choice"),
+        (
+            lambda: Space({"x": When(Int(0, 1), y="c"), "y": Choice("a", "b")}),
+            "depends on y = 'c', which is not in Choice",
+        ),
         (lambda: Space({"@x": Int(0, 1)}), "a parameter is called '@x'"),
         (lambda: list(Space({"x": Float(0, 1)}).grid(None)), "how many values of Float(low=0, high=1"),
     ],

@@ -33,7 +33,7 @@ from common.engine.messages import (
     ToCoordinator,
 )
 from common.engine.pace import Pace
-from common.engine.queue import Costs, Kind, Queue, QueuedBatch, SlotId
+from common.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
 from common.engine.slots import Given, SlotState
 from common.engine.study import Study
 from common.errors import UsageError
@@ -345,7 +345,10 @@ class Coordinator:
             return
         self._begin_gangs()
         ahead = -1 if self._gangs and self._gangs.keeps(slot) else self._pace.ahead
-        while len(state.given) <= ahead and (len(self._queue) > len(self._slots) or not state.given):
+        # Ahead of time only while what waits lasts longer for all than what the slot is at: another may be free sooner.
+        while len(state.given) <= ahead:
+            if state.given and self._queue.cost <= GAIN * len(self._slots) * state.given[0].waited.cost:
+                break
             if not self._queue or not self._give(slot):
                 break
         if not state.given:

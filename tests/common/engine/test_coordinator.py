@@ -62,6 +62,17 @@ def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path
     assert agents.keys((0, 0)) == [["t1"]]
 
 
+def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_path: Path) -> None:
+    def search() -> Search:
+        yield [(Trial(f"t{i}", {"cost": cost}),) for i, cost in enumerate((9, 9, 9, 2, 2, 2, 2))]
+
+    agents = FakeAgents(tmp_path, search(), places(1, 1))
+    agents.answer((0, 0), seconds=1.9)
+    assert agents.keys((0, 0)) == [["t2"]], "batches are short, but the other slot can begin t3 before this one"
+    agents.answer((1, 0), seconds=1.9)
+    assert agents.keys((1, 0)) == [["t3"], ["t4"]], "both slots have enough to do until t3 has ended"
+
+
 def rounds(*sizes: int) -> Search:
     for number, size in enumerate(sizes):
         yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]

@@ -1,13 +1,18 @@
 """Searches that share fits on several slots: how busy these are, and whether the scores stay the same, byte for byte.
 
-    python -m benchmarks.sharing_layouts [--rows kNN forest ...] [--results FILE]
+    python -m benchmarks.sharing_layouts [--rows kNN forest ...] [--data FOLDER] [--results FILE]
 
-Each row of `benchmarks.sharing`, on more samples or with more trees, so that it takes one slot several seconds, runs in
-one process, on two slots of one rank, and under mpirun on three ranks with one slot each, as on three hosts. "busy" is
-the share of the time of all slots, from the begin of the first trial of any to the end of the last of all, in which
-trials ran, from the journal. "undivided" is what it would be at best if no batch were divided: with the seconds that
-each took on one slot, the costliest first. "work" is the CPU time of all trials over that of one slot: what is divided
-so that no slot is idle computes what it shares again.
+Each row of `benchmarks.sharing`, with more folds and more samples, so that it takes one slot 10 to 30 seconds, runs in
+one process, on two slots of one rank, and under mpirun on three ranks with one slot each, as on three hosts. The row
+mnist needs `--data`.
+
+- "busy": the share of the time of all slots, from the begin of the first trial of any to the end of the last of all,
+  in which trials ran, from the journal. Start-up and report are not in it, as they are in a report's utilisation.
+- "even": CPU seconds of all slots over the number of slots times those of the slot with most. Three ranks on two cores
+  take turns, and the last trials are faster where no others run; on three cores they would be busy for about so much.
+- "undivided": the same at best if no batch were divided: with the seconds that each took on one slot, the costliest
+  first. Ensembles cannot be divided, as each of their candidates needs the members of the smaller ones.
+- "work": the CPU time of all trials over that of one slot; what is divided computes again what it shares.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ import sklearn.model_selection as theirs
 from sklearn.datasets import make_classification
 
 from benchmarks.machine import circumstances, load, publish, table
-from benchmarks.sharing import ROWS, Row, digits, numbers
+from benchmarks.sharing import DATA, ROWS, Row, digits, numbers
 from common.engine.queue import end_of
 from common.report.timeline import Timeline, timeline_of
 from common.sklearn import GridSearchCV
@@ -46,19 +51,19 @@ def labelled(n: int, p: int) -> tuple[Any, Any]:
     return make_classification(n, p, n_informative=p // 4, n_classes=10, random_state=0)
 
 
-# Samples of a row, and how many times as many members its ensembles have.
-LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int]] = {
-    "kNN": (lambda: labelled(8000, 64), 1),
-    "forest": (digits, 3),
-    "extra": (digits, 5),
-    "boosting": (lambda: digits(1000), 1),
-    "histograms": (lambda: digits(1000), 1),
-    "lightgbm": (lambda: digits(1000), 3),
-    "xgboost": (lambda: digits(1000), 1),
-    "kernel": (lambda: numbers(2500, 20), 1),
-    "ridge-small": (lambda: numbers(20_000, 700), 1),
-    "pipeline": (lambda: labelled(6000, 300), 1),
-    "three-steps": (lambda: labelled(8000, 100), 1),
+# Samples of a row, its folds, and how many times as many members its ensembles have.
+LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
+    "kNN": (lambda: labelled(16_000, 64), 10, 1),
+    "forest": (digits, 10, 3),
+    "extra": (digits, 10, 4),
+    "boosting": (lambda: digits(600), 10, 1),
+    "histograms": (lambda: digits(600), 10, 1),
+    "xgboost": (digits, 10, 2),
+    "lightgbm": (digits, 10, 2),
+    "kernel": (lambda: numbers(2000, 20), 10, 1),
+    "ridge": (lambda: numbers(20_000, 1000), 10, 1),
+    "mnist": (lambda: ROWS["mnist"]()[2:4], 10, 1),
+    "three-steps": (lambda: labelled(16_000, 100), 10, 1),
 }
 
 
@@ -66,7 +71,7 @@ def row_of(name: str, small: bool) -> Row:
     """Estimator, grid, samples, labels and folds."""
     model, grid, X, y, folds = ROWS[name]()
     if not small:
-        samples, times = LARGER[name]
+        samples, folds, times = LARGER[name]
         sizes = {key: [times * n for n in grid[key]] for key in ("n_estimators", "max_iter") if key in grid}
         (X, y), grid = samples(), {**grid, **sizes}
     return model, grid, X, y, folds
@@ -87,6 +92,14 @@ def search(name: str, workers: int, results: Path, small: bool) -> str:
 def digests_in(text: str) -> list[str]:
     """Those that ranks have printed."""
     return re.findall(r"^[0-9a-f]{64}$", text, re.MULTILINE)
+
+
+def even(history: History) -> float:
+    """CPU seconds of all slots over the number of slots times those of the slot with most."""
+    seconds = dict.fromkeys((place for run in history.runs for place in run["slots"]), 0.0)
+    for result in history.results.values():
+        seconds[str(result.place)] += result.used.cpu_seconds or 0.0
+    return sum(seconds.values()) / (len(seconds) * max(seconds.values()))
 
 
 def busy(time: Timeline) -> float:
@@ -115,7 +128,7 @@ def row(name: str, small: bool) -> dict[str, str]:
     for layout, (ranks, workers) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "benchmarks.sharing_layouts", "--one", name, str(workers), folder]
-            command += ["--small"] * small
+            command += ["--data", str(DATA[0]), *["--small"] * small]
             launcher = mpirun_command(ranks) if ranks > 1 else []
             done = subprocess.run([*launcher, *command], capture_output=True, text=True, check=True)
             digests |= set(digests_in(done.stdout))
@@ -123,13 +136,13 @@ def row(name: str, small: bool) -> dict[str, str]:
             assert history is not None and history.complete
             time = timeline_of(history)
             assert time is not None
-            used = [result.used.cpu_seconds for result in history.results.values()]
-            work[layout] = sum(filter(None, used))
+            work[layout] = sum(result.used.cpu_seconds or 0.0 for result in history.results.values())
             if layout == "one slot":
                 alone, batches = history, json.loads(done.stdout.splitlines()[-1])
                 said["one slot (s)"] = f"{work[layout]:.1f}"
                 continue
             said[f"{layout}: busy"] = f"{busy(time):.0%}"
+            said[f"{layout}: even"] = f"{even(history):.0%}"
             said[f"undivided, {ranks * workers}"] = f"{undivided(alone, batches, ranks * workers):.0%}"
             said[f"{layout}: work"] = f"{work[layout] / work['one slot']:.2f}"
     return {**said, "scores": "equal" if len(digests) == 1 else "DIFFER"}
@@ -137,17 +150,19 @@ def row(name: str, small: bool) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", choices=LARGER, default=list(LARGER))
+    parser.add_argument("--rows", nargs="+", choices=LARGER, help="those to run; all are run by default")
     parser.add_argument("--small", action="store_true", help="as large as in benchmarks.sharing")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="with MNIST")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     parser.add_argument("--one", nargs=3, metavar=("ROW", "WORKERS", "FOLDER"), help="run a row, and print a digest")
     settings = parser.parse_args()
+    DATA[0] = settings.data or DATA[0]
     if settings.one:
         name, workers, folder = settings.one
         print(search(name, int(workers), Path(folder), settings.small), end="")
         return
     rows = []
-    for name in settings.rows:
+    for name in settings.rows or [name for name in LARGER if settings.data or name != "mnist"]:
         rows.append(row(name, settings.small))
         print(rows[-1], flush=True)
     facts = circumstances("scikit-learn", "numpy", "scipy", threads=1, load=load())

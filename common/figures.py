@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -33,7 +34,7 @@ ONE, BEST, RIGHT, WRONG, REST = BLUE, RED, GREEN, RED, GREY
 COLOUR_MAP = "viridis_r"
 DPI = 100
 PNG_DPI = 2 * DPI  # for screens with two pixels where there was one
-FIGURES_PER_HELPER = 6  # a process that draws starts in the time of so many
+FIGURES_PER_HELPER = 6  # a new process that draws starts in the time of so many
 
 STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
@@ -90,21 +91,33 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     figure.clear()
 
 
-def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
-    """Draw figures and save each under its name in `folder`, many of them on all cores.
+def place_of(figure: Figure) -> tuple[float, float, float, float]:
+    """Where the layout of `save` puts the only axes of a figure: left, bottom, width, height."""
+    FigureCanvasSVG(figure)
+    figure.set_dpi(72)  # as in SVG files
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    return figure.axes[0].get_position().bounds
 
-    This process begins with the last, helpers with the first: they need longer to start than a figure takes.
+
+def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
+    """Draw figures and save each under its name in `folder`, several of them on all cores.
+
+    Helpers begin with the first, this process with the last. Helpers are forks, which have matplotlib at once. But MPI
+    and CUDA forbid to fork a process that uses them: there helpers are new processes, which need time to start.
 
     Args:
         folder: where they are saved, each as PNG and SVG.
         figures: functions that make them, which a new process can import (`functools.partial` of one of a module).
     """
-    helpers = min(len(os.sched_getaffinity(0)) - 1, (len(figures) - 1) // FIGURES_PER_HELPER)
+    forks = not {"mpi4py", "torch"} & sys.modules.keys()
+    most = (len(figures) - 1) // (1 if forks else FIGURES_PER_HELPER)
+    helpers = min(len(os.sched_getaffinity(0)) - 1, most)
     if helpers < 1:
         for name, make in figures.items():
             save(make(), folder, name)
         return
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork" if forks else "spawn")
     drawn: dict[str, Future[None]] = {}
     with ProcessPoolExecutor(helpers, context, begin_helper, (os.getpid(),)) as pool:
         with without_main():

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, draw_all, percent_axis, subplots
+from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, draw_all, percent_axis, place_of, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -33,18 +33,27 @@ def draw_figures(
     figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties, best)}
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))
+    place = None
     for g, gamma in enumerate(gammas):
         is_best = best is not None and best[0] == g
-        figures[f"figures/gamma_{g:0{width}}"] = partial(box_plot, errors[:, g], gamma, penalties, limits, is_best)
+        make = partial(box_plot, errors[:, g], gamma, penalties, limits, is_best)
+        place = place or place_of(make())
+        figures[f"figures/gamma_{g:0{width}}"] = partial(make, place=place)
     draw_all(folder, figures)
 
 
 def box_plot(
-    errors: np.ndarray, gamma: float, penalties: np.ndarray, limits: tuple[float, float], best_gamma: bool
+    errors: np.ndarray,
+    gamma: float,
+    penalties: np.ndarray,
+    limits: tuple[float, float],
+    best_gamma: bool,
+    place: tuple[float, float, float, float] | None = None,
 ) -> Any:
     """Errors of the folds, (folds, n_C), against log10 C: all folds as dots, the middle half of them as a box.
 
-    The C of the least mean is red; a cross at the top says that a fold of that C failed.
+    The C of the least mean is red; a cross at the top says that a fold of that C failed. A `place` for the axes spares
+    the layout, a third of the time: figures of one scale have the same.
     """
     n = errors.shape[1]
     figure, axes = subplots(size=(max(5.8, min(9.0, 3.0 + 0.26 * n)), 4.0))
@@ -75,6 +84,9 @@ def box_plot(
         scope = "best of the grid" if best_gamma else "best of this gamma"
         text = f"{scope}: {100 * means[least]:.2f} % at C = {penalties[least]:.4g}"
         axes.set_title(text, loc="right", color=BEST)
+    if place is not None:
+        figure.set_layout_engine("none")
+        axes.set_position(place)
     return figure
 
 

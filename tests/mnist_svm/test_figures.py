@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -46,9 +48,16 @@ def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
 
 
-@pytest.mark.slow
-def test_many_figures_are_drawn_by_helpers_into_the_same_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_many_figures_are_drawn_by_helpers_into_the_same_files(
+    tmp_path: Path, forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also the failure of a figure that a helper draws, the first one, is heard of."""
+    if forked:
+        for name in {"mpi4py", "torch"} & sys.modules.keys():  # of other tests
+            monkeypatch.delitem(sys.modules, name)
+    else:
+        monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
     grid, errors = SvmGrid(3), GRIDS["usual"]
     means = [np.roll(errors.mean(axis=0), n) for n in range(FIGURES_PER_HELPER)]
     figures = {f"map_{n}": partial(heat_map, mean, grid.gammas, grid.penalties, (1, 1)) for n, mean in enumerate(means)}
@@ -59,6 +68,17 @@ def test_many_figures_are_drawn_by_helpers_into_the_same_files(tmp_path: Path) -
         for kind in ("svg", "png"):
             one, other = (tmp_path / folder / f"{name}.{kind}" for folder in ("all", "one"))
             assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_layout_of_one_box_plot_is_that_of_all(tmp_path: Path) -> None:
+    """The same files as where each has its own."""
+    grid, errors = SvmGrid(3), GRIDS["usual"]
+    draw_figures(tmp_path / "all", errors, grid.gammas, grid.penalties, (1, 1))
+    limits = float(errors.min()), float(errors.max())
+    save(box_plot(errors[:, 2], grid.gammas[2], grid.penalties, limits, best_gamma=False), tmp_path, "own")
+    for kind in ("svg", "png"):
+        drawn = tmp_path / "all" / "figures" / f"gamma_02.{kind}"
+        assert drawn.read_bytes() == (tmp_path / f"own.{kind}").read_bytes()
 
 
 def test_the_map_shows_means_and_hatches_what_failed() -> None:

@@ -42,7 +42,9 @@ def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str,
             chosen = [c for a, c in points if a == g and tolerance_of(multiclass, PENALTIES[c]) == tolerance]
             if not chosen:
                 continue
-            solved = solve_gamma(samples, gamma, PENALTIES[chosen], folds, plan, distances, tolerance=tolerance)
+            solved = solve_gamma(
+                samples, gamma, PENALTIES[chosen], folds, plan, distances=distances, tolerance=tolerance
+            )
             for f, row in enumerate(solved):
                 for c, point in zip(chosen, row, strict=True):
                     assert point.converged, (g, c, f)

@@ -57,7 +57,7 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
     plan = choose_plan(samples, "ovo", len(PENALTIES) * FOLDS, memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
-        for f, points in enumerate(solve_gamma(samples, gamma, PENALTIES, folds, plan, distances)):
+        for f, points in enumerate(solve_gamma(samples, gamma, PENALTIES, folds, plan, distances=distances)):
             for c, point in enumerate(points):
                 if not point.converged:
                     raise RuntimeError(f"no convergence at C = {PENALTIES[c]:g}, gamma = {gamma:g}, fold {f}")

@@ -7,7 +7,7 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
     plan = choose_plan(samples, "ovo", n_points, memory)                   # log str(plan)
     distances = squared_distances(samples) if plan.distances else None     # may lie in shared memory
     for gamma in gammas:
-        points = solve_gamma(samples, gamma, penalties, folds, plan, distances)   # [fold][C]
+        points = solve_gamma(samples, gamma, penalties, folds, plan, distances=distances)   # [fold][C]
 
 `matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the same on
 a GPU.

@@ -44,6 +44,7 @@ def solve_gamma(
     penalties: Sequence[float],
     folds: Sequence[Fold],
     plan: MatrixPlan,
+    *,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
@@ -79,7 +80,18 @@ def solve_gamma(
     order = np.argsort(penalties, kind="stable")
     back = np.argsort(order)
     ascending, trainings = np.asarray(penalties, np.float64)[order], [train for train, _ in folds]
-    solutions = solve(samples, gamma, ascending, trainings, plan, distances, kernel, tolerance, max_iter, told)
+    solutions = solve(
+        samples,
+        gamma,
+        ascending,
+        trainings,
+        plan,
+        distances=distances,
+        kernel=kernel,
+        tolerance=tolerance,
+        max_iter=max_iter,
+        told=told,
+    )
     source, result = RbfSource(samples, gamma, distances, kernel), []
     for (_, validation), solved in zip(folds, solutions, strict=True):
         points = point_results(solved, _labels(solved, source, samples.row_of[validation]))
@@ -100,6 +112,7 @@ def solve(
     penalties: np.ndarray,
     trainings: Sequence[np.ndarray],
     plan: MatrixPlan,
+    *,
     distances: np.ndarray | None,
     kernel: np.ndarray | None,
     tolerance: float,
@@ -213,6 +226,7 @@ def fit(
     y: np.ndarray,
     C: float,
     gamma: float,
+    *,
     multiclass: str = "ovo",
     memory: int = 8 << 30,
     tolerance: float = TOLERANCE,
@@ -236,7 +250,7 @@ def fit(
     """
     samples = prepare(x, y)
     plan = choose_plan(samples, multiclass, 1, memory)
-    return fit_samples(samples, C, gamma, plan, None, None, tolerance, max_iter)
+    return fit_samples(samples, C, gamma, plan, tolerance=tolerance, max_iter=max_iter)
 
 
 def fit_samples(
@@ -244,6 +258,7 @@ def fit_samples(
     C: float,
     gamma: float,
     plan: MatrixPlan,
+    *,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
@@ -263,5 +278,15 @@ def fit_samples(
     """
     everything = [np.arange(len(samples.row_of))]
     penalties = np.array([C], np.float64)
-    (solved,) = solve(samples, gamma, penalties, everything, plan, distances, kernel, tolerance, max_iter)
+    (solved,) = solve(
+        samples,
+        gamma,
+        penalties,
+        everything,
+        plan,
+        distances=distances,
+        kernel=kernel,
+        tolerance=tolerance,
+        max_iter=max_iter,
+    )
     return Classifier(solved, gamma)

@@ -100,7 +100,9 @@ def keep(
         memory = Pool(list(there.values())[:1]).agree(memory)
     while there:
         n_kernels = len(there.keys() - {DISTANCES})
-        plan = choose_plan(samples, multiclass, n_points, memory, sharers, n_kernels, DISTANCES in there)
+        plan = choose_plan(
+            samples, multiclass, n_points, memory, sharers=sharers, kernels=n_kernels, distances=DISTANCES in there
+        )
         names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
         lacking = next((name for name in names if not there[name].reserve()), None)
         if names and lacking is None:

@@ -43,6 +43,7 @@ def choose_plan(
     multiclass: str,
     n_points: int,
     memory: int,
+    *,
     sharers: int = 1,
     kernels: int = 1,
     distances: bool = True,

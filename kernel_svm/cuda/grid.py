@@ -28,6 +28,7 @@ def solve_gammas(
     penalties: Sequence[float],
     folds: Sequence[Fold],
     multiclass: str,
+    *,
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
 ) -> Iterator[list[list[PointResult]]]:
@@ -43,7 +44,8 @@ def solve_gammas(
     order = np.argsort(penalties, kind="stable")
     back = np.argsort(order)
     samples, trainings = loaded.samples, [train for train, _ in folds]
-    everything = solve(loaded, gammas, np.asarray(penalties, float)[order], trainings, multiclass, tolerance, max_iter)
+    ascending = np.asarray(penalties, float)[order]
+    everything = solve(loaded, gammas, ascending, trainings, multiclass, tolerance=tolerance, max_iter=max_iter)
     for gamma, solutions in zip(gammas, everything, strict=True):
         result = []
         for (_, validation), solved in zip(folds, solutions, strict=True):
@@ -59,6 +61,7 @@ def solve(
     penalties: np.ndarray,
     trainings: Sequence[np.ndarray],
     multiclass: str,
+    *,
     tolerance: float,
     max_iter: int,
 ) -> Iterator[list[Solutions]]:
@@ -170,5 +173,6 @@ class CudaClassifier(Classifier):
 def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifier:
     """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
     everything = [np.arange(len(loaded.samples.row_of))]
-    (solutions,) = solve(loaded, [gamma], np.array([C], float), everything, multiclass, TOLERANCE, MAX_ITER)
+    penalties = np.array([C], float)
+    (solutions,) = solve(loaded, [gamma], penalties, everything, multiclass, tolerance=TOLERANCE, max_iter=MAX_ITER)
     return CudaClassifier(solutions[0], gamma, loaded)

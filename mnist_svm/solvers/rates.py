@@ -63,7 +63,7 @@ def _on_cpu() -> Any:
         samples = prepare(x, y)
         plan = choose_plan(samples, "ovr", len(PENALTIES) * FOLDS, free_memory() // 2)
         distances = squared_distances(samples) if plan.distances else None
-        return _total(solve_gamma(samples, GAMMA, list(PENALTIES), folds, plan, distances))
+        return _total(solve_gamma(samples, GAMMA, list(PENALTIES), folds, plan, distances=distances))
 
     return solve
 

@@ -90,7 +90,7 @@ def test_all_fits_of_a_grid_on_mnist_are_those_of_scikit_learn(mnist, multiclass
 def test_a_single_fit_is_that_of_scikit_learn(multiclass):
     x, y = digits(900)
     labels = np.array([f"digit {label}" for label in range(10)])[y]
-    ours = fit(x[:600], labels[:600], 10.0, 0.02, multiclass)
+    ours = fit(x[:600], labels[:600], 10.0, 0.02, multiclass=multiclass)
     theirs = reference(multiclass, 10.0, 0.02).fit(x[:600], labels[:600])
     assert (ours.predict(x[600:]) != theirs.predict(x[600:])).sum() <= 1
     assert abs(ours.n_support / n_support(theirs) - 1) <= 0.005
@@ -103,19 +103,23 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     samples = prepare(x, y)
     folds, penalties, gamma = folds_of(300, 3), [0.1, 3.0, 1000.0], 0.01
     distances = squared_distances(samples)
-    expected = solve_gamma(samples, gamma, penalties, folds, choose_plan(samples, multiclass, 9, GB), distances)
+    expected = solve_gamma(
+        samples, gamma, penalties, folds, choose_plan(samples, multiclass, 9, GB), distances=distances
+    )
     kinds = ["pairs"] if multiclass == "ovo" else ["whole", "rows"]
     for kind in kinds:
         plan = MatrixPlan(False, kind, samples.width, 0, "")
         assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan))
         for number, fold in enumerate(folds):
-            assert same(expected[number : number + 1], solve_gamma(samples, gamma, penalties, [fold], plan, distances))
+            assert same(
+                expected[number : number + 1], solve_gamma(samples, gamma, penalties, [fold], plan, distances=distances)
+            )
     if multiclass == "ovr":
         kernel = kernel_minus_one(samples, gamma)
         kernel.flags.writeable = False
         for threads in (1, 2):
             plan = MatrixPlan(False, "whole", 0, 0, "", threads=threads)
-            assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan, None, kernel))
+            assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan, kernel=kernel))
 
 
 def test_penalties_come_back_in_the_order_given():
@@ -150,7 +154,7 @@ def test_unusable_points_are_refused(gamma, penalties):
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 class TestAwkwardInput:
     def test_two_samples(self, multiclass):
-        model = fit(np.array([[0.0], [1.0]]), np.array([3, 5]), 1.0, 1.0, multiclass)
+        model = fit(np.array([[0.0], [1.0]]), np.array([3, 5]), 1.0, 1.0, multiclass=multiclass)
         assert model.predict(np.array([[-1.0], [2.0]])).tolist() == [3, 5]
         assert model.n_support == 2 and model.converged
 
@@ -158,12 +162,12 @@ class TestAwkwardInput:
         x = np.repeat(np.random.default_rng(0).normal(size=(20, 3)), 2, axis=0)
         y = np.arange(40) % 2
         for C in (1e-6, 1.0, 1e9):
-            assert fit(x, y, C, 0.5, multiclass).converged
+            assert fit(x, y, C, 0.5, multiclass=multiclass).converged
 
     def test_constant_and_large_features(self, multiclass):
         x, y = digits(300)
-        plain = fit(x, y, 1.0, 0.01, multiclass)
-        extended = fit(np.column_stack([x, np.full(300, 1e6)]), y, 1.0, 0.01, multiclass)
+        plain = fit(x, y, 1.0, 0.01, multiclass=multiclass)
+        extended = fit(np.column_stack([x, np.full(300, 1e6)]), y, 1.0, 0.01, multiclass=multiclass)
         assert extended.n_support == plain.n_support
         assert np.array_equal(extended.predict(np.column_stack([x, np.full(300, 1e6)])), plain.predict(x))
 
@@ -192,7 +196,7 @@ class TestAwkwardInput:
         rng = np.random.default_rng(0)
         y = np.arange(400) % 100
         x = rng.normal(size=(100, 20))[y] + 0.1 * rng.normal(size=(400, 20))
-        model = fit(x, y, 10.0, 0.1, multiclass)
+        model = fit(x, y, 10.0, 0.1, multiclass=multiclass)
         assert (model.predict(x) == y).all()
 
     def test_shuffled_folds(self, multiclass):
@@ -230,7 +234,7 @@ def test_an_unknown_way_to_many_classes_is_refused():
     ],
 )
 def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kernel, distances):
-    plan = choose_plan(Sized(60_000, 10), multiclass, 120, memory, sharers)
+    plan = choose_plan(Sized(60_000, 10), multiclass, 120, memory, sharers=sharers)
     assert (plan.kernel, plan.distances) == (kernel, distances)
     assert plan.need <= memory
     assert str(plan).startswith(multiclass) and "\n" not in str(plan)

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.errors import UsageError
 from common.storage.history import no_collection
-from common.storage.lines import known_params, unknown_keys
+from common.storage.known import known_params, unknown_keys
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 

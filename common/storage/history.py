@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
+from common.storage.known import StoredResults, StoredTrials
 from common.storage.lines import (
     NAME,
     UNREADABLE,
-    StoredResults,
-    StoredTrials,
     TrialLines,
     damaged_journal,
     has_checksum,

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -31,8 +31,6 @@ _DAMAGED = (  # what reading a file of arrays may raise
     OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 _CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that has a checksum
-
-
 _KEY, _PARAMS, _VALUES = b'{"key":"', b'","params":{', b',"values":{'  # how a line of a trial begins, and goes on
 
 
@@ -171,79 +169,6 @@ class TrialLines:
             place=place,
             attempt=int(record["attempt"]),
         )
-
-
-class StoredTrials(Mapping[str, Trial]):
-    """The trials of lines, made when they are looked at."""
-
-    def __init__(self, lines: TrialLines):
-        self.lines = lines
-
-    def __getitem__(self, key: str) -> Trial:
-        return self.lines.trial(key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.lines.texts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.lines.texts)
-
-    def __len__(self) -> int:
-        return len(self.lines.texts)
-
-
-def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
-    """The parameters of the trial of each of these keys, None where there is none."""
-    if isinstance(trials, StoredTrials):
-        return trials.lines.params(keys)
-    return (trials[key].params if key in trials else None for key in keys)
-
-
-def unknown_keys(results: Mapping[str, Result], keys: Iterable[str]) -> set[str]:
-    """Those of the keys that have no result."""
-    if isinstance(results, StoredResults) and not results.changed:
-        known = results.lines.texts
-        return {key for key in keys if key not in known}
-    return {key for key in keys if key not in results}
-
-
-class StoredResults(MutableMapping[str, Result]):
-    """The results of lines, made when they are looked at, and others that are added; a copy shares the lines."""
-
-    def __init__(self, lines: TrialLines, changed: Mapping[str, Result | None] | None = None):
-        self.lines = lines
-        self.changed: dict[str, Result | None] = dict(changed or {})  # None: no longer there
-
-    def __copy__(self) -> StoredResults:
-        return StoredResults(self.lines, self.changed)
-
-    def __getitem__(self, key: str) -> Result:
-        if key not in self.changed:
-            return self.lines.result(key)
-        result = self.changed[key]
-        if result is None:
-            raise KeyError(key)
-        return result
-
-    def __contains__(self, key: object) -> bool:
-        return self.changed[key] is not None if key in self.changed else key in self.lines.texts
-
-    def __setitem__(self, key: str, result: Result) -> None:
-        self.changed[key] = result
-
-    def __delitem__(self, key: str) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.changed[key] = None
-
-    def __iter__(self) -> Iterator[str]:
-        texts = self.lines.texts
-        yield from (key for key in texts if self.changed.get(key, True) is not None)
-        yield from (key for key, result in self.changed.items() if result is not None and key not in texts)
-
-    def __len__(self) -> int:
-        texts = self.lines.texts
-        return len(texts) + sum((result is not None) - (key in texts) for key, result in self.changed.items())
 
 
 def with_checksum(line: bytes) -> bytes:

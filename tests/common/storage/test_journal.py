@@ -19,12 +19,10 @@ from common.errors import StorageError, UsageError
 from common.storage import history as history_module
 from common.storage.history import FORMAT, NAME, Death, read_journal, read_study
 from common.storage.journal import Journal, is_running, no_locks, repair
+from common.storage.known import StoredResults, StoredTrials, known_params
 from common.storage.lines import (
     UNREADABLE,
-    StoredResults,
-    StoredTrials,
     TrialLines,
-    known_params,
     parsed,
     with_checksum,
 )

@@ -29,8 +29,15 @@ def setting(
 ) -> Any:
     """A dataclass field that is also a command-line argument.
 
-    Without a default it is positional; with one it is `--its-name`. `low` and `high` are inclusive
-    bounds. `changes_results=False` marks what may differ when a study is continued.
+    Args:
+        default: of the option `--its-name`; without a default the argument is positional.
+        help: for `--help`.
+        low: smallest value allowed.
+        high: largest value allowed.
+        choices: the texts allowed.
+        changes_results: False for what may differ when a study is continued.
+        flag: spelling of the option; several are separated by "/".
+        metavar: what stands for the value in the help.
     """
     metadata = dict(
         help=help, low=low, high=high, choices=choices, changes_results=changes_results, flag=flag, metavar=metavar

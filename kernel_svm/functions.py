@@ -23,7 +23,7 @@ class KernelFunction:
 
     @classmethod
     def of(cls, name: str, gamma: float, degree: int, coef0: float) -> KernelFunction:
-        """Raises ValueError for a name that is not in NAMES."""
+        """A kernel without the parameters that it does not use. Raises ValueError for a name that is not in NAMES."""
         if name not in NAMES:
             raise ValueError(f"kernel is {name!r}: one of {', '.join(NAMES)} is needed")
         return cls(

@@ -119,7 +119,13 @@ def solve(
     max_iter: int,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Solutions]:
-    """The binary problems of each training set (indices of samples) for ascending ``penalties``; told of each."""
+    """The binary problems of each training set, int64 indices of samples, for ascending ``penalties``.
+
+    The other arguments are those of `solve_gamma`.
+
+    Raises:
+        ValueError: a class is missing from a training set, or C or gamma is not above 0.
+    """
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
     masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]

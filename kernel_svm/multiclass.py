@@ -117,6 +117,7 @@ class Solutions:
 
     @property
     def n_support(self) -> np.ndarray:
+        """Distinct support vectors of each penalty, int64 (n_penalties,)."""
         return self._support.sum(axis=1)
 
     def add(self, problem: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
@@ -165,7 +166,7 @@ class Solutions:
             yield np.flatnonzero(used) + first[c], weights, targets
 
     def offsets(self) -> np.ndarray:
-        """rho of every distinct solution of every problem, in the order of the decision values."""
+        """rho of every distinct solution of every problem, float64 (n,), in the order of the decision values."""
         return np.concatenate(self.rhos)
 
     def labels(self, decisions: np.ndarray) -> np.ndarray:

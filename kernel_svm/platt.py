@@ -20,7 +20,11 @@ LEAST = 1e-7  # LIBSVM's least probability of a pair
 
 
 def shuffled(count: int, seed: int) -> np.ndarray:
-    """The order in which scikit-learn's LIBSVM folds ``count`` samples (Mersenne Twister, D. Lemire's bounds)."""
+    """The order in which scikit-learn's LIBSVM cuts samples into folds, int64 (count,).
+
+    It is drawn by the Mersenne Twister with D. Lemire's bounds ("Fast random integer generation in an interval", ACM
+    TOMACS 29, 2019).
+    """
     raw = np.random.RandomState(seed)._bit_generator.random_raw
     order = np.arange(count)
     for i in range(count):
@@ -108,7 +112,7 @@ def _sigmoid(values: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 
 def probability(values: np.ndarray, a: float | np.ndarray, b: float | np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(a f + b)) without overflow."""
+    """1 / (1 + exp(a f + b)) without overflow, float64 in the shape of the values f."""
     z = values * a + b
     small = np.exp(-np.abs(z))
     return np.where(z >= 0, small, 1.0) / (1 + small)
@@ -117,7 +121,16 @@ def probability(values: np.ndarray, a: float | np.ndarray, b: float | np.ndarray
 def coupled(values: np.ndarray, pairs: Sequence[tuple[int, int]], a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
     """Probabilities of classes, float64 (n, k), from decision values (n, n_pairs) and a sigmoid for each pair.
 
-    Of two classes, too, they are what the iteration stops at, up to 0.0025 from the sigmoid: so scikit-learn's LIBSVM.
+    As in scikit-learn's LIBSVM, the iteration runs for two classes too, so they may be up to 0.0025 from the sigmoid
+    (T.-F. Wu, C.-J. Lin, R. C. Weng, "Probability estimates for multi-class classification by pairwise coupling", JMLR
+    5, 2004).
+
+    Args:
+        values: float64 (n, n_pairs).
+        pairs: class indices of each pair.
+        a: float64 (n_pairs,), slopes of the sigmoids.
+        b: float64 (n_pairs,), their offsets.
+        k: number of classes.
     """
     pairwise = np.zeros((len(values), k, k))
     for m, (i, j) in enumerate(pairs):

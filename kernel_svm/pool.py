@@ -75,7 +75,7 @@ class SharedMatrix:
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
     def fill(self, fill: Fill) -> np.ndarray:
-        """The whole matrix, read-only, after what nobody has done yet was done here."""
+        """The whole matrix, float32 (width, width), read-only. Strips that nobody has filled are filled here first."""
         left: list[int] = list(range(len(self.done)))
         for kind in (fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX):
             left = [strip for strip in left if not self._fill_strip(strip, fill, kind)]

@@ -94,7 +94,10 @@ class Solved:
         return np.array(places)
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
-        """Arrays of penalty c, by scikit-learn's names and with LIBSVM's signs; support_ counts in the training set."""
+        """Arrays of penalty number c, by scikit-learn's names, with its shapes and LIBSVM's signs.
+
+        ``support_`` has indices in the training set.
+        """
         solutions, k = self.solutions, len(self.classes)
         samples, problems = solutions.samples, self._columns()
         position = np.full(samples.width, -1)

@@ -30,7 +30,13 @@ class KernelSource(Protocol):
     """A kernel over all samples."""
 
     def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
-        """Write the solver's matrix of two classes, runs of rows of the samples, to float32 ``out``."""
+        """Write the solver's matrix of two classes to ``out``, float32 (n_rows, n_columns).
+
+        Args:
+            out: written to.
+            rows: of the samples, n_rows: those of one class.
+            columns: n_columns, those of the other class or of the same.
+        """
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         """u of some rows, float64 (len(rows),), or None where it is the same for all."""
@@ -162,7 +168,7 @@ class DoubleSource:
         self._shift[samples.row_of] = diagonal / 2
 
     def between(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Values between samples, by their rows in `Samples`."""
+        """Values of the kernel, float64 (len(rows), len(columns)), between samples by their rows in `Samples`."""
         rows, columns = self._order[rows], self._order[columns]
         if self._function.name == "precomputed":
             return self._x[np.ix_(rows, columns)]
@@ -214,7 +220,7 @@ def decisions(
 
 
 def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Packed samples times ``weights``, float64 (LANES x panels, columns of weights)."""
+    """Packed samples times ``weights`` (n_features, m): float64 (LANES x panels, m)."""
     columns = packed(weights.T, np.float64)
     values = aligned_zeros((len(panels) * LANES, len(columns) * LANES), np.float64)
     multiply_double(panels, columns, values)
@@ -224,7 +230,18 @@ def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def kernel_between(
     x: np.ndarray, sq_norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float
 ) -> np.ndarray:
-    """K - 1 of centred ``x``, packed, with some rows of the samples as features."""
+    """K - 1 of samples with support vectors.
+
+    Args:
+        x: float32 (n, n_features), centred.
+        sq_norms: float32 (n,), squared lengths of ``x``.
+        samples: have the support vectors.
+        support: int64 (m,), rows of these in the samples.
+        gamma: of the kernel, above 0.
+
+    Returns:
+        float32, packed: ``x`` are the packed samples, support vectors their features (see `packed`).
+    """
     out = aligned_zeros((padded(len(support)), padded(len(x))))
     row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(sq_norms, out.shape[1])
     distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)

@@ -24,7 +24,7 @@ LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there i
 
 
 def dense(x: Any) -> Any:
-    """Sparse samples made dense, with a warning when that takes much memory; anything else as it is."""
+    """Sparse samples (n, n_features) made dense, with a warning if that takes much memory; anything else as it is."""
     if not scipy.sparse.issparse(x):
         return x
     size = 8 * x.shape[0] * x.shape[1]
@@ -217,7 +217,7 @@ _LATER = {
 
 
 def check_weights(weights: np.ndarray, labels: np.ndarray) -> None:
-    """Raise ValueError, in LIBSVM's words, unless two classes have samples of a weight above 0."""
+    """Raise ValueError, in LIBSVM's words, unless two classes have a weight above 0; both arguments are (n,)."""
     used = labels[weights > 0]
     if not len(used):
         raise ValueError("Invalid input - all samples have zero or negative weights.")

@@ -163,7 +163,20 @@ def problem_of(
     enqueue: Sequence[Mapping[str, Any]] = (),
     staged: bool = False,
 ) -> Problem:
-    """What is searched, from what a user says of it. Raises UsageError."""
+    """What is searched, from the arguments of `search` of the same names.
+
+    Args:
+        space: parameters by name, or a `Space`.
+        n_trials: trials to begin; None where the strategy knows.
+        minimize: names of values.
+        maximize: names of values.
+        seed: of all random streams.
+        enqueue: points to begin with.
+        staged: whether the objective yields values after each step.
+
+    Raises:
+        UsageError: one of them cannot be used.
+    """
     names = []
     for many, up in ((minimize, False), (maximize, True)):
         some = [many] if isinstance(many, str) else many

@@ -34,10 +34,20 @@ def solve_gammas(
 ) -> Iterator[list[list[PointResult]]]:
     """Solve all C of each gamma on each fold; yields [fold][C] in the order given, gamma by gamma.
 
-    As `kernel_svm.solve_gamma`, with which it agrees within the tolerance. As many gammas are in flight as the
-    memory allows; no point depends on that. Of each launch one solution is verified.
+    It agrees with `kernel_svm.solve_gamma` within the tolerance. As many gammas are in flight as the memory allows; no
+    point depends on that. Of each launch one solution is verified.
+
+    Args:
+        loaded: samples on the device.
+        gammas: above 0.
+        penalties: every C, above 0, in any order.
+        folds: the parts of each fold.
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem and C, after which it counts as not converged.
 
     Raises:
+        ValueError: a class is missing from the training part of a fold, or C or gamma is not above 0.
         MemoryError: not even one matrix fits; it says what is needed.
         WrongResult: what the device computed is no solution.
     """
@@ -65,7 +75,17 @@ def solve(
     tolerance: float,
     max_iter: int,
 ) -> Iterator[list[Solutions]]:
-    """The binary problems of each training set (indices of samples) for ascending ``penalties``, gamma by gamma."""
+    """The binary problems of each training set, gamma by gamma; see `solve_gammas`.
+
+    Args:
+        loaded: samples on the device.
+        gammas: above 0.
+        penalties: float64 (n_penalties,), ascending.
+        trainings: int64 indices of the samples of each training set.
+        multiclass: "ovo" or "ovr".
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem and C.
+    """
     if not (np.min(gammas) > 0 and penalties.min() > 0):
         raise ValueError(f"the smallest gamma is {np.min(gammas)} and C {penalties.min()}: both must be above 0")
     # The samples stay on the device. Inside a reservation they would be cut from its block, which then never went back.
@@ -171,7 +191,19 @@ class CudaClassifier(Classifier):
 
 
 def fit(loaded: Loaded, C: float, gamma: float, multiclass: str) -> CudaClassifier:
-    """Fit one support vector classifier to all samples. Raises MemoryError where its matrix does not fit."""
+    """Fit one support vector classifier to all samples.
+
+    Args:
+        loaded: samples on the device.
+        C: penalty, above 0.
+        gamma: of the kernel, above 0.
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
+
+    Raises:
+        ValueError: C or gamma is not above 0.
+        MemoryError: the matrix does not fit.
+        WrongResult: what the device computed is no solution.
+    """
     everything = [np.arange(len(loaded.samples.row_of))]
     penalties = np.array([C], float)
     (solutions,) = solve(loaded, [gamma], penalties, everything, multiclass, tolerance=TOLERANCE, max_iter=MAX_ITER)

@@ -89,7 +89,15 @@ def plan(
     multiclass: str,
     memory: int,
 ) -> LaunchPlan:
-    """One view of all samples, else, for one-vs-one, one of each pair of classes, in so many bytes of memory.
+    """One view of all samples if it fits the memory; otherwise, for one-vs-one, a view of each pair of classes.
+
+    Args:
+        loaded: samples on the device.
+        n_gammas: matrices at most at the same time.
+        penalties: float64 (n_penalties,), ascending.
+        trainings: int64 indices of the samples of each training set.
+        multiclass: "ovo" or "ovr".
+        memory: bytes of the device that may be used.
 
     Raises:
         MemoryError: not even one matrix fits; it says what is needed.

@@ -30,9 +30,18 @@ def check_launch(
     penalties: np.ndarray,
     tolerance: float,
 ) -> None:
-    """Check that all is finite, and that the solution of the most iterations is one. Arguments as of `solve_paths`.
+    """Check that all is finite, and that the path with the most iterations ends in a solution.
 
     It costs one product of the matrix with a vector.
+
+    Args:
+        xp: numpy, or cupy for arrays on a GPU.
+        kernels: float32, all matrices of the launch one after the other.
+        matrices: (first element, width) of each matrix in ``kernels``.
+        problems: (number of its matrix, its lanes) of each.
+        paths: the solutions of each problem.
+        penalties: float64 (n_penalties,), ascending.
+        tolerance: with which they were solved.
 
     Raises:
         WrongResult: with the figures.

@@ -63,7 +63,7 @@ class Heaps:
         return bool(largest**2 * X.shape[1] < 1 << 50 and (np.rint(X) == X).all() and (np.rint(Y) == Y).all())
 
     def kept(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and indices of the k nearest of these rows, as scikit-learn has them."""
+        """Distances (float64) and indices of the k nearest, (len(rows), k) each, as scikit-learn has them."""
         heap = _pushed([self._pushed[row] for row in rows.tolist()], k)
         if self._twice:
             kept = zip(*(part.tolist() for part in heap.get_arrays(sort=False)), strict=True)

@@ -26,11 +26,11 @@ class KnowsPredictions:
 
 
 def r2(truth: Any, prediction: np.ndarray) -> float | None:
-    """What scikit-learn's `r2_score` gives for two vectors, to the bit, without its checks.
+    """What scikit-learn's `r2_score` gives for two vectors (n,), to the bit, without its checks.
 
     Returns:
-        The score; None for what is no vector of float64, and where scikit-learn has a rule of its own: fewer than two
-        samples, a constant truth, a perfect prediction, values that are not finite.
+        The score; None if one is not a vector of float64, or if scikit-learn has a rule of its own: for fewer than two
+        samples, a constant truth, a perfect prediction, or values that are not finite.
     """
     for part in (truth, prediction):
         if type(part) is not np.ndarray or part.dtype != np.float64 or part.shape != (len(prediction),):

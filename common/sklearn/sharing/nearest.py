@@ -57,11 +57,11 @@ class Nearest:
         self._right: dict[str, tuple[Any, dict[int, float]]] = {}
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and indices as `kneighbors` gives them for this k alone."""
+        """Distances (float64) and indices, (n_rows, k) each, as `kneighbors` gives them for this k alone."""
         return self._of_rows(np.arange(len(self.distances)), k)
 
     def classes(self, model: Any, plain: Callable[[], Any]) -> np.ndarray:
-        """The predicted class of each row.
+        """The predicted class of each row, (n_rows,).
 
         Args:
             model: Has k and weights.

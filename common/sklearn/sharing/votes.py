@@ -36,7 +36,13 @@ class Runs:
 
     @classmethod
     def of(cls, same: np.ndarray, labels: np.ndarray, whole: bool) -> Runs:
-        """whole: whether the last neighbour is the last sample. If not, those as far as the last may go on."""
+        """The runs of neighbours at the same distance.
+
+        Args:
+            same: bool (n_rows, n - 1), whether a neighbour is as far as the one before it.
+            labels: (n_rows, n), classes of the neighbours, sorted by distance.
+            whole: whether the last neighbour is the last sample. If not, the last run may go on.
+        """
         n_rows, n = len(labels), labels.shape[1]
         places = np.arange(n)
         begins, ends = np.zeros((n_rows, n), np.intp), np.full((n_rows, n), n)

@@ -27,7 +27,7 @@ class UsageError(Exception):
 
 
 class StorageError(UsageError):
-    """Results cannot be stored while a study runs. What was not stored is not done: the same command continues."""
+    """Results cannot be stored while a study runs. Their trials stay open: the same command continues."""
 
 
 def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:

@@ -233,7 +233,7 @@ class Experiment(ABC):
         write_trials(folder / "trials.csv", outcomes)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
-        """What report.html shows of this kind of study besides what it shows of any: see `common.report.content`.
+        """Sections of report.html for this kind of study, added to those of any study: see `common.report.content`.
 
         Called at the end of a study, and by `python -m common.report` at any time, so that results may be missing.
         Must not import heavy libraries.

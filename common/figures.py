@@ -29,7 +29,7 @@ from common.storage.files import written_whole
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 INK, GREY, PALE = "#222222", "#8A8A8A", "#E4E4E4"
-# What they mean in every figure, and in the report (report.css): any one, the best one, right, wrong, all the others.
+# Their meaning in every figure, and in the report (report.css): any one, the best one, right, wrong, all the others.
 ONE, BEST, RIGHT, WRONG, REST = BLUE, RED, GREEN, RED, GREY
 COLOUR_MAP = "viridis_r"
 DPI = 100

@@ -43,7 +43,7 @@ NO_TIME = "no time was left"  # said in the place of what the budget did not suf
 
 
 def keep(device: str, kind: str, programs: Mapping[str, Any]) -> Path:
-    """Keep what was measured on this model of device; other programs' rates stay. Raises OSError.
+    """Keep the rates of this model of device; other programs' rates stay. Raises OSError.
 
     Args:
         device: the model, as its driver or the kernel says.

@@ -48,7 +48,7 @@ class Verdict:
     """The result of a check.
 
     Attributes:
-        findings: of each thing that was tried, "" or what is wrong with it.
+        findings: of each thing that was tried, "" or its fault.
         ended: how the process ended before its last finding, "" if it did not.
         seconds: that the check took.
         when: of its end, in seconds since 1970.

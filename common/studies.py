@@ -85,7 +85,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 
 def join(options: RunOptions) -> Transport:
-    """The wires to the other ranks of a script, for what they exchange between studies. Raises UsageError."""
+    """The wires to the other ranks of a script, for messages between studies. Raises UsageError."""
     say_errors_in_one_line()
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if not _parting:

@@ -113,7 +113,7 @@ class Result(Evaluation):
     Attributes:
         seconds: wall time of this trial in its worker; of a batch, the time since the result before.
         ended: when its worker had it, Unix time by the clock of its host; 0 where that is not known.
-        used: what it took of its machine.
+        used: its use of the machine.
         place: where it was evaluated.
         attempt: 1, or 2 when the first attempt failed.
     """
@@ -145,11 +145,11 @@ class Outcome(NamedTuple):
 
 
 Batch = tuple[Trial, ...]
-Search = Generator[Sequence[Batch], list[Result], Any]  # what it returns is its conclusion
+Search = Generator[Sequence[Batch], list[Result], Any]  # its return value is its conclusion
 
 
 def seed_of(root: int, key: str) -> np.random.SeedSequence:
-    """The random stream of the thing called `key`, independent of where, when and after what it is drawn.
+    """The random stream of the thing called `key`. It does not depend on place, time or order.
 
     The key's SHA-256 becomes the spawn key, so that streams of different keys are independent (NumPy, "Parallel random
     number generation").

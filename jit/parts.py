@@ -57,7 +57,7 @@ class Outer(CPUDispatcher):
         self._cache = _Kept(self.py_func)
 
     def compile(self, signature: Any) -> Any:
-        """As numba's, but what it calls is not compiled apart.
+        """As numba's, but functions that it calls are not compiled apart.
 
         Garbage collection is off: numba makes millions of objects, so it would take a tenth of the time.
         """

@@ -94,7 +94,7 @@ def library_folder(variable: str) -> Path:
 
 
 def why_unsafe(folder: Path) -> str:
-    """Why others could change what is in a folder, which is made if it was not there; "" if only this user can."""
+    """Why others could change files of a folder, "" if only this user can. A missing folder is made."""
     links, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
     return next(_unsafe(links), "") or _flaw(real, 0o022)
 

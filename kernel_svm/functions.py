@@ -1,4 +1,4 @@
-"""Kernel functions in double precision: what they are, and their values between samples."""
+"""Kernel functions in double precision, and their values between samples."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def fit_samples(
     """Fit one classifier to all samples. All arguments are as for `solve_gamma`.
 
     Args:
-        samples: what it is fitted to.
+        samples: all are used.
         C: penalty, above 0.
         gamma: above 0.
         plan: which matrices are kept.

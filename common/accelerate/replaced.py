@@ -1,4 +1,4 @@
-"""What is put in the place of scikit-learn's names, and what became of it."""
+"""The replacements of scikit-learn's names, and a record of their use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS = {
 
 
 class Replaced:
-    """Replaces the names when it is made, and counts what they do."""
+    """Replaces the names when it is made, and counts their uses."""
 
     def __init__(self) -> None:
         self._fits: Counter[tuple[str, str | None]] = Counter()  # by search and why they were no part of a grid
@@ -62,7 +62,7 @@ class Replaced:
             self._fits[name, reason] += number
 
     def report(self, code: CodeType) -> None:
-        """Say on stderr what was replaced and what was not in the script that was compiled to `code`."""
+        """Say on stderr which names were replaced, or not, in the script that was compiled to `code`."""
         lines = []
         for (name, reason), number in self._fits.items():
             how = f"evaluated one by one on all devices: {reason}"

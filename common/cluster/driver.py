@@ -1,4 +1,4 @@
-"""NVIDIA's driver itself, by ctypes: what it says of GPUs where no GPU library is wanted.
+"""NVIDIA's driver by ctypes: facts about GPUs without a GPU library.
 
 As a program it prints the names of all GPUs that the driver shows, or {"error": ...}, as JSON:
 

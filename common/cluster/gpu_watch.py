@@ -35,7 +35,7 @@ _XID_EVENT, _TIMEOUT, _LOST = 0x8, 10, 15  # of nvml.h
 
 
 class GpuWatch:
-    """The process that asks, and what it has said. Times are those of the caller's clock, in seconds."""
+    """The process that asks, and its answers. Times are those of the caller's clock, in seconds."""
 
     def __init__(self, entries: Iterable[str]):
         words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), *dict.fromkeys(entries)]
@@ -51,7 +51,7 @@ class GpuWatch:
         self._stuck: dict[int, float] = {}  # processes in the kernel, and since when
 
     def hear(self, now: float) -> None:
-        """Take in what it has said."""
+        """Read its answers."""
         try:
             text = os.read(self._output.fileno(), 1 << 16).decode()
         except (BlockingIOError, ValueError):  # nothing new; closed
@@ -71,7 +71,7 @@ class GpuWatch:
         Args:
             pid: of the worker.
             visible: its CUDA_VISIBLE_DEVICES.
-            since: when it began what it works on.
+            since: when it began its present work.
             now: as in `hear`.
         """
         entries = visible.split(",")
@@ -150,7 +150,7 @@ class _Nvml:
         return None
 
     def asked(self, device: ctypes.c_void_p) -> str:
-        """What it says of a GPU, which is asked for its memory: ANSWERS, "is lost", or "" where it does not tell."""
+        """The state of a GPU, which is asked for its memory: ANSWERS, "is lost", or "" if unknown."""
         code = self._library.nvmlDeviceGetMemoryInfo(device, (ctypes.c_ulonglong * 3)())
         return {0: ANSWERS, _LOST: "is lost"}.get(code, "")
 

@@ -104,7 +104,7 @@ class MpiTransport(Transport):
         return bool(self._inbox)
 
     def _collect(self) -> None:
-        """Move what has arrived to the inbox, forget what has been sent, and lose those who died."""
+        """Move messages that have arrived to the inbox, forget those sent, and lose ranks that died."""
         for rank in self._heartbeat.silent():
             self._lose(rank)
         if self._given_up:
@@ -254,7 +254,7 @@ class MpiTransport(Transport):
     def close(self, status: int = 0) -> None:
         if self.settle():
             return
-        # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still hear what it sent.
+        # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still receive its messages.
         if self.rank == 0:
             time.sleep(1.0)
         sys.stdout.flush()
@@ -262,7 +262,7 @@ class MpiTransport(Transport):
         os._exit(status)
 
     def _part(self) -> bool:
-        """Whether all ranks have come here. What was sent before is dropped, so that its sender can end.
+        """Whether all ranks have come here. Earlier messages are dropped, so that their senders can end.
 
         Messages between two ranks arrive in order, so nothing that follows a Parting is dropped.
         """
@@ -298,7 +298,7 @@ class MpiTransport(Transport):
     def abort(self, status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
-        time.sleep(0.1)  # mpirun drops what it has not read of a rank when it ends the job
+        time.sleep(0.1)  # mpirun drops unread output of a rank when it ends the job
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 2.0)  # where MPI's own end hangs, this is ours
         self._lock.acquire(timeout=1.0)

@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Node:
-    """One rank's host: memory in bytes, 0 for what is not known."""
+    """One rank's host: memory in bytes, 0 if unknown."""
 
     host: str
     places: tuple[Place, ...]  # of its slots

@@ -126,7 +126,7 @@ def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tu
 
 
 def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threads: int) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of self-checks, made anew: host, device, program, check, what is wrong, seconds."""
+    """Rows of the table of self-checks, made anew: host, device, program, check, fault, seconds."""
     for name, checks in every.items():
         for function in checks.self_checks:
             answer = probe.answer(probe.begin(device, function, threads, ["anew"]), 2 * LIMIT_S)

@@ -157,7 +157,7 @@ class Coordinator:
                 self._lost(sender)
 
     def step(self) -> None:
-        """Give idle slots work, then make durable and pass on what has arrived.
+        """Give idle slots work, then store the results that have arrived and pass them on.
 
         Raises:
             UsageError: a result must end the study; all that may be kept is durable then.
@@ -250,7 +250,7 @@ class Coordinator:
         self._gangs.gone(slot)
 
     def _lost(self, rank: int) -> None:
-        """A node has gone, and its slots with it. No trial is to blame: what was open is run elsewhere."""
+        """A node has gone, and its slots with it. No trial is to blame: its open trials run elsewhere."""
         log.error("rank %d is lost: its work goes to the others", rank)
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self._slots if slot[0] == rank]:
@@ -396,7 +396,7 @@ class Coordinator:
             self._tell(lead[0], Run(lead[1], waiting.batch, state.life, beside, hosts))
 
     def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
-        """When this slot and each other one will have done what they were given, in units of cost."""
+        """When this slot and each other one will have finished their batches, in units of cost."""
         now = self._clock()
         return self._pace.left(self._slots[slot], now), [
             self._pace.left(state, now) for other, state in self._slots.items() if other != slot

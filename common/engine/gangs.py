@@ -75,7 +75,7 @@ class Gangs:
         self._queue.push(batch, attempt)
 
     def clear(self) -> None:
-        """Forget all that wait, and what is kept for them."""
+        """Forget all that wait, and the slots kept for them."""
         self._cancel(self._kept)
         self._queue.clear()
 

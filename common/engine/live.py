@@ -37,8 +37,8 @@ class Learnt:
         """Take note of a batch, or of a part of one, that was timed.
 
         Args:
-            cost: what it was estimated at; 0 is passed over.
-            seconds: what it took.
+            cost: its estimated cost; 0 is passed over.
+            seconds: the time that it took.
             weight: the share of a batch that it was.
         """
         if cost <= 0 or seconds <= 0:

@@ -77,7 +77,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone; what it had not returned is open again."""
+    """A worker is gone; trials that it had not returned are open again."""
 
     slot: int
     cause: str
@@ -88,7 +88,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Drained:
-    """A slot has ended as asked; what it had not returned is open again."""
+    """A slot has ended as asked; trials that it had not returned are open again."""
 
     slot: int
 

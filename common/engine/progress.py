@@ -73,7 +73,7 @@ class StatusFile:
 
 
 class Seen(NamedTuple):
-    """What rank 0 said last: when, in Unix time, what it did, and how the study stood."""
+    """The last words of rank 0: its Unix time, its activity, and the state of the study."""
 
     time: float
     doing: str

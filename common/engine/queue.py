@@ -13,7 +13,7 @@ from common.trial import Batch, Trial
 
 SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
-GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: what is shared is computed again
+GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: common work is computed again
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class QueuedBatch:
 
     Attributes:
         avoid: a slot where it failed.
-        inherited: cost of what it shares with the other pieces of the batch that it is from.
+        inherited: cost of the work that it has in common with the other pieces of its batch.
         no_room: kinds of slots that its trial does not fit.
     """
 
@@ -65,7 +65,7 @@ class QueuedBatch:
 
     @cached_property
     def part_costs(self) -> list[float]:
-        """Cost of each part, without what they share."""
+        """Cost of each part, without their common work."""
         return [sum(map(self.costs.trial, part)) for part in self.parts]
 
     @cached_property
@@ -80,7 +80,7 @@ class QueuedBatch:
         return [tuple(t for part in self.parts[a:b] for t in part) for a, b in _cuts(len(self.parts), n)]
 
     def piece_costs(self, n: int) -> list[float]:
-        """The cost of each of n pieces, what they share included."""
+        """The cost of each of n pieces, with their common work."""
         return [self.shared + sum(self.part_costs[a:b]) for a, b in _cuts(len(self.parts), n)]
 
     def costs_within(self, limit: float) -> list[float]:
@@ -105,7 +105,7 @@ class Queue:
 
     @property
     def first(self) -> QueuedBatch | None:
-        """What comes first, whatever slot it is for."""
+        """The first batch, for any slot."""
         return self._heap[0][2] if self._heap else None
 
     def push(

@@ -30,7 +30,7 @@ class SlotState:
     """A slot that is in use.
 
     Attributes:
-        step: what it said last of what it computes, None where it has said nothing since its last result.
+        step: its last report of progress, None if there was none since its last result.
         marks: the first and the last (time, share of its batch that was done) that were heard, for people only.
     """
 

@@ -1,4 +1,4 @@
-"""The bookkeeping of one study: what its searches asked, what is known, what is open."""
+"""The bookkeeping of one study: the trials that its searches asked for, known and open."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Study:
         return unknown_keys(self.results, keys)
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
-        """Forget what is known of a trial that is asked with other parameters, or refuse it."""
+        """Forget a known trial that is asked for with other parameters, or refuse it."""
         if not self._renew:
             name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
             raise UsageError(

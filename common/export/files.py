@@ -14,7 +14,7 @@ from common.storage.table import write_table
 
 
 def to_csv(study: ExportedStudy, into: Path) -> None:
-    """A row for each trial, the columns of `ExportedStudy.rows`; empty for what is not there."""
+    """A row for each trial, the columns of `ExportedStudy.rows`; empty for missing values."""
     write_table(into, study.rows())
 
 

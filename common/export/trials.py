@@ -33,7 +33,7 @@ class ExportedTrial:
         params, values: By name.
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
-        last: The result of its last piece, which has the place, the time, what was used, and arrays.
+        last: The result of its last piece, which has the place, the time, the use of the machine, and arrays.
         error: Why it failed, one line; "" if it did not.
     """
 
@@ -97,7 +97,7 @@ class ExportedStudy:
         return f"{self.header['settings']['experiment']} {self.folder.resolve().name}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial, all with the same columns, parameters before values; None for what is not there."""
+        """A row for each trial, all with the same columns, parameters before values; None for missing values."""
         rows = [trial.row() for trial in self.trials]
         names = list(dict.fromkeys(name for row in rows for name in row))
         order = [n for start in ("param_", "value_") for n in names if n.startswith(start)]

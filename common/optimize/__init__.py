@@ -1,4 +1,4 @@
-"""Searches of any objective: `search`, what it gives to objectives, and the study that it returns."""
+"""Searches of any objective: `search`, the trials that objectives get, and the study that it returns."""
 
 from common.optimize.asktell import AskTell
 from common.optimize.chain import Chain, Link

@@ -74,7 +74,7 @@ class AskTell:
         return Asked(piece.number, self._problem.space.given(piece.point))
 
     def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None) -> None:
-        """Say what became of a trial: its values, or why it failed. What was told is on disk when this returns.
+        """Tell the result of a trial: its values, or why it failed. It is on disk when this returns.
 
         Raises:
             UsageError: the trial is not open, or the values are none.
@@ -99,7 +99,7 @@ class AskTell:
 
     @property
     def study(self) -> SearchStudy:
-        """What is known so far."""
+        """The study so far."""
         return SearchStudy(records(self._outcomes, self._problem), self._problem.objectives, self._folder)
 
     def close(self) -> None:

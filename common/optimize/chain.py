@@ -1,4 +1,4 @@
-"""Objectives of several functions: what a link returns is computed once for all trials that agree in what it uses.
+"""Objectives of several functions: a link is computed once for all trials with equal values of its parameters.
 
 def features(trial): return expanded(images, trial.params["degree"])
 def model(trial, features): return {"loss": fitted(features, trial.params["penalty"])}
@@ -157,7 +157,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class _Step:
-    """A function of a chain: what it takes of those before it, and what it uses of a trial."""
+    """A function of a chain, the links before it whose values it takes, and the parameters that it uses."""
 
     name: str
     work: Callable[..., Any] | str
@@ -216,7 +216,7 @@ class LinkTrial:
 
     Attributes:
         params: The parameters that it uses, by name.
-        seed: For what is random in it: of the study's seed and what it uses alone.
+        seed: For its random numbers: made of the study's seed and its own parameters alone.
         device: "cpu" or "cuda".
         fold: Where it uses "fold".
     """

@@ -1,7 +1,7 @@
-"""What links of a chain return, kept for other trials: in memory that a node's workers share, or in a folder.
+"""Values of links of a chain, kept for other trials: in memory that a node's workers share, or in a folder.
 
-A value is kept as bytes, so a trial can change nothing that another one sees: arrays are read-only views of them, all
-else is made anew for each trial. That is so as well where a value was just computed, or has no room and is not kept.
+A value is kept as bytes, so a trial cannot change the values of another one: arrays are read-only views of the bytes,
+everything else is made anew for each trial. This also holds for a value that was just computed, or has no room.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Keeper(Protocol):
     """Keeps values by key."""
 
     def value(self, key: str, compute: Callable[[], Any]) -> Any:
-        """The value of a key, computed if nobody has it; who wants it meanwhile waits.
+        """The value of a key, computed if nobody has it; others that want it wait meanwhile.
 
         Raises what `compute` raises, and `Unkept`.
         """
@@ -46,7 +46,7 @@ def buffers_for(limit: int) -> Mapping[str, Spec]:
 
 
 class InMemory:
-    """Values in memory that this node's workers share. What has no room there is computed again."""
+    """Values in memory that this node's workers share. A value without room is computed again."""
 
     def __init__(self, cache: SharedCache):
         self._cache = cache
@@ -73,7 +73,7 @@ class Nowhere:
 
 
 def in_memory(buffers: SharedArrays, limit: int) -> Keeper:
-    """What keeps values in memory.
+    """A keeper of values in memory.
 
     Args:
         buffers: of the worker; without a worker this process has its own.
@@ -93,7 +93,7 @@ class OnDisk:
     """Values in a folder, by joblib.Memory: other searches find them too.
 
     Args:
-        folder: which nobody but this user can change, as what is in it is unpickled.
+        folder: its files are unpickled, so nobody but this user may be able to change it.
         limit: bytes to keep; the longest unused are removed.
     """
 
@@ -129,7 +129,7 @@ class OnDisk:
 
 
 def _bytes_of(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """What joblib keeps, by the key alone."""
+    """The function that joblib caches, by the key alone."""
     return compute()
 
 

@@ -39,11 +39,11 @@ from common.trial import Batch, Evaluation, Trial, seed_of
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
 MEND = "correct the objective: "
 NO_VALUE = "no value: "
-STEPS = "steps.jsonl"  # in a trial's folder: what it has yielded
+STEPS = "steps.jsonl"  # in a trial's folder: the values that it has yielded
 
 
 class Breach(Exception):
-    """An objective that returned what it must not; the text says what to return."""
+    """An objective returned something wrong; the text says what to return."""
 
     prefix = MEND
 
@@ -61,7 +61,7 @@ class ObjectiveTrial:
     Attributes:
         number: Of the trial, from 0.
         params: Its parameters by name, with the constants of the space.
-        seed: For what is random in it: of the study's seed and the trial alone.
+        seed: For its random numbers: made of the study's seed and the trial alone.
         device: "cpu" or "cuda".
         start: Steps that were done before; its folder has the checkpoint that it saved then.
         until: Steps after which it will be stopped, 0 where it runs to its end.

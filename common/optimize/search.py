@@ -80,7 +80,7 @@ def search(
         trial_timeout: Seconds without a result after which a trial is killed, and tried once more.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
-        enqueue: Points to begin with; what they leave out is drawn.
+        enqueue: Points to begin with; parameters that they leave out are drawn.
         batch: Pieces of a round; by default the number of slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         options: All else about how it is run.

@@ -51,7 +51,7 @@ class LeadersPart:
 
 @dataclass(frozen=True)
 class Tuning(Experiment):
-    """The study of a search. What is not for the journal's header is in `task` and `plan`."""
+    """The study of a search. `task` and `plan` have everything that is not for the journal's header."""
 
     space: str
     strategy: str

@@ -17,7 +17,7 @@ class Fact:
     """A result of the first screen.
 
     Attributes:
-        name: what it is.
+        name: its label.
         value: as people read it.
         note: its circumstances.
     """
@@ -32,7 +32,7 @@ class HeatMap:
     """Mean error over a grid of two parameters; a click on a row, or its list, shows the folds of that row.
 
     Attributes:
-        title, about: what is seen.
+        title, about: a name and an explanation.
         x, y: name and values of the parameters, ascending.
         folds: float (n_folds, n_y, n_x), NaN where there is no value.
         best: indices (y, x) of the best point.

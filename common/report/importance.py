@@ -1,4 +1,4 @@
-"""How much each parameter matters: what is lost when its values are shuffled."""
+"""The importance of each parameter: the loss when its values are shuffled."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MOST_TEXT = 4000  # characters of a failure's text, from its end
 
 
 def facts_of(read: StudyRead, sections: Sequence[Section], dollars: float | None, time: Timeline | None) -> list[Fact]:
-    """The first screen: the best parameters, the goal's value, what the experiment says, what it cost."""
+    """The first screen: the best parameters, the goal's value, the experiment's facts, the cost."""
     facts: list[Fact] = []
     best = read.best
     if best is not None and read.goal is not None:

@@ -1,4 +1,4 @@
-"""A journal as a report sees it: candidates, the best of them, what it cost, what failed."""
+"""A journal as a report sees it: candidates, the best of them, the cost, the failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NESTED = "outer"  # parameter of trials of a search within an outer fold, which 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is searched for."""
+    """The goal of a search."""
 
     name: str
     maximize: bool

@@ -19,7 +19,7 @@ WIDTH = 720
 
 
 class Drawing:
-    """An SVG that grows by what is drawn into it; coordinates are pixels from the top left."""
+    """An SVG to draw into; coordinates are pixels from the top left."""
 
     def __init__(self, height: float, alt: str, width: float = WIDTH):
         self.width, self.height, self._alt = width, height, alt
@@ -75,7 +75,7 @@ class Plot(Drawing):
     """A drawing with two axes.
 
     Args:
-        x, y: (low, high) of what is shown; a logarithmic axis has both above 0.
+        x, y: (low, high), the range shown; a logarithmic axis has both above 0.
         whole: only whole numbers are written at x, such as those of epochs.
     """
 

@@ -39,9 +39,9 @@ class Cost:
 
     Attributes:
         alone: of a fit by itself, with its answers for the samples asked about.
-        once: of what one fit does for all settings.
-        part: of what it does for each of the family's parts.
-        each: of what it does for each setting. By default a fit does everything for each.
+        once: of the work of one fit for all settings.
+        part: of its work for each of the family's parts.
+        each: of its work for each setting. By default all work is for each.
     """
 
     alone: float
@@ -170,7 +170,7 @@ class Get:
         return self._values.get(name, getattr(self._model, name, None))
 
     def __call__(self, name: str, default: float) -> float:
-        """A parameter as a number, or the default for what is no number."""
+        """A parameter as a number, or the default if it is no number."""
         value = self.value(name)
         good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
         return float(value) if good else default

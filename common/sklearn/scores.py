@@ -54,7 +54,7 @@ def answer(task: Any, fitted: FittedModel, parts: Any, labels: Any) -> dict[str,
 
 
 def _gave_up(model: Any) -> Exception | None:
-    """What is wrong with an SVC that has no limit of iterations and reached the solver's own."""
+    """A warning for an SVC without a limit of iterations that reached the solver's own."""
     if getattr(model, "fit_status_", 0) and model.max_iter == -1:
         return ConvergenceWarning(
             "the fit did not end within the solver's own limit of iterations: scale the samples, or set max_iter to "

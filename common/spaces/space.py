@@ -1,4 +1,4 @@
-"""The space of a search: its parameters, which of them depend on others, and what is not allowed.
+"""The space of a search: its parameters, their conditions on each other, and constraints.
 
     Space({
         "kernel": Choice("rbf", "linear"),
@@ -50,7 +50,7 @@ class Space:
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:
-        UsageError: There is no parameter, a name is there twice, a condition names what is not there, and so on.
+        UsageError: There is no parameter, a name is there twice, a condition names an unknown parameter, and so on.
     """
 
     TRIES = 10_000  # points that are drawn in vain before the constraints count as impossible
@@ -135,7 +135,7 @@ class Space:
         return whole
 
     def drawn(self, values: Mapping[str, Any], rest: Iterable[float]) -> Point:
-        """A point of a user's own, completed by numbers in [0, 1). Raises UsageError for what is not in the space."""
+        """A point of a user's own, completed by numbers in [0, 1). Raises UsageError if it is not in the space."""
         for name, value in values.items():
             if name in self.constants:
                 continue

@@ -129,7 +129,7 @@ class Journal:
         while content:
             content = content[self._file.write(content) :]
         os.fsync(self._file.fileno())
-        # What is written to a file that was removed succeeds, and is lost.
+        # Writing to a file that was removed succeeds, and the text is lost.
         try:
             there = os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -178,7 +178,7 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
             damaged += _damaged_arrays(lines, history)
             damaged.sort(key=lambda damage: damage.number)
             if damaged:
-                # What is left of such a trial may be an older failure, which must not become its result again.
+                # An older failure of such a trial may be left, and must not become its result again.
                 lost = {damage.key for damage in damaged if damage.key is not None}
                 failed = {key for key in lost & history.results.keys() if history.results[key].failed}
                 numbers = {damage.number for damage in damaged} | {number for number, _ in _lines_of(failed, lines)}

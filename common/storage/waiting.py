@@ -18,7 +18,7 @@ SILENCE = 8.5  # seconds without a line, after which `working` speaks: looked at
 
 @dataclass
 class _Wait:
-    """What is said of a block, and when.
+    """The messages about a block, and their times.
 
     Attributes:
         first: after so many seconds, 0 for never.

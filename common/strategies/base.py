@@ -27,7 +27,7 @@ from common.trial import Parameter, Result, Trial, seed_of
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched, and how.
+    """The space, the goal and the limits of a search.
 
     Attributes:
         objectives: names of values; True for those to be maximized.
@@ -92,7 +92,7 @@ class Piece:
         return f"t{self.number:06}" + ("" if self.stage is None else f"/{self.stage}")
 
     def trial(self) -> Trial:
-        """As the engine knows it; what is no parameter has a name that begins with @."""
+        """As the engine knows it; names that begin with @ are not parameters."""
         extra: dict[str, Parameter] = {}
         if self.stage is not None:
             extra = {"@last": self.last, "@start": self.start, "@until": self.until, "@fold": self.fold}
@@ -146,7 +146,7 @@ class Told:
 class Sampler(ABC):
     """Draws points, one for each trial."""
 
-    adaptive = True  # whether what it is told changes what it draws
+    adaptive = True  # whether results change its draws
     finite = False  # whether it comes to an end by itself
 
     @abstractmethod

@@ -54,7 +54,7 @@ class Optuna(Sampling):
         return without_address(f"Optuna({name}{''.join(f', {n}={v!r}' for n, v in self.arguments.items())})")
 
     def made(self, problem: Problem) -> Any:
-        """The sampler, seeded. Raises UsageError where it does not fit, or needs what is not installed."""
+        """The sampler, seeded. Raises UsageError if it does not fit, or needs a package that is not installed."""
         library = optuna()
         seed = int(problem.rng("optuna").integers(2**31))
         if isinstance(self.sampler, str):

@@ -71,7 +71,7 @@ class Race:
         self._fold = 0
 
     def next_folds(self) -> list[tuple[int, int]]:
-        """(candidate, fold) of all to evaluate next, once what was asked before is told; none at the end."""
+        """(candidate, fold) of all to evaluate next, once the results of those before are told; none at the end."""
         if self._fold == self._folds:
             return []
         if self._fold >= self._first:

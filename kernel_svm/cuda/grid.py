@@ -48,7 +48,7 @@ def solve_gammas(
 
     Raises:
         ValueError: a class is missing from the training part of a fold, or C or gamma is not above 0.
-        MemoryError: not even one matrix fits; it says what is needed.
+        MemoryError: not even one matrix fits; the text names the memory needed.
         WrongResult: what the device computed is no solution.
     """
     order = np.argsort(penalties, kind="stable")

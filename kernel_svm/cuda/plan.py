@@ -72,7 +72,7 @@ class LaunchPlan:
 
     Attributes:
         views: of one gamma.
-        groups: what is launched together, as (number of the gamma, number of the view).
+        groups: the parts of each launch, as (number of the gamma, number of the view).
         bytes: that the largest launch takes, with its samples and decision values.
     """
 
@@ -100,7 +100,7 @@ def plan(
         memory: bytes of the device that may be used.
 
     Raises:
-        MemoryError: not even one matrix fits; it says what is needed.
+        MemoryError: not even one matrix fits; the text names the memory needed.
     """
     samples, budget = loaded.samples, memory - loaded.working
     masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]

@@ -31,7 +31,7 @@ NEEDED = 1 << 30  # bytes of the device
 
 
 def examine(per_class: str = "70", most_threads: str = "512") -> Iterator[tuple[str, str]]:
-    """Each of FINDINGS with "" or what is wrong with it.
+    """Each of FINDINGS with "" or its fault.
 
     Args:
         per_class: samples of each of three classes; 70 cut a block of lanes.

@@ -19,6 +19,7 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import validate_data
 
+from common.sklearn.sharing import whole_numbers
 from common.sklearn.sharing.heaps import Heaps
 from common.sklearn.sharing.votes import Runs, voted
 
@@ -182,11 +183,15 @@ class Nearest:
     def _searched(self) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices of the nearest, sorted; any of those equally far as the last.
 
-        City-block distances are computed by SciPy, several pairs at a time, each added up in the same order as by
-        scikit-learn: they are equal to the bit.
+        Other city-block distances than those of whole numbers are computed by SciPy, several pairs at a time, each
+        added up in the same order as by scikit-learn: they are equal to the bit.
         """
-        X, Y = self._checked, self._base._fit_X
-        if not self._direct or self._base.effective_metric_ != "manhattan" or not _plain(X, Y):
+        X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
+        if not self._direct or not _plain(X, Y) or self._base.effective_metric_params_:
+            return self._found(X, self._n_near)
+        if _threads() == 1 and (found := whole_numbers.nearest(X, Y, metric, self._n_near)) is not None:
+            return found
+        if metric != "manhattan":
             return self._found(X, self._n_near)
         step = max(_ELEMENTS // len(Y), 1)
         chunks = (X[begin : begin + step] for begin in range(0, len(X), step))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
-from common.sklearn.sharing import nearest
+from common.sklearn.sharing import nearest, whole_numbers
 from common.sklearn.sharing.family import SplitPart
 from common.sklearn.sharing.heaps import Heaps
 from common.sklearn.sharing.neighbours import Neighbours
@@ -35,6 +35,33 @@ def test_rounded_distances_are_not_known() -> None:
     whole, rounded = np.arange(12.0).reshape(4, 3), np.arange(12.0).reshape(4, 3) / 10
     assert not Heaps.known(whole, rounded, "euclidean") and Heaps.known(whole, rounded, "manhattan")
     assert not Heaps.known(whole, whole * 1e9, "euclidean") and not Heaps.known(whole, whole, "chebyshev")
+
+
+@drawn
+@given(seed=st.integers(0, 2**31), top=st.sampled_from([0, 1, 16, 255, 4095]), p=st.integers(1, 70))
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_whole_numbers_have_exact_distances(metric: str, top: int, p: int, seed: int) -> None:
+    """Also where some are negative; of those equally far as the last, any may be there."""
+    rng = np.random.default_rng(seed)
+    X, Y = (rng.integers(-top, top + 1, (n, p)).astype(float) for n in (30, 50))
+    found = whole_numbers.nearest(X, Y, metric, 20)
+    assert found is not None
+    distances, indices = found
+    said, _ = NearestNeighbors(n_neighbors=20, metric=metric, algorithm="brute").fit(Y).kneighbors(X)
+    np.testing.assert_array_equal(distances, said)
+    squared = (X[:, None] - Y[indices]) ** 2
+    own = np.sqrt(squared.sum(2)) if metric == "euclidean" else np.sqrt(squared).sum(2)
+    np.testing.assert_array_equal(distances, own)
+    assert all(len(set(row)) == 20 for row in indices.tolist())
+
+
+def test_samples_that_are_not_whole_or_too_large_are_left_to_others() -> None:
+    whole = np.arange(12.0).reshape(4, 3)
+    for metric in ("euclidean", "manhattan"):
+        assert whole_numbers.nearest(whole, whole, metric, 2) is not None
+        assert whole_numbers.nearest(whole, whole / 10, metric, 2) is None
+        assert whole_numbers.nearest(whole, whole * 1e9, metric, 2) is None
+    assert whole_numbers.nearest(whole, whole, "chebyshev", 2) is None
 
 
 @drawn

@@ -110,15 +110,8 @@ def _gradient_boosting(model: Any, n: int) -> None:
         model.oob_score_ = model.oob_scores_[-1]
 
 
-def _histograms(model: Any, n: int) -> None:
-    """Scores have one value more than there are iterations: that of the beginning."""
-    model._predictors = model._predictors[:n]
-    model.train_score_, model.validation_score_ = model.train_score_[: n + 1], model.validation_score_[: n + 1]
-
-
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
     FAMILIES[f"Bagging{_kind}"] = BaggingPrefixes()
     FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost)
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting)
-    FAMILIES[f"HistGradientBoosting{_kind}"] = Prefixes("max_iter", _histograms)

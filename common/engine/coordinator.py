@@ -346,8 +346,8 @@ class Coordinator:
         self._begin_gangs()
         ahead = -1 if self._gangs and self._gangs.keeps(slot) else self._pace.ahead
         # Ahead of time only while what waits lasts longer for all than what the slot is at: another may be free sooner.
-        while len(state.given) <= ahead:
-            if state.given and self._queue.cost <= GAIN * len(self._slots) * state.given[0].waited.cost:
+        while state.n_open <= ahead:
+            if state.n_open and self._queue.cost <= GAIN * len(self._slots) * state.given[-state.n_open].waited.cost:
                 break
             if not self._queue or not self._give(slot):
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from itertools import chain
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import NamedTuple
@@ -51,7 +52,8 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
     told = stopping = False
     try:
         while True:
-            for sender, message in transport.receive():
+            # Twice, so that a worker has its next batch before its result is made durable, which waits for the disk.
+            for sender, message in chain.from_iterable(transport.receive() for _ in range(2)):
                 match message:
                     case Run() | Lend() | Drain() | Stop():
                         agent.handle(message)

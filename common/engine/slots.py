@@ -41,6 +41,11 @@ class SlotState:
     step: Headway | None = None
     marks: list[tuple[float, float]] = field(default_factory=list)
 
+    @property
+    def n_open(self) -> int:
+        """Batches that it has; one whose trials have all returned is as good as done, and its worker wants the next."""
+        return len(self.given) - (bool(self.given) and not self.given[0].open)
+
     def mark(self, now: float, step: Headway | None) -> None:
         """Remember how far the batch is that the slot works on: `step`, or None when results have come."""
         self.step = step

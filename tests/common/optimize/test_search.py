@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from common import Choice, Float, Int, RunOptions, Space, search
+from common.engine import pace
 from common.errors import UsageError
 from common.optimize import AskTell, Command
+from common.storage.journal import Journal
 from common.strategies import Grid
 from tests.common.optimize.objectives import SPACE, plain
 from tests.helpers import journal_lines
@@ -319,3 +322,27 @@ def test_asynchronous_searches_replay_their_journal(tmp_path: Path) -> None:
     make: Callable[..., Any] = search
     with pytest.raises(UsageError, match="holds a study with order = asynchronous"):
         make(objective, Space({"x": Float(0, 1)}), n_trials=9, **{**how, "asynchronous": False})
+
+
+def test_a_worker_has_its_next_trial_before_its_result_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where trials are too long to be given ahead; the disk takes a second here."""
+    durable: list[float] = []
+
+    def append(journal: Journal, outcomes: Any) -> Any:
+        time.sleep(1.0)
+        kept = at_once(journal, outcomes)
+        durable.append(time.monotonic())
+        return kept
+
+    at_once = Journal.append
+    monkeypatch.setattr(Journal, "append", append)
+    monkeypatch.setattr(pace, "SHORT", 0.0)
+    study = search(
+        lambda trial: {"loss": 0.0, "begun": time.monotonic()},
+        SPACE,
+        n_trials=4,
+        minimize="loss",
+        workers=1,
+        options=QUIET,
+    )
+    assert study.trials[1].values["begun"] < durable[0]

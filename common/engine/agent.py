@@ -276,12 +276,12 @@ class Agent:
                     process.waits, process.news = waits, Headway(WAITING) if waits else WORKING
                 case worker.Error(traceback):
                     process.error = traceback
-                case worker.Done():
+                case None:
                     process.sent.popleft()
                     batches_done += 1
                     process.n_open = len(process.sent[0][0]) if process.sent else 0
                 case _:
-                    results.append(message)
+                    results.append(worker.unpacked(message) if isinstance(message, tuple) else message)
                     process.news = None
                     process.n_open -= 1
                     if slot.draining:

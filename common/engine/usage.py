@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import threading
 import time
@@ -12,8 +13,7 @@ from typing import Any
 from common.cluster.driver import Driver
 from common.trial import Used
 
-SAMPLE_S = 0.5  # between two looks at a GPU
-MEMORY_S = 0.05  # between two looks at the peak of memory, each of which costs as much as a very short trial
+SAMPLE_S = 0.5  # between two looks at a GPU, or at the peak of memory: each costs as much as a very short trial
 
 
 class Meter:
@@ -28,15 +28,26 @@ class Meter:
         self._cpu_seconds = 0.0
         self._peak_bytes, self._looked = 0, 0.0
 
+    def begin(self) -> None:
+        """What is used from now on is that of the next result."""
+        self._spent()
+        if self._gpu is not None:
+            self._gpu.read()
+
     def read(self) -> Used:
-        """What was used since the last call, and the process's peak of memory so far."""
-        own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        total = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-        spent, self._cpu_seconds = total - self._cpu_seconds, total
-        if time.monotonic() - self._looked >= MEMORY_S:
-            self._peak_bytes, self._looked = peak_bytes(), time.monotonic()
+        """What was used since the last call, and the process's peak of memory when that was looked at last."""
+        spent, now = self._spent(), time.monotonic()
+        if now - self._looked >= SAMPLE_S:
+            self._peak_bytes, self._looked = peak_bytes(), now
         gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
         return Used(round(spent, 6), self._peak_bytes, gpu, gpu_bytes)
+
+    def _spent(self) -> float:
+        """Processor seconds since the last call."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        total = time.process_time() + children.ru_utime + children.ru_stime
+        spent, self._cpu_seconds = total - self._cpu_seconds, total
+        return spent
 
 
 def peak_bytes() -> int:
@@ -44,8 +55,9 @@ def peak_bytes() -> int:
 
     `getrusage` would count the process that it was forked from as well.
     """
-    with open("/proc/self/status") as file:
-        return next((int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:")), 0)
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        found = re.search(rb"VmHWM:\s*(\d+)", file.read())
+    return int(found[1]) << 10 if found else 0
 
 
 class _Gpu:

@@ -200,7 +200,8 @@ class _Links:
         """A parameter, or the fold, as a key holds it."""
         if use == FOLD and use not in trial.params:
             return trial.fold
-        return trial._point[use] if use in trial._point else label_of(trial.params[use])
+        point = trial._piece.point
+        return point[use] if use in point else label_of(trial.params[use])
 
     def _code(self, step: _Step) -> list[str]:
         """Digests of a function, and of those above it."""

@@ -26,6 +26,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from common.trial import Batch, Evaluation, Trial, seed_of
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
 MEND = "correct the objective: "
 NO_VALUE = "no value: "
+NUMBER = (float, numbers.Real)  # the usual class first, which is found fastest
 STEPS = "steps.jsonl"  # in a trial's folder: the values that it has yielded
 
 
@@ -61,24 +63,35 @@ class ObjectiveTrial:
     Attributes:
         number: Of the trial, from 0.
         params: Its parameters by name, with the constants of the space.
-        seed: For its random numbers: made of the study's seed and the trial alone.
         device: "cpu" or "cuda".
         start: Steps that were done before; its folder has the checkpoint that it saved then.
         until: Steps after which it will be stopped, 0 where it runs to its end.
         fold: The fold to evaluate where folds are raced, else -1.
-        hosts: Names of the nodes that it has to itself with `nodes=`, this one first; else empty.
     """
 
     number: int
     params: Mapping[str, Any]
-    seed: int
     device: str
     start: int
     until: int
     fold: int
-    hosts: tuple[str, ...]
-    _folder: Path
-    _point: Mapping[str, Any]  # the parameters as a journal holds them
+    _piece: Piece  # which has the parameters as a journal holds them
+    _study_seed: int
+    _folders: Path  # of all trials
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the nodes that it has to itself with `nodes=`, this one first; else empty."""
+        return hosts_here()
+
+    @cached_property
+    def seed(self) -> int:
+        """For its random numbers: made of the study's seed and the trial alone."""
+        return int(seed_of(self._study_seed, f"objective/{self.number}").generate_state(1)[0])
+
+    @cached_property
+    def _folder(self) -> Path:
+        return folder_of(self._piece, self._folders)
 
     @property
     def folder(self) -> Path:
@@ -95,24 +108,28 @@ class Contract:
 
     def values(self, returned: Any) -> dict[str, float]:
         """The values by name. Raises Breach, NoValue where one is NaN."""
-        example = "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
-        if isinstance(returned, numbers.Real) and len(self.names) == 1:
+        if isinstance(returned, NUMBER) and len(self.names) == 1:
             returned = {self.names[0]: returned}
         if returned is None:
-            raise Breach(f"it returned None: return {example}")
+            raise Breach(f"it returned None: return {self._example}")
         if not isinstance(returned, Mapping):
-            raise Breach(f"it returned a {type(returned).__name__}: return {example}")
+            raise Breach(f"it returned a {type(returned).__name__}: return {self._example}")
         for name in self.names:
             if name not in returned:
-                raise Breach(f"it returned {', '.join(map(str, returned)) or '{}'} without {name}: return {example}")
+                found = ", ".join(map(str, returned)) or "{}"
+                raise Breach(f"it returned {found} without {name}: return {self._example}")
         for name, value in returned.items():
             if not isinstance(name, str) or "@" in name:
                 raise Breach(f"it returned a value called {name!r}: give it a name without @")
-            if not isinstance(value, numbers.Real):
+            if not isinstance(value, NUMBER):
                 raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
             if math.isnan(value):
                 raise NoValue(f"it returned NaN as {name}: give float('inf') where a training has diverged")
         return {name: float(value) for name, value in returned.items()}
+
+    @property
+    def _example(self) -> str:
+        return "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
 
 
 def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
@@ -150,10 +167,11 @@ class TrialEvaluator:
 
     def _result(self, trial: Trial) -> Evaluation:
         piece = Piece.of(trial)
-        seed = int(seed_of(self._seed, f"objective/{piece.number}").generate_state(1)[0])
+        if piece.parent:
+            folder_of(piece, self._folder)  # also where the objective does not ask for it: later trials may
         given = ObjectiveTrial(
-            piece.number, self._space.given(piece.point), seed, self._worker.device, piece.start, piece.until,
-            piece.fold, hosts_here(), folder_of(piece, self._folder), piece.point,
+            piece.number, self._space.given(piece.point), self._worker.device, piece.start, piece.until, piece.fold,
+            piece, self._seed, self._folder,
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):

@@ -1,8 +1,11 @@
 """What a training sets in its process is set back after each test."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.mnist_nn.trainings import ONE_THREAD
 
 
 @pytest.fixture(autouse=True)
@@ -25,4 +28,28 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     training.prepare(torch.device("cpu"))
     yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a data set of 300 training and 101 test images."""
+    from tests.mnist_nn.scaled_digits import write_as_mnist
+
+    folder = tmp_path_factory.mktemp("data")
+    write_as_mnist(folder, 300, 101)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread_everywhere() -> Iterator[None]:
+    """Here and in the processes that are started: cores are few and shared."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ONE_THREAD.items():
+            patch.setenv(name, value)
+        yield
     torch.set_num_threads(before)

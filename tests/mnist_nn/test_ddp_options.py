@@ -28,20 +28,11 @@ from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
 from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
 from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
-from tests.mnist_nn.scaled_digits import write_as_mnist
 from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 
 DDP = ("-m", "mnist_nn.ddp")
 TWO = ("--nproc-per-node", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 training and 101 test images."""
-    folder = tmp_path_factory.mktemp("data")
-    write_as_mnist(folder, 300, 101)
-    return folder
 
 
 @pytest.fixture

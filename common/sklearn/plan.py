@@ -242,8 +242,8 @@ def cloned(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shared_with(fit: StepFit, found: dict[int, tuple[int, ...]]) -> None:
     members = fit.candidates
-    for number in members:
-        others = tuple(other for other in members if other != number)
+    for place, number in enumerate(members):
+        others = members[:place] + members[place + 1 :]
         if others or number not in found:
             found[number] = others
     for setting in fit.settings:

@@ -106,7 +106,8 @@ class OnEngine(_search.BaseSearchCV):
         shared: list[tuple[int, ...]] = []
         for plan in self._plans:
             found, offset = plan.shared_with(), len(shared)
-            shared += [tuple(offset + other for other in found[number]) for number in sorted(found)]
+            moved = found if not offset else {a: tuple(offset + b for b in others) for a, others in found.items()}
+            shared += [moved[number] for number in sorted(found)]
         column = np.empty(len(shared), object)
         column[:] = shared
         self.cv_results_["shared_with"] = column

@@ -52,7 +52,7 @@ class Nearest:
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
         asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
         self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
-        self._voted = {kind: self._votes(kind) for kind in self._ks}
+        self._voted = self._votes()
         self._settled: dict[int, tuple[np.ndarray, ...]] = {}  # doubtful rows of k, as scikit-learn has them
         self._decided: dict[str, np.ndarray] = {}
         self._right: dict[str, tuple[Any, dict[int, float]]] = {}
@@ -100,9 +100,15 @@ class Nearest:
         brute = base._fit_method == "brute"
         return not (brute and ArgKminClassMode.is_usable_for(self.X, base._fit_X, base.effective_metric_))
 
-    def _votes(self, kind: str) -> tuple[np.ndarray, ...]:
-        weights = _weights(kind, self.distances) if kind == "distance" else None
-        return voted(self._labels, weights, len(self._base.classes_), np.array(self._ks[kind]), self._runs)
+    def _votes(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Of each kind of weights what `voted` says for its numbers of neighbours."""
+        if not self._ks:
+            return {}
+        asked = [
+            (_weights(kind, self.distances) if kind == "distance" else None, np.array(ks))
+            for kind, ks in self._ks.items()
+        ]
+        return dict(zip(self._ks, voted(self._labels, asked, len(self._base.classes_), self._runs), strict=True))
 
     def _all_classes(self, kind: str) -> np.ndarray:
         """The classes for all k of that kind, (n_ks, n_rows)."""

@@ -8,10 +8,13 @@ samples at the same distance are taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Asked = tuple[np.ndarray | None, np.ndarray]
 
 _CLOSE = 1e-9  # relative difference of two votes from which on rounding cannot decide
 _ELEMENTS = 1 << 17  # votes in memory at a time
@@ -60,39 +63,43 @@ class Runs:
         return Runs(*(part[rows] for part in (self.same, self.begins, self.ends, self.mixed, self.complete)))
 
 
-def voted(labels: np.ndarray, weights: Any, n_classes: int, ks: np.ndarray, runs: Runs) -> tuple[np.ndarray, ...]:
+def voted(
+    labels: np.ndarray, asked: Sequence[Asked], n_classes: int, runs: Runs
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Of each k and row the class with most votes, the first of equal ones, and whether that is in doubt.
 
     Args:
         labels: Numbers of the classes of the nearest, (n_rows, n_near).
-        weights: Of the nearest, of the same shape; None where each has one vote.
+        asked: Weights of the nearest, of the same shape, or None where each has one vote; and the numbers of neighbours
+            that are asked about, (n_ks,), at most n_near.
         n_classes: How many classes there are.
-        ks: Numbers of neighbours, at most n_near.
         runs: Of the nearest.
 
     Returns:
-        Numbers of classes and bool, both (n_ks, n_rows).
+        For each of `asked` numbers of classes and bool, both (n_ks, n_rows).
     """
     n_rows, n_near = labels.shape
-    chosen = np.zeros((len(ks), n_rows), np.intp)
-    doubtful = np.zeros((len(ks), n_rows), np.bool_)
+    found = [(np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)) for _, ks in asked]
     step = max(_ELEMENTS // (n_classes * (n_near + 1)), 1)
     for begin in range(0, n_rows, step):
         rows = slice(begin, begin + step)
-        part = None if weights is None else weights[rows]
-        chosen[:, rows], doubtful[:, rows] = _voted(labels[rows], part, n_classes, ks, runs[rows])
-    return chosen, doubtful
+        mine = labels[rows].T[:, None, :] == np.arange(n_classes)[:, None]
+        # The smaller type, where it tells whole numbers apart that differ by a class's fraction, see `_voted`.
+        counts = _before(mine.astype(np.float32 if n_near * n_classes < 1 << 22 else np.float64))
+        for (weights, ks), (chosen, doubtful) in zip(asked, found, strict=True):
+            part = None if weights is None else weights[rows]
+            chosen[:, rows], doubtful[:, rows] = _voted(mine, counts, part, ks, runs[rows])
+    return found
 
 
-def _voted(labels: np.ndarray, weights: Any, n_classes: int, ks: np.ndarray, runs: Runs) -> tuple[np.ndarray, ...]:
-    n_near = labels.shape[1]
+def _voted(mine: np.ndarray, counts: np.ndarray, weights: Any, ks: np.ndarray, runs: Runs) -> tuple[np.ndarray, ...]:
+    """The same for some rows; mine: whether a neighbour is of a class, (n_near, n_classes, n_rows)."""
+    n_near, n_classes, _ = mine.shape
     numbers = np.arange(n_classes, dtype=np.min_scalar_type(n_classes))[:, None]
-    mine = labels.T[:, None, :] == numbers
-    counts = _before(mine.astype(np.float64))
     votes = counts if weights is None else _before(np.where(mine, weights.T[:, None, :], 0.0))
     now = votes[ks]
     if weights is None:  # whole numbers: of equal ones the first is a little more
-        now -= numbers / n_classes
+        now -= (numbers / n_classes).astype(now.dtype)
     best = now.max(axis=1, keepdims=True)
     near = (now >= (best if weights is None else best * (1 - _CLOSE))).view(np.uint8)
     chosen = (near * numbers).sum(axis=1, dtype=numbers.dtype)  # where there is one
@@ -108,7 +115,7 @@ def _voted(labels: np.ndarray, weights: Any, n_classes: int, ks: np.ndarray, run
 def _before(votes: np.ndarray) -> np.ndarray:
     """The sums of the first 0, 1, 2, ... of (n_near, n_classes, n_rows)."""
     n_near, n_classes, n_rows = votes.shape
-    sums = np.tri(n_near + 1, n_near, -1) @ votes.reshape(n_near, -1)
+    sums = np.tri(n_near + 1, n_near, -1, dtype=votes.dtype) @ votes.reshape(n_near, -1)
     return np.asarray(sums).reshape(n_near + 1, n_classes, n_rows)
 
 

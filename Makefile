@@ -11,7 +11,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# --no-compile: pip would take two minutes to compile 20,000 modules. Python compiles those that are imported, once.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Tests start hundreds of programs: what Python compiled for one is kept for the next, also in images that forbid it.

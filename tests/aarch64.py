@@ -48,8 +48,8 @@ def main(processors: list[str]) -> None:
                 builder.getModulePassManager().run(module, builder)
                 assembly = machine.emit_assembly(module)
                 assert "zmm" not in assembly and "ret" in assembly, name
-                n_bytes, fused = n_bytes + len(machine.emit_object(module)), fused + assembly.count("fmla")
-        print(f"{processor}: {len(functions)} functions, {n_bytes} bytes of object code, {fused} fused products")
+                n_bytes, fused = n_bytes + len(assembly), fused + assembly.count("fmla")
+        print(f"{processor}: {len(functions)} functions, {n_bytes} bytes of assembly, {fused} fused products")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import pytest
 from common import rates
 from common.storage.history import read_study
 from common.storage.provenance import processor
+from jit.private import library_folder
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache folder is a fresh one, for processes too."""
+    """The user's cache folder is a fresh one, for processes too; what is compiled stays where it was."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(library_folder("NUMBA_CACHE_DIR")))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -110,7 +110,7 @@ def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
         "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
         "sobol", "--racing",
     ]  # fmt: skip
-    one = program(*arguments, "--workers", 2, "--results", tmp_path / "a", 1, 6)
+    one = program(*arguments, "--workers", 1, "--results", tmp_path / "a", 1, 6)
     assert "ensemble of 1" in one.stdout
     program(*arguments, "--workers", 1, "--results", tmp_path / "b", 1, 6, ranks=2)
     tables = [(tmp_path / name / "predictions.npz").read_bytes() for name in "ab"]
@@ -125,7 +125,7 @@ def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str
         "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
         strategy,
     ]  # fmt: skip
-    program(*arguments, "--workers", 2, "--results", tmp_path / "a", 2, 10)
+    program(*arguments, "--workers", 1, "--results", tmp_path / "a", 2, 10)
     program(*arguments, "--workers", 1, "--results", tmp_path / "b", 2, 10, ranks=2)
     for name in ("results.csv", "trials.csv"):
         one, many = (table_without_run(tmp_path / layout / name) for layout in "ab")

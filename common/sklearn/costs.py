@@ -221,11 +221,16 @@ def _histograms(number: str, tree: float) -> Callable[[Get, Shape], Cost]:
     return formula
 
 
-def _penalties(get: Get, s: Shape) -> Cost:
-    small = min(s.n, s.p)
-    product = 2 * CALL + s.n * s.p * (2 * small / FLOPS + 5 / OPS)
-    each = CALL + small**3 / FLOPS + s.n_asked * s.p * s.classes / OPS
-    return Cost(product + each, once=product, each=each)
+def _penalties(calls_each: int, calls_alone: int) -> Callable[[Get, Shape], Cost]:
+    """The calls are those of nothing, for each penalty and for a fit by itself."""
+
+    def formula(get: Get, s: Shape) -> Cost:
+        small = min(s.n, s.p)
+        product = s.n * s.p * (2 * small / FLOPS + 5 / OPS)
+        each = small**3 / FLOPS + s.n_asked * s.p * s.classes / OPS
+        return Cost(calls_alone * CALL + product + each, once=2 * CALL + product, each=calls_each * CALL + each)
+
+    return formula
 
 
 def _kernels(get: Get, s: Shape) -> Cost:
@@ -274,7 +279,7 @@ def _descent(passes: int) -> Callable[[Get, Shape], Cost]:
 
 def _vectors(get: Get, s: Shape) -> Cost:
     pairs = s.n * (s.n + s.n_asked)
-    solved = CALL + pairs * (2 * s.p / OPS + 10 / OPS)
+    solved = CALL + pairs * (s.p / 5 + 26) / OPS
     return Cost(solved, once=pairs * 2 * s.p / FLOPS, each=CALL + pairs * 2 / OPS)
 
 
@@ -296,8 +301,8 @@ for _kind in ("Classifier", "Regressor"):
         f"XGB{_kind}": _histograms("n_estimators", 6 * CALL),
     }
 _FORMULAS |= {
-    "Ridge": _penalties,
-    "RidgeClassifier": _penalties,
+    "Ridge": _penalties(1, 3),
+    "RidgeClassifier": _penalties(4, 16),
     "KernelRidge": _kernels,
     "GaussianProcessRegressor": _kernels,
     "LinearDiscriminantAnalysis": _discriminants,

@@ -62,7 +62,7 @@ LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
     "lightgbm": (digits, 10, 2),
     "kernel": (lambda: numbers(2000, 20), 10, 1),
     "ridge": (lambda: numbers(20_000, 1000), 10, 1),
-    "mnist": (lambda: ROWS["mnist"]()[2:4], 10, 1),
+    "mnist": (lambda: ROWS["mnist"]()[2:4], 20, 1),
     "three-steps": (lambda: labelled(16_000, 100), 10, 1),
 }
 

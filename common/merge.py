@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _join(options: MergeOptions) -> Exit:
     if options.into is None:
-        raise UsageError("--into is missing: name the results folder for all of them")
+        raise UsageError("--into is missing: name the results folder for the joined study")
     history = merge(options.folders, options.into)
     print(f"{options.into}: {len(history.results)} trials; to finish and report, run the search with this folder")
     return Exit.DONE

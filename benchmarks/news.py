@@ -2,14 +2,14 @@
 
     python -m benchmarks.news [--data DIR] [--seconds 40] [--rounds 3] [--results FILE]
 
-Each command is what a user types, once with a terminal for stderr and once with a pipe, as in a log. It is ended after
-so many seconds, if it has not ended by itself; the silence until its end counts. The first word is the first line on
-stderr, from the moment at which the command was given to the system; with mpirun that counts its start, too, and a row
-has what it takes before any program of Python could speak.
+Each command runs as a user types it, once with a terminal for stderr and once with a pipe, as in a log. It is stopped
+after --seconds if it has not ended by itself; the silence until then counts. The time of the first word is from the
+start of the command to its first line on stderr. With mpirun it includes the start of mpirun. One row has the least
+time before any program of Python could speak.
 
-The second table is of GridSearchCV with an SVC on digits, 4 x 4 points, 5 folds, the solver compiled before: from the
-call of `fit` until it returns and, where there is a journal that says so, until a worker begins its first trial and has
-the first result. With a results folder there is a report, too.
+The second table is of GridSearchCV with an SVC on digits, 4 x 4 points, 5 folds, with the solver compiled before. It
+has the time from the call of `fit` until it returns. If there is a journal, it also has the times until a worker begins
+its first trial and until the first result. With a results folder there is a report, too.
 """
 
 from __future__ import annotations

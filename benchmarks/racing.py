@@ -1,11 +1,11 @@
-"""What racing spares on a grid of which every fold is known, and whether it finds the same point.
+"""The work that racing spares on a grid with all folds known, and whether it finds the same point.
 
     python -m benchmarks.racing benchmarks/tables/svm_mnist_5000.csv.gz          # 24 x 24 x 5, 5,000 images
     python -m benchmarks.racing benchmarks/results/svm_published_ovo.md          # the same grid, 60,000 images
     python -m benchmarks.racing DIR                                              # results folder of any mnist_svm
 
-The race is replayed on the table. With many samples of its folds in another order (which folds come first is chance) it
-is repeated, and the share of orders in which the winner of all folds is kept is beside what is stated.
+The race is replayed on the table. It is repeated with the folds in many other orders, since the first folds are chance.
+The table compares the share of orders that keep the winner of all folds with the confidence that was asked for.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python -m benchmarks.sharing_played [--results FILE]
 
 The real coordinator plays with slots of one node that take as long as `common.sklearn.costs` expects. "busy" is the
-share of the time of all slots in which they work, "work" what all compute over what one slot does: what is divided
-computes again what its parts have in common. "in common" is the time to the end if the workers of the node had each
-other's fitted transformers and samples, over the time as it is, at best: a worker takes what is there at no cost, and
-where another is about to have it, waits or computes it itself, whichever is sooner; batches are divided as they are
-now, or as if they shared nothing, whichever ends sooner.
+share of the time of all slots in which they work. "work" is the work of all slots over the work of a single slot: the
+parts of a divided batch compute their common work again. "in common" is the best time if workers of the node could use
+each other's fitted transformers and samples, over the time without that. A worker then reads them at no cost. If
+another worker is about to have them, it waits or computes them itself, whichever is sooner. Batches are divided as now,
+or as if they shared nothing, whichever ends sooner.
 """
 
 from __future__ import annotations

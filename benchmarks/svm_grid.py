@@ -8,9 +8,9 @@ one-vs-one. All solvers run in this process on one core, to which it pins itself
 the images to the predicted labels. Compilation is left out (the time of the first call is shown), and the shared
 solver runs before, between and after the others; the median counts.
 
-With --peer-sample K, the others solve K of the 25 points, and these on the first fold only. The points are spread
-as far apart as the grid allows; every other point is taken to cost what the nearest one measured does (steps of
-the grid, the mean of equally near ones), and every fold what the first one does.
+With --peer-sample K, the others solve K of the 25 points, and these on the first fold only. The points are spread as
+far apart as the grid allows. Every other point is assumed to cost as much as the nearest measured one, by steps of the
+grid (the mean of several at the same distance), and every fold as much as the first.
 
     python -m benchmarks.svm_grid 60000 --peers --gpu
 

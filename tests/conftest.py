@@ -83,4 +83,4 @@ def mnist() -> Path:
     for folder in (ROOT / "data", SHARED_MNIST):
         if (folder / "MNIST" / "raw").exists():
             return folder
-    pytest.skip("MNIST is in neither ./data nor ../shared/data: python -m common.data --dataset mnist")
+    pytest.skip("MNIST is not in ./data or ../shared/data: python -m common.data --dataset mnist")

@@ -190,11 +190,11 @@ def _neighbours(get: Get, s: Shape) -> Cost:
     return Cost(search + votes, once=search, each=votes)
 
 
-def _trees(features: Callable[[float], float], n_trees: str = "n_estimators") -> Callable[[Get, Shape], Cost]:
-    """An ensemble of deep trees; features: how many of so many each division looks at."""
+def _trees(features: Callable[[float], float]) -> Callable[[Get, Shape], Cost]:
+    """An ensemble of deep trees. features: the number, of so many, that each division looks at."""
 
     def formula(get: Get, s: Shape) -> Cost:
-        trees, depth = get(n_trees, 100.0), min(get("max_depth", 50.0), math.log2(max(s.n, 2)))
+        trees, depth = get("n_estimators", 100.0), min(get("max_depth", 50.0), math.log2(max(s.n, 2)))
         grown = trees * (2 * CALL + s.n * depth * features(s.p) * 20 / OPS)
         asked = trees * (CALL / 5 + s.n_asked * depth * 2 / OPS)
         return Cost(grown + asked, once=grown + asked, each=CALL)

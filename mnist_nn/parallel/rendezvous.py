@@ -82,11 +82,6 @@ def launch_info(environ: Mapping[str, str] = os.environ) -> LaunchInfo:
     return LaunchInfo(launch.launcher, launch.rank, launch.size)
 
 
-def one_each(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the launcher itself was told how many processes a node has, and so we start no others."""
-    return environ.get("LOCAL_WORLD_SIZE", "").isdigit()
-
-
 def known_address(me: LaunchInfo, environ: Mapping[str, str] = os.environ) -> Address | None:
     """Address of rank 0's store by the environment; None where only rank 0 can tell it.
 
@@ -252,8 +247,9 @@ def ranks_here(
             print(f"warning: {mixed}", file=sys.stderr)
     hosts = [host for host, *_ in roll]
     counts = []
+    complete = os.environ.get("LOCAL_WORLD_SIZE", "").isdigit()  # torchrun was told how many to start on each node
     for host, names, *_ in roll:
-        alone = hosts.count(host) == 1 and not one_each()
+        alone = hosts.count(host) == 1 and not complete
         if processes is not None and not alone:
             raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
         counts.append(processes if processes is not None else max(1, len(names)) if alone else 1)

@@ -29,7 +29,7 @@ def build(folder: Path) -> list[Manifest]:
     elif shutil.which("kustomize"):
         command = ["kustomize", "build", folder]
     else:
-        pytest.skip("neither kubectl nor kustomize is installed")
+        pytest.skip("kubectl and kustomize are not installed")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return list(yaml.load_all(done.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

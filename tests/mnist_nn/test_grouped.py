@@ -122,7 +122,7 @@ def same_bits(one, other):
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_the_bits_of_a_network_do_not_depend_on_who_is_trained_with_it(device):
-    """Not on those that are missing, nor on one that diverges, nor on one that ends sooner."""
+    """Others may be missing, diverge or end sooner."""
     params, (x, y) = architecture(3), pictures(300, device=device)
     whole = together(params, x, y, members_of(), device)
     for number, member in enumerate(members_of()):

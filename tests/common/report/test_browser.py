@@ -215,7 +215,7 @@ def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any
 
 
 def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
-    """Not in the page, nor in what is drawn or shown when the mouse is over it."""
+    """It is not in the page, in a drawing, or in a text that appears under the mouse."""
     key = HOSTILE[:190]
     lines = [
         trial_line(f"{n}{key}"[:190], {HOSTILE: HOSTILE, "x": n}, {"loss": n / 9.0}, begin=n, end=n + 1)

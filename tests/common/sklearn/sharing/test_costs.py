@@ -54,7 +54,7 @@ def test_a_division_ends_sooner_although_it_computes_more(name: str, n_slots: in
 
 
 def test_costs_of_candidates_add_up_to_the_plan() -> None:
-    """A batch with what it shares costs what its graph does; so do its parts, with what they compute again."""
+    """A batch costs the same as its graph; its parts cost the same too, with the work that they repeat."""
     for row in ROWS.values():
         study = study_of(*row)
         if not study.sharing.share:

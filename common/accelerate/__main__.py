@@ -8,12 +8,9 @@ import traceback
 import types
 from pathlib import Path
 
-from common.accelerate.replaced import Replaced
-from common.engine.node import RunOptions
+from common.engine.options import RunOptions
 from common.errors import Exit, UsageError
 from common.settings import Parser
-from common.sklearn.searches import dismiss, serve
-from common.studies import join
 
 PROGRAM = "python -m common.accelerate"
 
@@ -30,6 +27,11 @@ def main() -> int:
             code = compile(options.script.read_bytes(), options.script, "exec")
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
+        # Here, as scikit-learn takes seconds to import.
+        from common.accelerate.replaced import Replaced
+        from common.sklearn.searches import dismiss, serve
+        from common.studies import join
+
         transport = join(RunOptions(heartbeat_timeout=0.0))
     except UsageError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)

@@ -86,7 +86,7 @@ def test_the_searches_of_other_pages_run(program: Any, tmp_path: Path) -> None:
 def test_the_experiment_of_the_docs_runs(program: Any, tmp_path: Any) -> None:
     assert len(EXPERIMENT.splitlines()) <= 35
     (tmp_path / "ridge.py").write_text(EXPERIMENT)
-    program("ridge.py", "6", "--gpu", "none", "--workers", "2", cwd=tmp_path)
+    program("ridge.py", "6", "--gpu", "none", "--workers", "1", cwd=tmp_path)
     rows = (tmp_path / "results" / "ridge" / "trials.csv").read_text().splitlines()
     assert len(rows) == 7 and rows[0].startswith("key,alpha,r2,")
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 
 from common.errors import Exit, UsageError
@@ -25,7 +24,6 @@ from mnist_nn.ddp import main
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
-from mnist_nn.parallel.shards import SafeReader, read_shards
 from mnist_nn.parallel.train import order_of
 from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
 from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
@@ -181,6 +179,10 @@ def whole(image_shape: tuple[int, int] = (28, 28)) -> dict[str, torch.Tensor]:
 
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
+    import torch.distributed.checkpoint as dcp
+
+    from mnist_nn.parallel.shards import SafeReader
+
     tensors = whole()
     dcp.load(tensors, storage_reader=SafeReader(folder), no_dist=True)
     return tensors
@@ -207,6 +209,8 @@ def third_epoch(state: dict[str, torch.Tensor], data: Path) -> dict[str, torch.T
 
 
 def test_an_index_of_a_stranger_runs_nothing(tmp_path: Path) -> None:
+    from mnist_nn.parallel.shards import SafeReader, read_shards
+
     marker = tmp_path / "ran"
 
     class Touch:

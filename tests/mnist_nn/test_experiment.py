@@ -13,9 +13,13 @@ import pytest
 from PIL import Image
 
 from common import evaluate
+from common.cli import parser_of
+from common.engine.options import RunOptions
 from common.engine.study import Study
 from common.errors import Exit
 from common.experiment import Objective, WorkerContext, per_trial
+from common.settings import from_namespace
+from common.studies import run_study
 from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
@@ -263,12 +267,15 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "image-1-mine.png").exists()
 
 
-def test_the_program_gives_the_same_files_on_one_process_and_on_two_ranks(program: Any, tmp_path: Path) -> None:
-    command = "-m mnist_nn 1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
-    command += "--max-channels 4 --max-hidden-layer 16 --gpu none --workers 1 --results".split()
+def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(program: Any, tmp_path: Path) -> None:
+    """The one process is this one, which has PyTorch already."""
+    command = "1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
+    command += "--max-channels 4 --max-hidden-layer 16".split()
     one, two = tmp_path / "one", tmp_path / "two"
-    assert "ensemble of 1" in program(*command, one).stdout
-    program(*command, two, ranks=2)
+    how = ("--gpu", "none", "--workers", 1, "--results", two)
+    assert "ensemble of 1" in program("-m", "mnist_nn", *command, *how, ranks=2).stdout
+    experiment = from_namespace(Bagging, parser_of(Bagging, "mnist_nn").parse_args(command))
+    run_study(experiment, RunOptions(workers=0, results=one, quiet=True))
     assert (one / "predictions.npz").read_bytes() == (two / "predictions.npz").read_bytes()
     for name in ("results.csv", "trials.csv"):
         assert table_without_run(one / name) == table_without_run(two / name)

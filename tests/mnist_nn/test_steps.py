@@ -48,12 +48,13 @@ def assert_equal_to_autograd(step, params, **options):
         torch.testing.assert_close(weight, expected_weights[name], rtol=1e-3, atol=1e-4)
 
 
-def test_losses_equal_autograds_over_200_steps():
-    """Of 20 architectures one may differ by more: where rounding decides on which side of the ReLU's kink an
+@pytest.mark.parametrize("n", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_losses_equal_autograds_over_200_steps(n):
+    """Of n architectures one may differ by more: where rounding decides on which side of the ReLU's kink an
     activation falls, training takes another path, as it does for autograd itself in another order of sums.
     """
     differences = []
-    for seed in range(20):
+    for seed in range(n):
         params = architecture(seed)
         expected, _ = reference(tuple(params.items()), (("seed", seed),))
         losses, _ = run("manual", params, seed=seed)
@@ -73,7 +74,7 @@ def test_in_double_precision_every_architecture_agrees(seed):
 
     params = architecture(seed)
     expected, found = (
-        run(step, params, seed=seed, n_steps=100, make=in_double, dtype=torch.float64)[0]
+        run(step, params, seed=seed, n_steps=40, make=in_double, dtype=torch.float64)[0]
         for step in ("autograd", "manual")
     )
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -30,12 +30,12 @@ def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
 
 
 def test_the_same_trials_on_any_layout_failed_and_infinite_ones_too(program: Any) -> None:
-    how = {"strategy": "random", "n_trials": 40}
+    how = {"strategy": "random", "n_trials": 12, "seed": 1}
     (here,) = found(program, workers=2, **how)
     assert found(program, workers=1, ranks=3, **how) == [here] * 3
     trials = json.loads(here)
     failed = [t for t in trials if t[1] == "failed"]
-    assert len(trials) == 40 and failed and all(t[2]["x"] > 0.9 and not t[3] for t in failed)
+    assert len(trials) == 12 and failed and all(t[2]["x"] > 0.9 and not t[3] for t in failed)
     infinite = [t for t in trials if t[2]["n"] > 50 and t[2]["x"] <= 0.9]
     assert infinite and all(t[1] == "complete" and t[3]["loss"] == float("inf") for t in infinite)
 

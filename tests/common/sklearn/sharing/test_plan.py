@@ -72,7 +72,7 @@ def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch:
     assert not found["std_fit_time"].any()
 
 
-@pytest.mark.parametrize("share", ["exact", False])
+@pytest.mark.parametrize("share", ["exact", pytest.param(False, marks=pytest.mark.slow)])
 def test_workers_share_and_give_the_same_table(share: Any, tmp_path: Path) -> None:
     """One split, so that its batch is divided between the two workers; without sharing too but for the scaler."""
     arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}
@@ -188,13 +188,11 @@ def test_halving_says_what_its_candidates_share() -> None:
     assert shared[0] == (1, 2, 3) and all(number >= 4 for number in shared[4])
 
 
-def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(program: Any, tmp_path: Any) -> None:
+def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "sharing.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    (tmp_path / "script.py").write_text(
-        script.replace("GridSearchCV(model, grid)", "GridSearchCV(model, grid, workers=1)")
-    )
-    plan = program(tmp_path / "script.py", cwd=tmp_path).stdout
+    exec(script.replace("GridSearchCV(model, grid)", "GridSearchCV(model, grid, workers=0)"), {})
+    plan = capsys.readouterr().out
     assert textwrap.indent(plan, "    ") in page
     assert f"```text\n{plan}```" in (ROOT / "README.md").read_text()
 

@@ -232,7 +232,7 @@ def main() -> None:
         whole.write_text(json.dumps(state))
         whole.rename(path)
     if os.environ["HANG"] and re.search(os.environ["HANG"], call):
-        time.sleep(60)
+        time.sleep(600)  # longer than a test waits for the script
     if fails:
         raise SystemExit("ERROR: (gcloud) Quota 'NVIDIA_L4_GPUS' exceeded.")
     if answer:

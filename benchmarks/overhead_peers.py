@@ -1,13 +1,13 @@
-"""Trials that sleep, run by another library: `python overhead_peers.py LIBRARY TRIALS WORKERS SECONDS`.
+"""Trials that sleep, run by another library: `python -P overhead_peers.py LIBRARY TRIALS WORKERS SECONDS NOTES`.
 
-It runs with the Python that has the library and knows nothing of this project. The last line of its output is wall and
-processor seconds of these trials, without what comes before them. Propulate's processes are ranks of mpirun.
+It runs with the Python that has the library and knows nothing of this project: with -P, so that libraries do not import
+the files beside it. Each trial adds a line to the file NOTES. The last line of the output is processor seconds of these
+trials, without what comes before them. Propulate's processes are ranks of mpirun.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import os
 import random
@@ -20,7 +20,15 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def ray(n: int, workers: int, seconds: float) -> Callable[[], None]:
+def sleep(seconds: float, notes: str) -> None:
+    """Sleep so long, in which this process notes when that began."""
+    begun = time.monotonic()
+    with open(notes, "a") as file:
+        file.write(f"{os.getpid()} {begun}\n")
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
+
+
+def ray(n: int, workers: int, seconds: float, notes: str) -> Callable[[], None]:
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", RAY_DEDUP_LOGS="0", RAY_USAGE_STATS_ENABLED="0")
     import ray as library
     from ray import tune
@@ -28,7 +36,7 @@ def ray(n: int, workers: int, seconds: float) -> Callable[[], None]:
     library.init(num_cpus=workers, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
 
     def objective(config: dict[str, float]) -> dict[str, float]:
-        time.sleep(seconds)
+        sleep(seconds, notes)
         return {"v": config["x"]}
 
     def run() -> None:
@@ -46,7 +54,7 @@ def ray(n: int, workers: int, seconds: float) -> Callable[[], None]:
     return run
 
 
-def propulate(n: int, workers: int, seconds: float) -> Callable[[], None]:
+def propulate(n: int, workers: int, seconds: float, notes: str) -> Callable[[], None]:
     from mpi4py import MPI
     from propulate import Propulator
     from propulate.utils import get_default_propagator
@@ -55,7 +63,7 @@ def propulate(n: int, workers: int, seconds: float) -> Callable[[], None]:
     rng = random.Random(rank)
 
     def loss(individual: Any) -> float:
-        time.sleep(seconds)
+        sleep(seconds, notes)
         return float(individual["x"])
 
     folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp() if rank == 0 else None)
@@ -70,7 +78,7 @@ def propulate(n: int, workers: int, seconds: float) -> Callable[[], None]:
     return run
 
 
-def deephyper(n: int, workers: int, seconds: float) -> Callable[[], None]:
+def deephyper(n: int, workers: int, seconds: float, notes: str) -> Callable[[], None]:
     from deephyper.evaluator import Evaluator
     from deephyper.hpo import HpProblem, RandomSearch
 
@@ -88,7 +96,7 @@ def deephyper(n: int, workers: int, seconds: float) -> Callable[[], None]:
 
 def slept(job: Any) -> float:
     """An objective of DeepHyper's, which its processes get by its name."""
-    time.sleep(float(sys.argv[4]))
+    sleep(float(sys.argv[4]), sys.argv[5])
     return -float(job.parameters["x"])
 
 
@@ -106,23 +114,24 @@ def quiet() -> Any:
 
 
 def processor_seconds() -> float:
+    """Of this process and all that have ended of those that it started."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def main() -> None:
-    name, n, workers, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    name, n, workers, seconds, notes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
     library = {"ray": ray, "propulate": propulate, "deephyper": deephyper}[name]
     if n == 0:
         print(importlib.metadata.version(name))
         return
     with quiet():
-        run = library(n, workers, seconds)
-        start, used = time.perf_counter(), processor_seconds()
+        run = library(n, workers, seconds, notes)
+        used = processor_seconds()
         run()
-        found = time.perf_counter() - start, processor_seconds() - used
+        used = processor_seconds() - used
     if int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)) == 0:
-        print(json.dumps(found), flush=True)
+        print(used, flush=True)
 
 
 if __name__ == "__main__":

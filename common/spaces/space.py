@@ -121,8 +121,15 @@ class Space:
         raise UsageError(f"none of {self.TRIES} points fulfils the constraints: relax them, or narrow the space")
 
     def allows(self, point: Mapping[str, Parameter]) -> bool:
+        """Whether a point fulfils all constraints. Raises UsageError where one of them raises."""
         given = self.given(point) if self.constraints else {}
-        return all(constraint(given) for constraint in self.constraints)
+        try:
+            return all(constraint(given) for constraint in self.constraints)
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(
+                f"a constraint raised {said} for {given}: correct it; a parameter whose condition fails is not there"
+            ) from error
 
     def given(self, point: Mapping[str, Parameter]) -> dict[str, Any]:
         """The point as an objective gets it: with constants, and with the options themselves."""

@@ -160,6 +160,11 @@ def closes_over(lock: Any) -> Any:
     ("change", "told"),
     [
         ({"space": {}}, "the space has no parameters"),
+        (
+            {"space": Space({"x": Float(0, 1)}, constraints=[lambda p: p["y"] > 0])},
+            "a constraint raised KeyError: 'y' for",
+        ),
+        ({"space": Space({"x": Int(0, 1)}, constraints=[lambda p: 1 / p["x"]]), "n_trials": 40}, "ZeroDivisionError"),
         ({"minimize": ()}, 'say what is searched for: minimize="loss"'),
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),

@@ -36,7 +36,7 @@ def nearest(X: np.ndarray, Y: np.ndarray, metric: str, n: int) -> tuple[np.ndarr
     top = max(X.max(), Y.max()) - least
     largest = X.shape[1] * (top if metric == "manhattan" else top**2)
     bits = len(Y).bit_length()
-    if not largest < 1 << (50 - bits) or (metric == "manhattan" and top >= 1 << 13):
+    if not largest < 1 << (50 - bits) or (metric == "manhattan" and (top >= 1 << 13 or largest >= 1 << 31)):
         return None
     kind = np.uint32 if int(largest) << bits < 1 << 32 else np.uint64
     distances_to = _DISTANCES[metric](Y - least, int(top), int(largest))

@@ -5,7 +5,7 @@ is gathered into a small dense matrix that stays in the processor's cache. Where
 most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
 learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
 
-Where a gathered problem needs thousands of iterations, `newton` moves all free multipliers together now and then.
+Where a gathered problem needs thousands of iterations, `newton` moves the free multipliers together now and then.
 
 The arrays of the compiled functions are listed in `smo`.
 """
@@ -148,7 +148,7 @@ def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, t
             if status == CONVERGED or done == limit:
                 break
             if done >= next_newton:
-                work = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds)
+                work = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds, tolerance)
                 set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
                 next_newton = done + max(NEWTON, work // (WORTH * width))
             m = active(s[:width], g, sub_up, sub_low, extremes, kept)

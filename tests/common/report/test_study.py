@@ -117,6 +117,16 @@ def test_what_a_worker_compiled_lies_before_its_first_trial(tmp_path: Path) -> N
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
 
 
+def test_short_trials_of_a_new_worker_may_end_in_one_millisecond(tmp_path: Path) -> None:
+    lines = [
+        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=9, end=9),
+        trial_line("b", {"x": 2}, {"loss": 1.0}, begin=9, end=9, used=Used(compile_seconds=6.0)),
+    ]
+    time = timeline_of(write(tmp_path, lines))
+    assert time is not None
+    assert (time.slots[0].idle["start"], time.slots[0].idle["compile"]) == pytest.approx((3, 6))
+
+
 def test_a_trial_that_failed_with_its_worker_ends_with_the_last_death(tmp_path: Path) -> None:
     """The journal has no time of its own for it, and the others' times are still used."""
     lines = [

@@ -56,14 +56,14 @@ LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
     "kNN": (lambda: labelled(16_000, 64), 10, 1),
     "forest": (digits, 10, 3),
     "extra": (digits, 10, 4),
-    "boosting": (lambda: digits(600), 10, 1),
+    "boosting": (lambda: digits(600), 12, 1),
     "histograms": (lambda: digits(600), 10, 1),
-    "xgboost": (digits, 10, 2),
+    "xgboost": (digits, 12, 2),
     "lightgbm": (digits, 10, 2),
     "kernel": (lambda: numbers(2000, 20), 10, 1),
-    "ridge": (lambda: numbers(20_000, 1000), 10, 1),
-    "mnist": (lambda: ROWS["mnist"]()[2:4], 20, 1),
-    "three-steps": (lambda: labelled(16_000, 100), 10, 1),
+    "ridge": (lambda: numbers(20_000, 1000), 12, 1),
+    "mnist": (lambda: ROWS["mnist"]()[2:4], 24, 1),
+    "three-steps": (lambda: labelled(16_000, 100), 18, 1),
 }
 
 

@@ -143,7 +143,7 @@ def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
     assert "hung: no result within 2 s" in done.stderr
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
     job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, ranks=ranks)
     deadline = time.monotonic() + PATIENCE
@@ -253,7 +253,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> None:
     """Each part of a study ends only once a line about it was read; the pauses between lines are made short here."""
     (tmp_path / "gated.py").write_text(GATED)

@@ -16,6 +16,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from common.engine.progress import STATUS_FILE, read_status_file
 from common.errors import Exit
 from common.status import look, main, now
@@ -60,6 +62,7 @@ def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[
     return shown.decode(), process.returncode
 
 
+@pytest.mark.slow
 def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     """Three watchers of one study: at a terminal, for a script, into a file. It stands still until all have seen it."""
     folder, files = tmp_path / "r", [tmp_path / "objects", tmp_path / "lines"]

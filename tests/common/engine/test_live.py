@@ -277,6 +277,7 @@ def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> N
     assert job.wait(PATIENCE) == 0, rest
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
     study = ("-m", "tests.toys", "3", "--seconds", "2", "--steps", "40", "--gpu", "none", "--workers", "1")
     said = at_a_terminal(*study, "--results", str(tmp_path / "r"))

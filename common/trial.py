@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Parameter = float | int | str
+LONGEST_KEY = 200  # characters
 _PLAIN = frozenset({float, int, str, bool})  # what a journal gives back exactly as it was
 
 
@@ -33,8 +34,8 @@ class Trial:
     params: Mapping[str, Parameter]
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.key) <= 200:
-            raise ValueError(f"a trial's key has 1 to 200 characters, not {len(self.key)}: {self.key[:40]!r}")
+        if not 0 < len(self.key) <= LONGEST_KEY:
+            raise ValueError(f"a trial's key has 1 to {LONGEST_KEY} characters, not {len(self.key)}: {self.key[:40]!r}")
         for value in self.params.values():  # made a million times
             if isfinite(value) if type(value) is float else type(value) in _PLAIN:
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.errors import UsageError
 from common.storage.history import no_collection
-from common.storage.known import known_params, unknown_keys
+from common.storage.known import known_params
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -157,7 +157,7 @@ class Study:
         for trial, known in zip(course.round, known_params(self._known, keys), strict=True):
             if known is not None and known != trial.params and dict(known) != dict(trial.params):
                 self._changed(trial, known)
-        return unknown_keys(self.results, keys)
+        return {key for key in keys if key not in self.results}
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from common.storage.lines import TrialLines
 from common.trial import Parameter, Result, Trial
@@ -32,38 +32,38 @@ class StoredResults(MutableMapping[str, Result]):
 
     def __init__(self, lines: TrialLines, changed: Mapping[str, Result | None] | None = None):
         self.lines = lines
-        self.changed: dict[str, Result | None] = dict(changed or {})  # None: no longer there
+        self._changed: dict[str, Result | None] = dict(changed or {})  # None: no longer there
 
     def __copy__(self) -> StoredResults:
-        return StoredResults(self.lines, self.changed)
+        return StoredResults(self.lines, self._changed)
 
     def __getitem__(self, key: str) -> Result:
-        if key not in self.changed:
+        if key not in self._changed:
             return self.lines.result(key)
-        result = self.changed[key]
+        result = self._changed[key]
         if result is None:
             raise KeyError(key)
         return result
 
     def __contains__(self, key: object) -> bool:
-        return self.changed[key] is not None if key in self.changed else key in self.lines.texts
+        return self._changed[key] is not None if key in self._changed else key in self.lines.texts
 
     def __setitem__(self, key: str, result: Result) -> None:
-        self.changed[key] = result
+        self._changed[key] = result
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
             raise KeyError(key)
-        self.changed[key] = None
+        self._changed[key] = None
 
     def __iter__(self) -> Iterator[str]:
         texts = self.lines.texts
-        yield from (key for key in texts if self.changed.get(key, True) is not None)
-        yield from (key for key, result in self.changed.items() if result is not None and key not in texts)
+        yield from (key for key in texts if self._changed.get(key, True) is not None)
+        yield from (key for key, result in self._changed.items() if result is not None and key not in texts)
 
     def __len__(self) -> int:
         texts = self.lines.texts
-        return len(texts) + sum((result is not None) - (key in texts) for key, result in self.changed.items())
+        return len(texts) + sum((result is not None) - (key in texts) for key, result in self._changed.items())
 
 
 def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:
@@ -71,11 +71,3 @@ def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[M
     if isinstance(trials, StoredTrials):
         return trials.lines.params(keys)
     return (trials[key].params if key in trials else None for key in keys)
-
-
-def unknown_keys(results: Mapping[str, Result], keys: Iterable[str]) -> set[str]:
-    """Those of the keys that have no result."""
-    if isinstance(results, StoredResults) and not results.changed:
-        known = results.lines.texts
-        return {key for key in keys if key not in known}
-    return {key for key in keys if key not in results}

@@ -21,10 +21,9 @@ from urllib.parse import quote
 import numpy as np
 
 from common.errors import UsageError
-from common.trial import Parameter, Place, Result, Trial, Used
+from common.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used
 
 NAME = "journal.jsonl"
-LONGEST_KEY = 200  # characters
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what a bad line raises
 MANY = 10_000  # lines that are read at a time
 _DAMAGED = (  # what reading a file of arrays may raise

@@ -10,7 +10,7 @@ each size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -19,38 +19,15 @@ from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 
 from common.sklearn.sharing.family import Settings, SplitPart, valid
-from common.sklearn.sharing.prefixes import Prefixes
+from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Prefixes
 
 
-class _Sums:
-    """What the first n trees say of some samples X, added, for all sizes; computed when first asked for."""
-
-    def __init__(self, whole: Any, X: Any, sizes: Sequence[int]):
-        self.X, self._whole, self._sizes = X, whole, set(sizes)
-        self._sums: dict[int, np.ndarray] = {}
-
-    def of(self, n: int) -> np.ndarray:
-        if not self._sums:
-            X = self._whole._validate_X_predict(self.X)
-            total: np.ndarray | float = 0.0
-            for number, tree in enumerate(self._whole.estimators_, 1):
-                says = getattr(tree, "predict_proba", tree.predict)
-                total = total + says(X, check_input=False)
-                if number in self._sizes:
-                    self._sums[number] = np.asarray(total)
-        return self._sums[n]
-
-
-class _KnowsSums:
-    """A forest that answers for samples of which the sums are known."""
-
-    _known: tuple[_Sums, ...] = ()
-
+class _KnowsSums(KnowsAnswers):
     def _mean(self, X: Any) -> np.ndarray | None:
-        for sums in self._known:
-            if sums.X is X and self.n_outputs_ == 1:  # type: ignore[attr-defined]
-                return sums.of(len(self.estimators_)) / len(self.estimators_)  # type: ignore[attr-defined]
-        return None
+        sums = self._answers(X)
+        if sums is None or self.n_outputs_ > 1:  # type: ignore[attr-defined]
+            return None
+        return sums.of(len(self.estimators_)) / len(self.estimators_)  # type: ignore[attr-defined]
 
 
 class _Classes(_KnowsSums):
@@ -104,7 +81,8 @@ class Forests(Prefixes):
         made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
         whole = max((one for one in made if one is not None), key=lambda one: one.n_estimators)
         whole = copy(whole)
-        known = tuple(_Sums(whole, X, [one.n_estimators for one in made if one is not None]) for X in part.asked)
+        sizes = [one.n_estimators for one in made if one is not None]
+        known = tuple(Answers(_sums, whole, X, sizes) for X in part.asked)
         for one in made:
             if one is not None and one.n_jobs in (None, 1):
                 one._known, one.__class__ = known, _CLASSES[type(one)]
@@ -118,6 +96,15 @@ class Forests(Prefixes):
             at[n] = copy(whole).set_params(warm_start=model.warm_start)
             at[n].estimators_ = list(whole.estimators_)
         return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
+
+
+def _sums(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    X = whole._validate_X_predict(X)
+    total: np.ndarray | float = 0.0
+    for n, tree in enumerate(whole.estimators_, 1):
+        total = total + getattr(tree, "predict_proba", tree.predict)(X, check_input=False)
+        if n in sizes:
+            yield np.asarray(total)
 
 
 def _cut(model: Any, n: int) -> None:

@@ -7,7 +7,7 @@ the sums of the largest ensemble after n iterations are those of an ensemble of 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -15,33 +15,13 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Prefixes
+from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Prefixes
 
 
-class _Stages:
-    """What the first n iterations say of some samples X, for all sizes; computed when first asked for."""
-
-    def __init__(self, whole: Any, X: Any, sizes: Collection[int]):
-        self.X, self._whole, self._sizes = X, whole, set(sizes)
-        self._sums: dict[int, np.ndarray] = {}
-
-    def of(self, n: int) -> np.ndarray:
-        if not self._sums:
-            for number, raw in enumerate(self._whole._staged_raw_predict(self.X), 1):
-                if number in self._sizes:
-                    self._sums[number] = raw
-        return self._sums[n].copy(order="K")
-
-
-class _KnowsStages:
-    """An ensemble that answers for samples of which the sums are known."""
-
-    _known: tuple[_Stages, ...] = ()
-
+class _KnowsStages(KnowsAnswers):
     def _raw_predict(self, X: Any, n_threads: int | None = None) -> Any:
-        for sums in self._known:
-            if sums.X is X:
-                return sums.of(self.n_iter_)  # type: ignore[attr-defined]
+        if (sums := self._answers(X)) is not None:
+            return sums.of(self.n_iter_).copy(order="K")  # type: ignore[attr-defined]
         return super()._raw_predict(X, n_threads)  # type: ignore[misc]
 
 
@@ -69,10 +49,14 @@ class Histograms(Prefixes):
         made = super().fit(model, settings, part)
         fitted = [one for one in made if one is not None]
         whole = copy(max(fitted, key=lambda one: one.n_iter_))
-        known = tuple(_Stages(whole, X, [one.n_iter_ for one in fitted]) for X in part.asked)
+        known = tuple(Answers(_sums, whole, X, [one.n_iter_ for one in fitted]) for X in part.asked)
         for one in fitted:
             one._known, one.__class__ = known, _CLASSES[type(one)]
         return made
+
+
+def _sums(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    return (sums for n, sums in enumerate(whole._staged_raw_predict(X), 1) if n in sizes)
 
 
 def _cut(model: Any, n: int) -> None:

@@ -12,64 +12,36 @@ closer than a billionth, LightGBM is asked for this size alone. Probabilities an
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from lightgbm import LGBMClassifier, LGBMRegressor
 
 from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Rounds
+from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Rounds
 
 _CLOSE = 1e-9  # difference of two scores, relative above 1, from which on rounding cannot decide
 _QUIET = {"verbose", "verbosity"}  # parameters that change no prediction
 
 
-class _Scores:
-    """Scores of some samples X after the first n trees, for all sizes; computed when first asked for."""
-
-    def __init__(self, whole: Any, X: Any, sizes: Collection[int]):
-        self.X, self._whole, self._sizes = X, whole, sorted(set(sizes))
-        self._scores: dict[int, np.ndarray] = {}
-
-    def classes(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The number of the best class of each sample, and whether another one is as good up to rounding."""
-        scores = self._of(n)
-        if scores.ndim == 1:  # of the second of two classes
-            return (scores > 0).astype(np.intp), np.abs(scores) <= _CLOSE
-        second, best = np.partition(scores, -2, axis=1)[:, -2:].T
-        return scores.argmax(axis=1), ~(best - second > _CLOSE * np.maximum(np.abs(best), 1.0))
-
-    def _of(self, n: int) -> np.ndarray:
-        if not self._scores:
-            total: np.ndarray | float = 0.0
-            begin = 0
-            for size in self._sizes:
-                total = total + self._whole.predict(
-                    self.X, raw_score=True, start_iteration=begin, num_iteration=size - begin
-                )
-                self._scores[size], begin = np.asarray(total), size
-        return self._scores[n]
-
-
-class PrefixOfLGBMClassifier(LGBMClassifier):
+class PrefixOfLGBMClassifier(KnowsAnswers, LGBMClassifier):
     """The first trees of a model."""
-
-    _known: tuple[_Scores, ...] = ()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy; where it is plain, without scikit-learn's checks, which take as long as the prediction."""
-        known = any(scores.X is X for scores in self._known)
+        known = self._answers(X) is not None
         if known and sample_weight is None and type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biu":
             return float((self.predict(X) == y).mean())
         return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        scores = next((scores for scores in self._known if scores.X is X and not kwargs), None)
-        if scores is None:
+        scores = self._answers(X)
+        if scores is None or kwargs:
             return super().predict(X, **kwargs)
-        best, doubtful = scores.classes(self.n_estimators)
+        best, doubtful = _best(scores.of(self.n_estimators))
         classes = self.classes_[best]
         if doubtful.any():
             classes[doubtful] = super().predict(X)[doubtful]
@@ -106,10 +78,29 @@ class LightGBM(Rounds):
         if fitted and not others and model.objective in (None, "binary", "multiclass"):
             whole = copy(max(fitted, key=lambda one: one.n_estimators))
             whole.__class__ = LGBMClassifier
-            known = tuple(_Scores(whole, X, [one.n_estimators for one in fitted]) for X in part.asked)
+            known = tuple(Answers(_scores, whole, X, [one.n_estimators for one in fitted]) for X in part.asked)
             for one in fitted:
                 one._known = known
         return made
+
+
+def _scores(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    total: np.ndarray | float = 0.0
+    for begin, size in pairwise([0, *sizes]):
+        total = total + whole.predict(X, raw_score=True, start_iteration=begin, num_iteration=size - begin)
+        yield np.asarray(total)
+
+
+def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the best class of each sample, and whether another one is as good up to rounding.
+
+    Args:
+        scores: (n, n_classes), or (n,) of the second of two classes.
+    """
+    if scores.ndim == 1:
+        return (scores > 0).astype(np.intp), np.abs(scores) <= _CLOSE
+    second, best = np.partition(scores, -2, axis=1)[:, -2:].T
+    return scores.argmax(axis=1), ~(best - second > _CLOSE * np.maximum(np.abs(best), 1.0))
 
 
 def _cut(model: Any, n: int) -> None:

@@ -17,7 +17,7 @@ scikit-learn's own function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from numbers import Integral
 from typing import Any
@@ -27,6 +27,39 @@ from sklearn.base import clone
 from sklearn.utils import check_array
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+
+Computed = Callable[[Any, Any, Sequence[int]], Iterator[np.ndarray]]
+
+
+class Answers:
+    """What an ensemble says of some samples at the sizes of all candidates; computed when first asked for.
+
+    Args:
+        computed: gives (whole, X, sizes) -> an array for each size, all of one shape.
+        whole: the largest ensemble.
+        X: the samples, (n, n_features).
+        sizes: numbers of members.
+    """
+
+    def __init__(self, computed: Computed, whole: Any, X: Any, sizes: Iterable[int]):
+        self.X, self._computed, self._whole, self._sizes = X, computed, whole, sorted(set(sizes))
+        self._of_size: dict[int, np.ndarray] = {}
+
+    def of(self, n: int) -> np.ndarray:
+        """The array of size n, which all candidates of this size share."""
+        if not self._of_size:
+            self._of_size = dict(zip(self._sizes, self._computed(self._whole, self.X, self._sizes), strict=True))
+        return self._of_size[n]
+
+
+class KnowsAnswers:
+    """An ensemble that knows answers for some samples."""
+
+    _known: tuple[Answers, ...] = ()
+
+    def _answers(self, X: Any) -> Answers | None:
+        """Those for exactly these samples, None where they are not known."""
+        return next((answers for answers in self._known if answers.X is X), None)
 
 
 class Prefixes(Family):

@@ -2,12 +2,15 @@
 
     python -m benchmarks.sharing_layouts [--rows kNN forest ...] [--data FOLDER] [--results FILE]
 
-Each row of `benchmarks.sharing`, with more folds and more samples, so that it takes one slot 10 to 30 seconds, runs in
+Each row of `benchmarks.sharing`, with more folds and more samples, so that it takes one slot 10 to 40 seconds, runs in
 one process, on two slots of one rank, and under mpirun on three ranks with one slot each, as on three hosts. The row
 mnist needs `--data`.
 
-- "busy": the share of the time of all slots, from the begin of the first trial of any to the end of the last of all,
-  in which trials ran, from the journal. Start-up and report are left out; a report's utilisation counts them as idle.
+- "busy": the seconds of all trials, over the number of slots times the time from the begin of the first trial of any
+  slot to the end of the last of all, from the journal. So a slot is idle while its worker starts although another's
+  works already, between trials (a result is sent, a batch comes), and at the end while others work. Also busy is a
+  trial that waits for a core. What comes before the first trial of any slot and after the last is left out; a report's
+  utilisation counts it as idle.
 - "even": CPU seconds of all slots over the number of slots times those of the slot with most. Three ranks on two cores
   take turns, and the last trials are faster where no others run; on three cores they would be busy for about so much.
 - "undivided": the same at best if no batch were divided: with the seconds that each took on one slot, the costliest
@@ -39,7 +42,6 @@ from sklearn.datasets import make_classification
 from benchmarks.machine import circumstances, load, publish, table
 from benchmarks.sharing import DATA, ROWS, Row, digits, numbers
 from common.engine.queue import end_of
-from common.report.timeline import Timeline, timeline_of
 from common.sklearn import GridSearchCV
 from common.storage.history import History, read_journal
 from tests.helpers import mpirun_command
@@ -58,7 +60,7 @@ LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
     "extra": (digits, 10, 4),
     "boosting": (lambda: digits(600), 12, 1),
     "histograms": (lambda: digits(600), 10, 1),
-    "xgboost": (digits, 12, 2),
+    "xgboost": (digits, 24, 2),
     "lightgbm": (digits, 10, 2),
     "kernel": (lambda: numbers(2000, 20), 10, 1),
     "ridge": (lambda: numbers(20_000, 1000), 12, 1),
@@ -102,11 +104,11 @@ def even(history: History) -> float:
     return sum(seconds.values()) / (len(seconds) * max(seconds.values()))
 
 
-def busy(time: Timeline) -> float:
+def busy(history: History) -> float:
     """The share of the slots' time, from the first trial of all to the last, in which trials ran."""
-    bars = [bar for slot in time.slots for bar in slot.bars if bar.kind != "compile"]
-    span = max(bar.end for bar in bars) - min(bar.begin for bar in bars)
-    return sum(slot.busy for slot in time.slots) / (len(time.slots) * span)
+    results, n_slots = history.results.values(), len(history.runs[0]["slots"])
+    span = max(result.ended for result in results) - min(result.ended - result.seconds for result in results)
+    return sum(result.seconds for result in results) / (n_slots * span)
 
 
 def undivided(history: History, batches: Sequence[Sequence[int]], n_slots: int) -> float:
@@ -134,14 +136,12 @@ def row(name: str, small: bool) -> dict[str, str]:
             digests |= set(digests_in(done.stdout))
             history = read_journal(Path(folder))
             assert history is not None and history.complete
-            time = timeline_of(history)
-            assert time is not None
             work[layout] = sum(result.used.cpu_seconds or 0.0 for result in history.results.values())
             if layout == "one slot":
                 alone, batches = history, json.loads(done.stdout.splitlines()[-1])
                 said["one slot (s)"] = f"{work[layout]:.1f}"
                 continue
-            said[f"{layout}: busy"] = f"{busy(time):.0%}"
+            said[f"{layout}: busy"] = f"{busy(history):.0%}"
             said[f"{layout}: even"] = f"{even(history):.0%}"
             said[f"undivided, {ranks * workers}"] = f"{undivided(alone, batches, ranks * workers):.0%}"
             said[f"{layout}: work"] = f"{work[layout] / work['one slot']:.2f}"

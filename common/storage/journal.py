@@ -237,7 +237,7 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
         "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
         "arrays": list(result.arrays) or None,
         "seconds": round(result.seconds, 6),
-        "ended": round(result.ended, 3),
+        "ended": round(result.ended, 4),
         "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
         **compiled,
         "place": [place.host, place.rank, place.slot, place.device],

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from common.engine.usage import SAMPLE_S, Meter
+from common.engine.worker import evaluated
 from common.errors import Exit
 from common.report.timeline import timeline_of
 from common.storage.history import read_study
+from common.trial import Evaluation, Result, Trial, Used
 from tests.helpers import TOYS
 from tests.stand_ins import SLICES, A, Machine
 
@@ -43,6 +45,19 @@ def test_programs_that_a_trial_starts_are_counted() -> None:
     os.waitpid(pid, 0)
     spent = meter.read().cpu_seconds
     assert spent is not None and spent > 0.09 > time.process_time() - own
+
+
+def test_a_trial_lasts_until_it_was_measured() -> None:
+    """Where cores are shared, other processes get one at this call; a slot was not idle meanwhile."""
+
+    class Slow(Meter):
+        def read(self) -> Used:
+            time.sleep(0.05)
+            return super().read()
+
+    batch = tuple(Trial(f"t{n}", {}) for n in range(3))
+    results = list(evaluated(lambda trials: (Evaluation(trial.key, {}) for trial in trials), batch, Slow("cpu")))
+    assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 
 def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path: Path) -> None:

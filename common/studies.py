@@ -17,9 +17,9 @@ from types import TracebackType
 from common.cluster.launch import connect, launched
 from common.cluster.transport import Transport
 from common.engine import node
-from common.engine.node import Ended
 from common.engine.options import RunOptions
 from common.engine.progress import start_logging
+from common.engine.rank_zero import Ended
 from common.engine.study import Study
 from common.engine.usage import Meter
 from common.engine.worker import evaluated

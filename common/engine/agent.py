@@ -12,24 +12,17 @@ deaths, time-outs) is waited for in one place, `waitables`, by the loop that dri
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import pickle
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
-from common.cluster.devices import Device, environment, joined
+from common.cluster.devices import Device, joined
 from common.cluster.gpu_watch import GpuWatch
-from common.cluster.process import start_resource_tracker, without_main
+from common.cluster.process import start_resource_tracker
 from common.engine import worker
 from common.engine.messages import (
-    STARTING,
     STEP_SECONDS,
     WAITING,
     WORKING,
@@ -45,39 +38,14 @@ from common.engine.messages import (
     ToAgent,
     ToCoordinator,
 )
-from common.trial import Batch, NoRoom, Place, Result
+from common.engine.worker_process import WorkerProcess
+from common.trial import NoRoom, Place, Result
 
 log = logging.getLogger(__name__)
 
-PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
 REAP_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
 LONGEST_STEP = 1.0  # seconds; what is longer was a suspension, its workers' too perhaps, or a stall: no trial is blamed
-OUTPUT_TAIL = 20  # lines of output kept of each worker
-OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
-
-
-@dataclass
-class Process:
-    """A living worker, its wires, and what it is doing."""
-
-    handle: Any
-    pipe: Connection
-    output: Connection
-    started: float
-    device: Device  # of its slot, or several where a gang has more
-    sent: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
-    n_sent: int = 0  # batches since its start
-    n_open: int = 0  # trials of the batch it works on that have not returned
-    built: bool = False
-    clock: float = 0.0  # since when it has been working on the current trial
-    waits: bool = False  # for its device's memory, which others have
-    output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
-    partial: str = ""
-    error: str = ""
-    ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
-    killed: float | None = None  # when, for hanging
-    news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
 
 @dataclass
@@ -88,7 +56,7 @@ class Slot:
     device: Device
     place: Place
     waiting: deque[Run] = field(default_factory=deque)  # not yet sent
-    process: Process | None = None
+    process: WorkerProcess | None = None
     draining: bool = False
     life: int = 0  # deaths that the coordinator was told of
 
@@ -118,7 +86,6 @@ class Agent:
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
         self._trial_timeout, self._recycle = trial_timeout, recycle
-        self._context = multiprocessing.get_context("spawn")
         start_resource_tracker()
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
@@ -140,7 +107,7 @@ class Agent:
             case Lend(number):
                 process = self.slots[number].process
                 if process is not None and not process.sent:
-                    self._end(process)
+                    process.end()
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()
@@ -172,7 +139,7 @@ class Agent:
             if process is None:
                 continue
             if id(process.output) in happened:
-                self._read_output(slot, process)
+                self._show_output(slot, process)
             if id(process.pipe) in happened or not process.handle.is_alive():
                 self._read_results(slot, process)
             elif process.killed is not None:
@@ -203,65 +170,33 @@ class Agent:
             slot.process = self._start(slot, slot.waiting[0])
         process = slot.process
         while slot.waiting and process is not None and not process.ending:
-            run = slot.waiting[0]
             worn_out = self._recycle and process.n_sent >= self._recycle
-            if worn_out or process.device != self._device_of(slot, run):
-                self._end(process)
+            if worn_out or process.device != self._device_of(slot, slot.waiting[0]):
+                process.end()
                 return
-            packet = pickle.dumps((run.batch, run.hosts), protocol=pickle.HIGHEST_PROTOCOL)
-            if process.sent and len(packet) + sum(size + 1024 for _, size in process.sent) > PIPE_BYTES:
+            if not process.send(slot.waiting[0], self._time):
                 return
             slot.waiting.popleft()
-            if not process.sent:
-                process.n_open, process.clock = len(run.batch), self._time
-            process.sent.append((run.batch, len(packet)))
-            process.n_sent += 1
-            try:
-                process.pipe.send_bytes(packet)
-            except OSError:
-                return  # it has died; its end is in the waitables
 
     def _device_of(self, slot: Slot, run: Run) -> Device:
         return joined([slot.device, *(self.slots[number].device for number in run.beside)])
 
-    def _end(self, process: Process) -> None:
-        """Let the worker end after what it has."""
-        if not process.ending:
-            process.ending = True
-            with suppress(OSError):  # it has died; its end is in the waitables
-                process.pipe.send(None)
-
-    def _start(self, slot: Slot, run: Run) -> Process:
-        """A worker for what the slot has next."""
+    def _start(self, slot: Slot, run: Run) -> WorkerProcess:
+        """A worker for the next batch of a slot."""
         device, n_slots = self._device_of(slot, run), 1 + len(run.beside)
         threads = self._threads * (n_slots if device.kind == "cpu" else 1)
-        pipe, worker_pipe = self._context.Pipe()
-        output, worker_output = self._context.Pipe(duplex=False)
-        os.set_blocking(output.fileno(), False)
         setup = replace(self._setup, device=slot.device.kind)
-        handle = self._context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
-        with environment(device, threads, len(self.slots) // n_slots), without_main():
-            handle.start()
-        worker_pipe.close()
-        worker_output.close()
-        log.debug("%s: worker %s started", slot.place, handle.pid)
-        return Process(handle, pipe, output, self._time, device)
+        process = WorkerProcess.start(setup, device, threads, len(self.slots) // n_slots, self._time)
+        log.debug("%s: worker %s started", slot.place, process.handle.pid)
+        return process
 
     # -- from the workers
 
-    def _read_results(self, slot: Slot, process: Process) -> None:
+    def _read_results(self, slot: Slot, process: WorkerProcess) -> None:
         """All messages that have arrived, and the worker's death after the last of them."""
         results: list[Result | NoRoom] = []
         batches_done = 0
-        dead = not process.handle.is_alive()  # asked first: what it sent before is then in the pipe
-        while True:
-            try:
-                if not process.pipe.poll():
-                    break
-                message = process.pipe.recv()
-            except (EOFError, OSError):
-                dead = True
-                break
+        for message in process.messages():
             if isinstance(message, worker.Logged):
                 self._log(slot, process, message)
                 continue
@@ -277,9 +212,8 @@ class Agent:
                 case worker.Error(traceback):
                     process.error = traceback
                 case None:
-                    process.sent.popleft()
+                    process.batch_done()
                     batches_done += 1
-                    process.n_open = len(process.sent[0][0]) if process.sent else 0
                 case _:
                     results.append(worker.unpacked(message) if isinstance(message, tuple) else message)
                     process.news = None
@@ -290,7 +224,7 @@ class Agent:
             self._tell(Returned(slot.number, tuple(results), batches_done))
         if slot.draining and (results or batches_done):
             self._drained(slot)
-        elif dead:
+        elif process.ended:
             self._died(slot, process)
         else:
             self._feed(slot)
@@ -303,12 +237,12 @@ class Agent:
             for _, process in working:
                 process.news = None
 
-    def _died(self, slot: Slot, process: Process) -> None:
+    def _died(self, slot: Slot, process: WorkerProcess) -> None:
         # The pipe of a process that was killed closes a moment before it has ended.
         left = REAP_SECONDS if process.killed is None else max(0.0, process.killed + REAP_SECONDS - self._time)
         process.handle.join(min(5.0, left))
-        self._read_output(slot, process)
-        cause = _cause(process)
+        self._show_output(slot, process)
+        cause = process.cause()
         if lost := not self._reap(slot, left):
             cause += f"\n{cause.splitlines()[-1]}; it did not end within {REAP_SECONDS:g} s, so its slot is given up"
         if process.ending and not process.sent:
@@ -331,34 +265,19 @@ class Agent:
         self._tell(Drained(slot.number))
 
     def _reap(self, slot: Slot, seconds: float = REAP_SECONDS) -> bool:
-        """Whether the worker, which has ended or is to end, did so within that time; it is forgotten in any case."""
+        """Forget the worker of a slot, and end it. Returns whether it ended within that time."""
         process, slot.process = slot.process, None
         assert process is not None
-        process.handle.kill()
-        process.handle.join(seconds)
-        process.pipe.close()
-        process.output.close()
-        if ended := not process.handle.is_alive():
-            process.handle.close()
-        else:
-            multiprocessing.process._children.discard(process.handle)  # type: ignore[attr-defined]  # joined at exit
-            log.error(
-                "%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, process.handle.pid
-            )
+        pid = process.handle.pid
+        if not (ended := process.reap(seconds)):
+            log.error("%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, pid)
         return ended
 
-    def _read_output(self, slot: Slot, process: Process) -> None:
-        try:
-            text = os.read(process.output.fileno(), OUTPUT_BYTES)
-        except OSError:
-            return
-        *lines, process.partial = (process.partial + text.decode(errors="replace")).split("\n")
-        process.partial = process.partial[-OUTPUT_BYTES:]
-        for line in lines:
-            process.output_tail.append(line[:1000])
+    def _show_output(self, slot: Slot, process: WorkerProcess) -> None:
+        for line in process.read_output():
             log.debug("%s: %s", slot.place, line)
 
-    def _log(self, slot: Slot, process: Process, logged: worker.Logged) -> None:
+    def _log(self, slot: Slot, process: WorkerProcess, logged: worker.Logged) -> None:
         """A warning of a worker is one of the rank, once for all its workers; the rest is shown with --verbose."""
         process.output_tail.append(logged.text[:1000])
         shown = logged.level >= logging.WARNING and logged.text not in self._warned
@@ -366,7 +285,7 @@ class Agent:
             self._warned.add(logged.text)
         log.log(logged.level if shown else logging.DEBUG, "%s: %s", slot.place, logged.text)
 
-    def _hangs(self, slot: Slot, process: Process, now: float) -> str:
+    def _hangs(self, slot: Slot, process: WorkerProcess, now: float) -> str:
         """Why no result is to be waited for any more; "" as long as one is."""
         if not process.sent:
             return ""
@@ -375,21 +294,7 @@ class Agent:
             return f"no result within {self._limit(process):g} s"
         return "" if self._gpus is None else self._gpus.fault(process.handle.pid, process.device.visible, since, now)
 
-    def _limit(self, process: Process) -> float:
+    def _limit(self, process: WorkerProcess) -> float:
         if not process.built:
             return BUILD_SECONDS
         return float("inf") if self._trial_timeout is None else self._trial_timeout
-
-
-def _cause(process: Process) -> str:
-    """Why a worker ended, its last line the shortest form."""
-    code = process.handle.exitcode
-    words = "\n".join([*process.output_tail, process.partial]).strip()
-    if process.error:
-        return process.error.strip()
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        cause = f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    else:
-        cause = f"ended with exit code {code}"
-    return f"{words}\n{cause}".strip()

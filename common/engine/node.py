@@ -23,47 +23,26 @@ import numpy as np
 from common.cluster import probe
 from common.cluster.devices import CPU, Device, choose
 from common.cluster.launch import launched
-from common.cluster.preflight import Node, check, memory_problems, survey, widen_binding
+from common.cluster.preflight import Node, check, survey, widen_binding
 from common.cluster.process import can_be_sent
 from common.cluster.shared_arrays import SharedArrays, specs_of
-from common.cluster.slurm import end_of_job
 from common.cluster.transport import Transport
 from common.engine.agent import Agent
-from common.engine.coordinator import Coordinator, slots_of
 from common.engine.here import AgentHere
-from common.engine.loop import Leader, loop
+from common.engine.loop import loop
 from common.engine.messages import Stop, ToCoordinator
 from common.engine.options import RunOptions
-from common.engine.progress import Progress, StatusFile, duration
-from common.engine.queue import Costs
-from common.engine.study import Shard, Study
+from common.engine.rank_zero import Ended, RankZero
 from common.engine.worker import Setup
 from common.errors import Exit, UsageError
 from common.experiment import BEGINNINGS, Data, Experiment
 from common.settings import result_settings
 from common.storage.journal import Journal
 from common.storage.provenance import code_and_libraries, commit, versions
-from common.storage.table import last_line
 from common.storage.waiting import waiting, working
-from common.trial import Outcome, Place
+from common.trial import Place
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a study ended.
-
-    Attributes:
-        outcomes: on rank 0, of all known trials in the order asked.
-        cause: why it could not go on.
-        stopped_by: a signal.
-    """
-
-    status: Exit
-    outcomes: Sequence[Outcome] = ()
-    cause: str = ""
-    stopped_by: int | None = None
 
 
 def run(
@@ -99,7 +78,8 @@ def run(
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
-            return part.lead(journal, shared.arrays, agent, nodes, report=report)
+            leads = RankZero(experiment, options, transport, journal, shared.arrays, nodes, part.started)
+            return leads.run(agent, report=report)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
@@ -210,112 +190,6 @@ class _RanksPart:
             )
         self.stack.callback(agent.close)
         return agent
-
-    def lead(
-        self, journal: Journal, data: Data, agent: Agent | AgentHere, nodes: Sequence[Node], *, report: bool
-    ) -> Ended:
-        """Rank 0's part once everything stands: run the study to its end, and say what came of it."""
-        study = self._study(journal)
-        coordinator = self._coordinator(study, journal, data, nodes)
-        status = StatusFile(journal.folder)
-        self.stack.callback(status.remove)
-        progress = Progress(self.options.quiet, status)
-        try:
-            loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
-        finally:
-            progress.close()
-        if not study.finished:
-            return self._unfinished(study, coordinator, journal)
-        outcomes = study.outcomes()
-        failed = [outcome.result for outcome in outcomes if outcome.result.failed]
-        if report:
-            doing = "tables and figures are made"
-            status.write(doing, coordinator.overview(None))
-            with working(doing, rank=0):
-                self.experiment.report(outcomes, study.conclusions(), data, journal.folder)
-        seconds = time.monotonic() - self.started
-        journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
-        if report:
-            print(f"time taken: {duration(seconds)}")
-            with working("report.html is written", rank=0):
-                self._write_page(journal.folder, data)
-            print(f"results: {journal.folder}")
-        for result in failed:
-            log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
-        return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
-
-    def _write_page(self, folder: Path, data: Data) -> None:
-        """report.html; without it the study is no less done."""
-        from common.report.of import write_at_the_end
-
-        try:
-            write_at_the_end(folder, self.experiment, data)
-        except Exception:  # whatever an experiment's own sections raise
-            log.warning("report.html was not written (python -m common.report %s tries again)", folder, exc_info=True)
-
-    def _study(self, journal: Journal) -> Study:
-        known, retry = journal.history.results, self.options.retry_failed
-        for key in [key for key, result in known.items() if result.failed] if retry else ():
-            del known[key]
-        shard = Shard.parse(self.options.shard)
-        return Study(self.experiment.searches(), journal.history.trials, known, shard, retry)
-
-    def _coordinator(self, study: Study, journal: Journal, data: Data, nodes: Sequence[Node]) -> Coordinator:
-        """The coordinator of all slots, once the journal and the log say that a run begins."""
-        experiment, options = self.experiment, self.options
-        slots, end = slots_of([node.places for node in nodes]), end_of_job()
-        most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
-        coordinator = Coordinator(
-            study,
-            journal,
-            tell=self.transport.send,
-            slots=slots,
-            costs=Costs(
-                experiment.cost,
-                experiment.split_batch,
-                lambda batch: experiment.shared_cost(batch, most_workers),
-                experiment.surprise(),
-            ),
-            gang_of=experiment.gang,
-            examine=experiment.examine,
-            grace=options.grace,
-            end=None if end is None else end - options.walltime_margin,
-            started=self.started,
-        )
-        journal.note(run={
-            "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
-            "began": round(time.time() - (time.monotonic() - self.started), 3),
-            "threads": options.threads, "slots": [str(place) for place in slots.values()],
-            "n_trials": experiment.n_trials(),
-        })  # fmt: skip
-        size = self.transport.size
-        log.info(
-            "%d slots on %d node%s; %d of %s trials known", len(slots), size, "s" if size > 1 else "",
-            study.n_done, experiment.n_trials() or study.n_asked,
-        )  # fmt: skip
-        for problem in memory_problems(nodes, (experiment.memory_bytes(trial, data) for trial in study.open_trials())):
-            log.warning(problem.text)
-        return coordinator
-
-    def _unfinished(self, study: Study, coordinator: Coordinator, journal: Journal) -> Ended:
-        """Say why trials are open, and how to go on."""
-        outcomes = study.outcomes()
-        seconds = time.monotonic() - self.started
-        journal.note(end={"complete": False, "seconds": round(seconds, 3)})
-        if study.n_open == 0:
-            print(f"shard {self.options.shard} is done: {study.n_done} trials in {journal.folder}")
-            failed = any(outcome.result.failed for outcome in outcomes)
-            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
-        if left_open := coordinator.left_open:
-            key, reason = next(iter(left_open.items()))
-            log.warning("%d trials fit no slot of this job, such as %s: %s", len(left_open), key, reason)
-        if coordinator.n_too_long:
-            log.warning("%d batches were not begun, as the job's time limit is near", coordinator.n_too_long)
-        elif coordinator.stopped_by is None and not left_open:
-            log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
-            return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
-        log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
-        return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
     def _agree(self, problem: str | None) -> None:
         """Raise UsageError on every rank if any has a problem."""

@@ -101,7 +101,7 @@ def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: 
     agents.coordinator.step()
     agents.answer((0, 0))
     agents.answer((0, 0))
-    assert agents.study.finished and agents.coordinator.n_slots == 1
+    assert agents.study.finished and len(agents.coordinator.dispatch.slots) == 1
 
 
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_slot_that_dies_three_times_in_a_row_is_given_up(tmp_path: Path) -> No
         assert len(agents.given[0, 0]) == 1
         agents.die((0, 0))
         agents.answer((1, 0))
-    assert agents.given[0, 0] == [] and agents.coordinator.n_slots == 1
+    assert agents.given[0, 0] == [] and len(agents.coordinator.dispatch.slots) == 1
     while not agents.study.finished:
         agents.answer((1, 0))
     assert not any(outcome.result.failed for outcome in agents.study.outcomes())
@@ -160,7 +160,7 @@ def test_success_in_between_forgives(tmp_path: Path) -> None:
         agents.die((0, 0))
         agents.die((0, 0))
         agents.answer((0, 0))
-    assert agents.coordinator.n_slots == 2
+    assert len(agents.coordinator.dispatch.slots) == 2
 
 
 def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(
         agents.coordinator.handle(0, Returned(0, (failed,), 1))
         agents.coordinator.step()
     agents.answer((0, 0))
-    assert agents.study.finished and agents.coordinator.n_slots == 1 and agents.coordinator.n_failed == 2
+    assert agents.study.finished and len(agents.coordinator.dispatch.slots) == 1 and agents.coordinator.n_failed == 2
     assert [result.error for _, result in agents.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
 
 
@@ -232,7 +232,7 @@ def test_what_is_given_up_for_a_signal_is_not_said_to_lack_room(tmp_path: Path) 
     agents.coordinator.handle(0, Interrupted(15))
     agents.coordinator.handle(1, Drained(0))
     agents.coordinator.step()
-    assert agents.coordinator.left_open == {}
+    assert agents.coordinator.dispatch.left_open == {}
 
 
 @pytest.mark.parametrize("grace", [0.0, 3600.0])
@@ -259,7 +259,7 @@ def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(9), places(1, 1))
     while not agents.coordinator.finished:
         agents.die(next(slot for slot, runs in agents.given.items() if runs), "ModuleNotFoundError: sklearn")
-    assert not agents.study.finished and agents.coordinator.n_slots == 0
+    assert not agents.study.finished and len(agents.coordinator.dispatch.slots) == 0
     history = read_journal(tmp_path)
     assert history is not None and history.results == {}
 
@@ -285,14 +285,14 @@ def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
     for slot in ((0, 0), (1, 0), (0, 0), (1, 0)):
         if agents.given[slot]:
             agents.answer(slot, seconds=30.0 * float(agents.given[slot][0].batch[0].params["cost"]))
-    assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.n_too_long == 3
+    assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.dispatch.n_too_long == 3
 
 
 def test_the_first_batches_are_begun_as_nobody_knows_how_long_they_take(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(9), places(1), Costs(lambda trial: 0.01), end=time.time() + 30)
     assert len(agents.given[0, 0]) == 1
     agents.answer((0, 0), seconds=60.0)  # so a cost of 0.01 takes a minute
-    assert agents.given[0, 0] == [] and agents.coordinator.n_too_long == 8
+    assert agents.given[0, 0] == [] and agents.coordinator.dispatch.n_too_long == 8
     costly = FakeAgents(tmp_path / "costly", trials(99), places(1), end=time.time() + 30)
     assert costly.keys((0, 0)) == [["t98"]]
 
@@ -311,7 +311,7 @@ def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
 def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(2), places(2))
     agents.die((0, 0), lost=True)
-    assert agents.coordinator.n_slots == 1
+    assert len(agents.coordinator.dispatch.slots) == 1
     agents.answer((0, 1))
     assert agents.keys((0, 1)) and not agents.keys((0, 0))
 
@@ -443,7 +443,7 @@ def test_a_trial_that_fits_no_slot_is_left_open(tmp_path: Path) -> None:
     assert agents.keys((1, 0)) == [["t2"]] and not agents.coordinator.finished
     refuse(agents, (1, 0))
     assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 2
-    assert agents.coordinator.left_open == {"t2": "it takes 9 GB"}
+    assert agents.coordinator.dispatch.left_open == {"t2": "it takes 9 GB"}
     history = read_journal(tmp_path)
     assert history is not None and history.results.keys() == {"t0", "t1"}
 
@@ -456,4 +456,4 @@ def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) 
     agents.coordinator.step()
     agents.answer((0, 0))
     agents.answer((0, 0))
-    assert agents.coordinator.finished and list(agents.coordinator.left_open) == ["t2"]
+    assert agents.coordinator.finished and list(agents.coordinator.dispatch.left_open) == ["t2"]

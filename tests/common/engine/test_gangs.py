@@ -77,7 +77,7 @@ def test_whole_nodes(tmp_path: Path) -> None:
 def test_what_no_layout_here_can_run_is_left_open(tmp_path: Path) -> None:
     agents = Ganged(tmp_path, [2, 1], {"devices": 3}, {"nodes": 3}, ONE)
     assert list(agents.running().values()) == ["t2"]
-    assert agents.coordinator.left_open == {
+    assert agents.coordinator.dispatch.left_open == {
         "t0": "it needs 3 devices of a node, and the largest node has 2",
         "t1": "it needs 3 nodes, and this job has 2",
     }

@@ -1,0 +1,220 @@
+"""Which slot gets which batch, and when: the slots of all ranks, the queue, and gangs, which need several slots."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from common.engine.gangs import Gangs
+from common.engine.messages import Lend, Run, ToAgent
+from common.engine.pace import Pace
+from common.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
+from common.engine.slots import Given, SlotState
+from common.trial import Batch, Gang, Place, Trial
+
+log = logging.getLogger(__name__)
+
+NO_SLOT_LEFT = "the slots that might have had room for it are gone"
+
+
+class Dispatch:
+    """Gives batches to slots. The arguments are those of `Coordinator`.
+
+    Attributes:
+        slots: those in use.
+        queue: batches that wait for one slot.
+        pace: what batches took so far.
+        n_too_long: batches that were not begun, since the job ends too soon.
+        left_open: keys of trials that fit no slot, with the reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[int, ToAgent], None],
+        slots: dict[SlotId, Place],
+        costs: Costs,
+        gang_of: Callable[[Trial], Gang | None],
+        end: float | None,
+        clock: Callable[[], float],
+    ):
+        self._tell, self._clock = tell, clock
+        self.slots = {slot: SlotState(place) for slot, place in slots.items()}
+        # Those idle longest come first. A plain dict would look for its first item among all that were taken from it.
+        self._idle = OrderedDict.fromkeys(self.slots)
+        numbers = itertools.count()
+        self.queue = Queue(costs, numbers)
+        self._gangs = Gangs(gang_of, costs, numbers, self.slots, self._idle)
+        self.pace = Pace(end)
+        self.n_too_long = 0
+        self.left_open: dict[str, str] = {}
+        self._stopped = False
+
+    @property
+    def all_idle(self) -> bool:
+        """Whether no slot has work or is kept for a gang."""
+        return len(self._idle) == len(self.slots)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self.queue and not self._gangs and self.all_idle
+
+    # -- what waits
+
+    def push(
+        self,
+        batch: Batch,
+        attempt: int = 1,
+        avoid: SlotId | None = None,
+        no_room: frozenset[Kind] = frozenset(),
+    ) -> None:
+        """Add a batch. The arguments are the fields of `QueuedBatch`."""
+        if self._gangs.of(batch) is None:
+            self.queue.push(batch, attempt, avoid, no_room)
+        else:
+            self._gangs.push(batch, attempt)
+
+    def put_back(self, given: Iterable[Given]) -> None:
+        """Add again what has not returned of batches that a slot had."""
+        for one in given:
+            if one.open:
+                self.push(tuple(one.open.values()), one.attempt, no_room=one.waited.no_room)
+
+    def no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> None:
+        """Try a trial on another kind of slot; if none is left, leave it open for another layout."""
+        refused = waited.no_room | {self._kind(slot)}
+        if self._gangs.of((trial,)) or all(self._kind(other) in refused for other in self.slots):
+            self.left_open[trial.key] = reason
+            log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
+        else:
+            self.push((trial,), waited.attempt, no_room=refused)
+
+    def stop(self) -> None:
+        """Forget what waits, and give out nothing more."""
+        self._stopped = True
+        self.queue.clear()
+        self._gangs.clear()
+
+    # -- slots
+
+    def assign(self) -> None:
+        """Give work to slots that have none."""
+        if self._stopped:
+            return
+        refused: list[SlotId] = []
+        while self._idle:
+            self._begin_gangs()
+            if not self.queue or not self._idle:
+                break
+            slot, _ = self._idle.popitem(last=False)
+            if not self._give(slot):
+                refused.append(slot)
+        self._idle.update(dict.fromkeys(refused))
+
+    def leave_open(self) -> None:
+        """If all slots are idle after `assign`, what still waits has no room on any of them: leave it open."""
+        if self.slots and self.all_idle:
+            for waiting in self.queue.clear():
+                self.left_open.update((trial.key, NO_SLOT_LEFT) for trial in waiting.batch)
+            self.assign()
+
+    def done(self, slot: SlotId, n: int) -> None:
+        """The first n batches of a slot are done: it gets enough others that it never waits for a message."""
+        state = self.slots[slot]
+        if n and self._gangs.lent:
+            self._gangs.ended(slot)
+        for _ in range(n):
+            done, state.marks = state.given.popleft(), []
+            if state.given:
+                state.given[0].begun = state.given[0].since = self._clock()
+            if done.seconds:
+                self.pace.add(done.waited.cost, done.seconds)
+        self._top_up(slot, state)
+
+    def died(self, slot: SlotId) -> None:
+        """The worker of a slot has gone: what it had waits again."""
+        state = self.slots[slot]
+        self.put_back(state.given)
+        state.given.clear()
+        state.step, state.marks = None, []
+        self._gangs.ended(slot)
+
+    def free(self, slot: SlotId) -> None:
+        """This slot has no work."""
+        if not self._gangs.keeps(slot):
+            self._idle[slot] = None
+
+    def remove(self, slot: SlotId) -> None:
+        """Forget a slot."""
+        self.slots.pop(slot, None)
+        self._idle.pop(slot, None)
+        self._gangs.gone(slot)
+
+    def _kind(self, slot: SlotId) -> Kind:
+        """Rank and device: what slots have in common that have room for the same trials."""
+        return slot[0], self.slots[slot].place.device
+
+    def _top_up(self, slot: SlotId, state: SlotState) -> None:
+        if self._stopped:
+            return
+        self._begin_gangs()
+        ahead = -1 if self._gangs and self._gangs.keeps(slot) else self.pace.ahead
+        # Ahead of time only while what waits lasts longer for all than what the slot is at: another may be free sooner.
+        while state.n_open <= ahead:
+            if state.n_open and self.queue.cost <= GAIN * len(self.slots) * state.given[-state.n_open].waited.cost:
+                break
+            if not self.queue or not self._give(slot):
+                break
+        if not state.given:
+            self._idle[slot] = None
+
+    def _give(self, slot: SlotId) -> bool:
+        """Give the slot the first batch of the queue that it may have; False when there is none."""
+        state = self.slots[slot]
+        while True:
+            waiting = self.queue.pop(slot, self._kind(slot), len(self.slots), lambda: self._free_in(slot))
+            if waiting is None:
+                return False
+            if self.pace.is_too_late(waiting.cost):
+                self.n_too_long += 1
+                continue
+            now = self._clock()
+            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
+            self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
+            return True
+
+    def _begin_gangs(self) -> None:
+        """Give gangs the slots that they need, once these are idle."""
+        if not self._gangs:
+            return
+        for waiting, slots, reason in self._gangs.ready(self.queue.first):
+            if not slots:
+                self.left_open.update((trial.key, reason) for trial in waiting.batch)
+                log.warning("trial %s is left open: %s", waiting.batch[0].key, reason)
+                continue
+            lead, *others = slots
+            state = self.slots[lead]
+            if self.pace.is_too_late(waiting.cost):
+                self.n_too_long += 1
+                self._gangs.ended(lead)
+                self._idle[lead] = None
+                continue
+            for rank, slot in others:
+                self._tell(rank, Lend(slot))
+            places = {rank: self.slots[rank, slot].place for rank, slot in slots}
+            gang = self._gangs.of(waiting.batch)
+            hosts = tuple(place.host for place in places.values()) if gang is not None and gang.nodes else ()
+            now = self._clock()
+            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, since=now))
+            beside = tuple(slot for rank, slot in others if rank == lead[0])
+            self._tell(lead[0], Run(lead[1], waiting.batch, state.life, beside, hosts))
+
+    def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
+        """When this slot and each other one will have finished their batches, in units of cost."""
+        now = self._clock()
+        return self.pace.left(self.slots[slot], now), [
+            self.pace.left(state, now) for other, state in self.slots.items() if other != slot
+        ]

@@ -1,0 +1,173 @@
+"""Rank 0's part of a study once the journal and the slots stand: run it to its end, and say what came of it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.cluster.devices import CPU
+from common.cluster.preflight import Node, memory_problems
+from common.cluster.slurm import end_of_job
+from common.cluster.transport import Transport
+from common.engine.agent import Agent
+from common.engine.coordinator import Coordinator, slots_of
+from common.engine.here import AgentHere
+from common.engine.loop import Leader, loop
+from common.engine.options import RunOptions
+from common.engine.progress import Progress, StatusFile, duration
+from common.engine.queue import Costs
+from common.engine.study import Shard, Study
+from common.errors import Exit
+from common.experiment import Data, Experiment
+from common.storage.journal import Journal
+from common.storage.provenance import commit, versions
+from common.storage.table import last_line
+from common.storage.waiting import working
+from common.trial import Outcome
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a study ended.
+
+    Attributes:
+        outcomes: on rank 0, of all known trials in the order asked.
+        cause: why it could not go on.
+        stopped_by: a signal.
+    """
+
+    status: Exit
+    outcomes: Sequence[Outcome] = ()
+    cause: str = ""
+    stopped_by: int | None = None
+
+
+@dataclass(frozen=True)
+class RankZero:
+    """A study as rank 0 leads it. `started` is when this run did, by the monotonic clock."""
+
+    experiment: Experiment
+    options: RunOptions
+    transport: Transport
+    journal: Journal
+    data: Data
+    nodes: Sequence[Node]
+    started: float
+
+    def run(self, agent: Agent | AgentHere, *, report: bool) -> Ended:
+        """Run the study, with the agent of this rank; `report`: whether tables and figures are made of it."""
+        status = StatusFile(self.journal.folder)
+        try:
+            return self._run(agent, status, report)
+        finally:
+            status.remove()
+
+    def _run(self, agent: Agent | AgentHere, status: StatusFile, report: bool) -> Ended:
+        journal, study = self.journal, self._study()
+        coordinator = self._coordinator(study)
+        progress = Progress(self.options.quiet, status)
+        try:
+            loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
+        finally:
+            progress.close()
+        if not study.finished:
+            return self._unfinished(study, coordinator)
+        outcomes = study.outcomes()
+        failed = [outcome.result for outcome in outcomes if outcome.result.failed]
+        if report:
+            doing = "tables and figures are made"
+            status.write(doing, coordinator.overview(None))
+            with working(doing, rank=0):
+                self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
+        seconds = time.monotonic() - self.started
+        journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
+        if report:
+            print(f"time taken: {duration(seconds)}")
+            with working("report.html is written", rank=0):
+                self._write_page()
+            print(f"results: {journal.folder}")
+        for result in failed:
+            log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
+        return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+    def _write_page(self) -> None:
+        """report.html; without it the study is no less done."""
+        from common.report.of import write_at_the_end
+
+        folder = self.journal.folder
+        try:
+            write_at_the_end(folder, self.experiment, self.data)
+        except Exception:  # whatever an experiment's own sections raise
+            log.warning("report.html was not written (python -m common.report %s tries again)", folder, exc_info=True)
+
+    def _study(self) -> Study:
+        history, retry = self.journal.history, self.options.retry_failed
+        known = history.results
+        for key in [key for key, result in known.items() if result.failed] if retry else ():
+            del known[key]
+        shard = Shard.parse(self.options.shard)
+        return Study(self.experiment.searches(), history.trials, known, shard, retry)
+
+    def _coordinator(self, study: Study) -> Coordinator:
+        """The coordinator of all slots, once the journal and the log say that a run begins."""
+        experiment, options, nodes = self.experiment, self.options, self.nodes
+        slots, end = slots_of([node.places for node in nodes]), end_of_job()
+        most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
+        coordinator = Coordinator(
+            study,
+            self.journal,
+            tell=self.transport.send,
+            slots=slots,
+            costs=Costs(
+                experiment.cost,
+                experiment.split_batch,
+                lambda batch: experiment.shared_cost(batch, most_workers),
+                experiment.surprise(),
+            ),
+            gang_of=experiment.gang,
+            examine=experiment.examine,
+            grace=options.grace,
+            end=None if end is None else end - options.walltime_margin,
+            started=self.started,
+        )
+        self.journal.note(run={
+            "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
+            "began": round(time.time() - (time.monotonic() - self.started), 3),
+            "threads": options.threads, "slots": [str(place) for place in slots.values()],
+            "n_trials": experiment.n_trials(),
+        })  # fmt: skip
+        size = self.transport.size
+        log.info(
+            "%d slots on %d node%s; %d of %s trials known", len(slots), size, "s" if size > 1 else "",
+            study.n_done, experiment.n_trials() or study.n_asked,
+        )  # fmt: skip
+        for problem in memory_problems(
+            nodes, (experiment.memory_bytes(trial, self.data) for trial in study.open_trials())
+        ):
+            log.warning(problem.text)
+        return coordinator
+
+    def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
+        """Say why trials are open, and how to go on."""
+        outcomes = study.outcomes()
+        seconds = time.monotonic() - self.started
+        self.journal.note(end={"complete": False, "seconds": round(seconds, 3)})
+        if study.n_open == 0:
+            print(f"shard {self.options.shard} is done: {study.n_done} trials in {self.journal.folder}")
+            failed = any(outcome.result.failed for outcome in outcomes)
+            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+        if left_open := coordinator.dispatch.left_open:
+            key, reason = next(iter(left_open.items()))
+            log.warning("%d trials fit no slot of this job, such as %s: %s", len(left_open), key, reason)
+        if coordinator.dispatch.n_too_long:
+            log.warning("%d batches were not begun, as the job's time limit is near", coordinator.dispatch.n_too_long)
+        elif coordinator.stopped_by is None and not left_open:
+            log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
+            return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
+        log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
+        return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)

@@ -1,0 +1,144 @@
+"""The process of one worker as its agent has it: its pipes, the batches that it was sent, and why it ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from common.cluster.devices import Device, environment
+from common.cluster.process import without_main
+from common.engine import worker
+from common.engine.messages import STARTING, Headway, Run
+from common.trial import Batch
+
+PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
+OUTPUT_TAIL = 20  # lines of output kept of each worker
+OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
+
+
+@dataclass
+class WorkerProcess:
+    """A living worker, and what it is doing. Times are of the agent's clock, in seconds."""
+
+    handle: Any
+    pipe: Connection
+    output: Connection
+    started: float
+    device: Device  # of its slot, or several where a gang has more
+    sent: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
+    n_sent: int = 0  # batches since its start
+    n_open: int = 0  # trials of the batch it works on that have not returned
+    built: bool = False
+    clock: float = 0.0  # since when it has been working on the current trial
+    waits: bool = False  # for its device's memory, which others have
+    output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
+    partial: str = ""
+    error: str = ""
+    ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
+    killed: float | None = None  # when, for hanging
+    ended: bool = False  # all that it had sent has been read
+    news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
+
+    @classmethod
+    def start(cls, setup: worker.Setup, device: Device, threads: int, n_workers: int, now: float) -> WorkerProcess:
+        """A new process.
+
+        Args:
+            setup: what the worker is told.
+            device: on which it computes.
+            threads: numerical threads.
+            n_workers: of its node.
+            now: by the agent's clock.
+        """
+        context = multiprocessing.get_context("spawn")
+        pipe, worker_pipe = context.Pipe()
+        output, worker_output = context.Pipe(duplex=False)
+        os.set_blocking(output.fileno(), False)
+        handle = context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
+        with environment(device, threads, n_workers), without_main():
+            handle.start()
+        worker_pipe.close()
+        worker_output.close()
+        return cls(handle, pipe, output, now, device)
+
+    def send(self, run: Run, now: float) -> bool:
+        """Send a batch, unless it must wait until the pipe has room for it. Returns whether it was sent."""
+        packet = pickle.dumps((run.batch, run.hosts), protocol=pickle.HIGHEST_PROTOCOL)
+        if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > PIPE_BYTES:
+            return False
+        if not self.sent:
+            self.n_open, self.clock = len(run.batch), now
+        self.sent.append((run.batch, len(packet)))
+        self.n_sent += 1
+        with suppress(OSError):  # it has died; its end is waited for
+            self.pipe.send_bytes(packet)
+        return True
+
+    def batch_done(self) -> None:
+        """The first of its batches is done, and it works on the next."""
+        self.sent.popleft()
+        self.n_open = len(self.sent[0][0]) if self.sent else 0
+
+    def end(self) -> None:
+        """Let it end after the batches that it has."""
+        if not self.ending:
+            self.ending = True
+            with suppress(OSError):  # it has died; its end is waited for
+                self.pipe.send(None)
+
+    def messages(self) -> Iterator[Any]:
+        """All messages that have arrived; afterwards `ended` says whether there will be no more."""
+        self.ended = not self.handle.is_alive()  # asked first: what it sent before is then in the pipe
+        while True:
+            try:
+                if not self.pipe.poll():
+                    return
+                message = self.pipe.recv()
+            except (EOFError, OSError):
+                self.ended = True
+                return
+            yield message
+
+    def read_output(self) -> list[str]:
+        """The lines that it has printed since the last call."""
+        try:
+            text = os.read(self.output.fileno(), OUTPUT_BYTES)
+        except OSError:
+            return []
+        *lines, self.partial = (self.partial + text.decode(errors="replace")).split("\n")
+        self.partial = self.partial[-OUTPUT_BYTES:]
+        self.output_tail.extend(line[:1000] for line in lines)
+        return lines
+
+    def reap(self, seconds: float) -> bool:
+        """Kill the process if it lives, and close its pipes. Returns whether it ended within that time."""
+        self.handle.kill()
+        self.handle.join(seconds)
+        self.pipe.close()
+        self.output.close()
+        if ended := not self.handle.is_alive():
+            self.handle.close()
+        else:
+            multiprocessing.process._children.discard(self.handle)  # type: ignore[attr-defined]  # joined at exit
+        return ended
+
+    def cause(self) -> str:
+        """Why it ended. The last line says it in the shortest form."""
+        if self.error:
+            return self.error.strip()
+        code = self.handle.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            cause = f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+        else:
+            cause = f"ended with exit code {code}"
+        printed = "\n".join([*self.output_tail, self.partial]).strip()
+        return f"{printed}\n{cause}".strip()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import numbers
 import pickle
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +15,11 @@ import joblib
 import numpy as np
 import sklearn
 from sklearn.base import clone
-from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
+from common.sklearn.answers import Answer, encoded
 from common.sklearn.grids import (
     Group,
     Sharing,
@@ -33,52 +31,14 @@ from common.sklearn.grids import (
     solved,
 )
 from common.sklearn.shared_steps import SharedSteps
+from common.sklearn.task import Task
 from common.sklearn.walk import walked
-from common.sklearn.warned import Seen, converged, issue, noting, recording
-from common.trial import Batch, Evaluation, Outcome, Result, Search, Trial
+from common.sklearn.warned import converged, noting, recording
+from common.trial import Batch, Evaluation, Search, Trial
 
 log = logging.getLogger(__name__)
 
 _APART = ("candidate_progress", "split_progress", "parameters", "train", "test", "caller", "callback_ctx", "scorer")
-
-
-@dataclass
-class Task:
-    """A call of scikit-learn's function that fits one candidate on one fold and scores it.
-
-    estimator: unfitted, the same in all tasks of a search; who fits it makes a copy.
-    """
-
-    estimator: Any
-    args: tuple[Any, ...]  # X, y
-    kwargs: dict[str, Any]
-
-    @cached_property
-    def candidate(self) -> int:
-        return int(self.kwargs["candidate_progress"][0])
-
-    @cached_property
-    def split(self) -> int:
-        return int(self.kwargs["split_progress"][0])
-
-    @cached_property
-    def key(self) -> str:
-        return f"c{self.candidate:05}/f{self.split}"
-
-    def trial(self) -> Trial:
-        parameters = {name: _scalar(value) for name, value in (self.kwargs["parameters"] or {}).items()}
-        return Trial(self.key, {"split": self.split, **{f"param_{name}": value for name, value in parameters.items()}})
-
-
-def _scalar(value: Any) -> float | int | str:
-    """A parameter as a journal can hold it."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real) and np.isfinite(float(value)):
-        return float(value)
-    return value if type(value) is str else without_address(repr(value))[:2000]
 
 
 def _described(estimator: Any) -> str:
@@ -204,21 +164,6 @@ def _one_round(batches: list[Batch]) -> Search:
     yield batches
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a task came to.
-
-    Attributes:
-        what: as scikit-learn's function that fits and scores says it.
-        seen: warnings.
-        converged: whether the fit came to its end, without failure or `ConvergenceWarning`.
-    """
-
-    what: dict[str, Any]
-    seen: Seen
-    converged: bool
-
-
 def answers_here(tasks: Sequence[Task], sharing: Sharing) -> dict[str, Answer]:
     """The answers by key, of tasks that are done in this process, without a study. An error is raised."""
     return Evaluator(tasks, sharing, {}).answers()
@@ -284,82 +229,3 @@ class Evaluator:
             members = {task.candidate: task for task in tasks.values()}
             yield from walked(members, graph_of(members, self._sharing))
         yield from self._one_by_one(tasks)  # what is left of them
-
-
-def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
-    """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
-    values: dict[str, float] = {"converged": float(converged(seen))}
-    arrays: dict[str, np.ndarray] = {"warnings": np.array(seen)} if seen else {}
-    for name, value in what.items():
-        if isinstance(value, dict):
-            values.update({f"{name}:{part}": float(score) for part, score in value.items()})
-        elif isinstance(value, numbers.Real):
-            values[name] = float(value)
-        elif value is not None:
-            arrays[name] = np.array(str(value))
-    if nan := [name for name, value in values.items() if np.isnan(value)]:
-        arrays["nan"] = np.array(nan)
-    return Evaluation(key, {name: value for name, value in values.items() if name not in nan}, arrays)
-
-
-def decoded(result: Result) -> dict[str, Any]:
-    """The inverse of `encoded`."""
-    what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
-    nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
-    for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
-        if name == "converged":
-            continue
-        whole, _, part = name.partition(":")
-        if part:
-            what.setdefault(whole, {})[part] = value
-        else:
-            what[name] = int(value) if name == "n_test_samples" else value
-    return what
-
-
-def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Answer]:
-    """The answers of a study, by key; a trial that failed (killed, too slow) has `error_score`, or raises it."""
-    by_key = {task.key: task for task in tasks}
-    found = {}
-    for trial, result in outcomes:
-        if result.failed:
-            found[trial.key] = Answer(_failed(by_key[trial.key], result), [], False)
-            continue
-        what = decoded(result)
-        seen = [(category, text) for category, text in result.arrays.get("warnings", np.empty((0, 2))).tolist()]
-        found[trial.key] = Answer(what, seen, what["fit_error"] is None and result.values["converged"] == 1)
-    return found
-
-
-def converged_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> np.ndarray:
-    """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
-    found = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
-    for task in tasks:
-        found[task.candidate, task.split] = answers[task.key].converged
-    return found
-
-
-def results_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
-    """What scikit-learn's function would say, in the order of the tasks. Warnings are issued here, each once."""
-    issue(one for task in tasks for one in answers[task.key].seen)
-    return [answers[task.key].what for task in tasks]
-
-
-def _failed(task: Task, result: Result) -> dict[str, Any]:
-    error_score, scorer = task.kwargs["error_score"], task.kwargs["scorer"]
-    cause = result.error or ""
-    if error_score == "raise":
-        name, _, text = cause.strip().splitlines()[-1].partition(": ")
-        module, _, plain = name.rpartition(".")
-        kind = getattr(sys.modules.get(module or "builtins"), plain, None)
-        known = isinstance(kind, type) and issubclass(kind, Exception)
-        raise (kind(text) if known else RuntimeError(cause)) from RuntimeError(cause)  # type: ignore[misc]
-    scores = dict.fromkeys(scorer._scorers, error_score) if isinstance(scorer, _MultimetricScorer) else error_score
-    what = {
-        "fit_error": cause,
-        "test_scores": scores,
-        "n_test_samples": len(np.atleast_1d(task.kwargs["test"])),
-        "fit_time": result.seconds,
-        "score_time": 0.0,
-    }
-    return {**what, "train_scores": scores} if task.kwargs["return_train_score"] else what

@@ -95,7 +95,7 @@ class Sharing:
 
 
 def groups_of(tasks: Sequence[Any], sharing: Sharing) -> list[Group]:
-    """The tasks (see `folds.Task`) in groups."""
+    """The tasks (see `Task`) in groups."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     shared: dict[int, dict[int, Any]] = {}
     for task in tasks:

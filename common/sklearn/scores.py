@@ -27,7 +27,7 @@ def answer(task: Any, fitted: FittedModel, parts: Any, labels: Any) -> dict[str,
     """As scikit-learn's function that fits and scores.
 
     Args:
-        task: see `folds.Task`.
+        task: see `Task`.
         fitted: the model that the scorers are asked with.
         parts: training and validation samples as the model is asked about them.
         labels: of both.

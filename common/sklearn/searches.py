@@ -31,10 +31,12 @@ from common.cluster.launch import launched
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
+from common.sklearn.answers import Answer, answers_of, converged_of, results_of
 from common.sklearn.costs import known
-from common.sklearn.folds import Answer, Folds, Task, answers_here, answers_of, converged_of, results_of
+from common.sklearn.folds import Folds, answers_here
 from common.sklearn.grids import SHARED, Sharing, plan_of, why_not
 from common.sklearn.plan import Plan
+from common.sklearn.task import Task
 from common.studies import join, run_study
 
 SOON = 2.0  # expected seconds of one core up to which fits are made in this process: to start workers takes longer

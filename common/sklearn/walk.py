@@ -27,7 +27,7 @@ def walked(tasks: Mapping[int, Any], fits: tuple[StepFit, ...]) -> Iterator[tupl
     """Fit and score candidates of one split that share fits.
 
     Args:
-        tasks: by candidate, see `folds.Task`; all of one split.
+        tasks: by candidate, see `Task`; all of one split.
         fits: the graph of their fits.
 
     Yields:

@@ -1,0 +1,52 @@
+"""A task of a search: one candidate on one fold, as scikit-learn asks for it."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from common.settings import without_address
+from common.trial import Trial
+
+
+@dataclass
+class Task:
+    """A call of scikit-learn's function that fits one candidate on one fold and scores it.
+
+    estimator: unfitted, the same in all tasks of a search; who fits it makes a copy.
+    """
+
+    estimator: Any
+    args: tuple[Any, ...]  # X, y
+    kwargs: dict[str, Any]
+
+    @cached_property
+    def candidate(self) -> int:
+        return int(self.kwargs["candidate_progress"][0])
+
+    @cached_property
+    def split(self) -> int:
+        return int(self.kwargs["split_progress"][0])
+
+    @cached_property
+    def key(self) -> str:
+        return f"c{self.candidate:05}/f{self.split}"
+
+    def trial(self) -> Trial:
+        parameters = {name: _scalar(value) for name, value in (self.kwargs["parameters"] or {}).items()}
+        return Trial(self.key, {"split": self.split, **{f"param_{name}": value for name, value in parameters.items()}})
+
+
+def _scalar(value: Any) -> float | int | str:
+    """A parameter as a journal can hold it."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and np.isfinite(float(value)):
+        return float(value)
+    return value if type(value) is str else without_address(repr(value))[:2000]

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType
@@ -57,12 +58,12 @@ class OnEngine(_search.BaseSearchCV):
         "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
     }
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
-    results: Any
-    workers: int | None
-    gpu: str | None
-    trial_timeout: float | None
-    accelerate: bool
-    share: str | bool
+    results: str | os.PathLike[str] | None = None
+    workers: int | None = None
+    gpu: str | None = None
+    trial_timeout: float | None = None
+    accelerate: bool = True
+    share: str | bool = "exact"
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -266,70 +267,30 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     """
 
 
+def constructor(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a class of scikit-learn, with the added arguments: in its signature, which `clone` reads."""
+    whole = signature(init)
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(OnEngine, name)) for name in OnEngine.added]
+    whole = whole.replace(parameters=[*whole.parameters.values(), *added])
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        given = whole.bind(*args, **kwargs)
+        given.apply_defaults()
+        for name in OnEngine.added:
+            setattr(given.arguments["self"], name, given.kwargs[name])
+        init(*given.args, **{name: value for name, value in given.kwargs.items() if name not in OnEngine.added})
+
+    __init__.__signature__ = whole  # type: ignore[attr-defined]
+    return __init__
+
+
 class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made below
     __doc__ = DOC.format(first="sklearn.model_selection.GridSearchCV")
-
+    __init__ = constructor(theirs.GridSearchCV.__init__)
     _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **OnEngine.added}
-
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        results: str | os.PathLike[str] | None = None,
-        workers: int | None = None,
-        gpu: str | None = None,
-        trial_timeout: float | None = None,
-        accelerate: bool = True,
-        share: str | bool = "exact",
-    ) -> None:
-        super().__init__(
-            estimator, param_grid, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv, verbose=verbose,
-            pre_dispatch=pre_dispatch, error_score=error_score, return_train_score=return_train_score,
-        )  # fmt: skip
-        self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share
 
 
 class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made below
     __doc__ = DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
-
+    __init__ = constructor(theirs.RandomizedSearchCV.__init__)
     _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **OnEngine.added}
-
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        *,
-        n_iter: int = 10,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        verbose: int = 0,
-        pre_dispatch: Any = "2*n_jobs",
-        random_state: Any = None,
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-        results: str | os.PathLike[str] | None = None,
-        workers: int | None = None,
-        gpu: str | None = None,
-        trial_timeout: float | None = None,
-        accelerate: bool = True,
-        share: str | bool = "exact",
-    ) -> None:
-        super().__init__(
-            estimator, param_distributions, n_iter=n_iter, scoring=scoring, n_jobs=n_jobs, refit=refit, cv=cv,
-            verbose=verbose, pre_dispatch=pre_dispatch, random_state=random_state, error_score=error_score,
-            return_train_score=return_train_score,
-        )  # fmt: skip
-        self.results, self.workers, self.gpu = results, workers, gpu
-        self.trial_timeout, self.accelerate, self.share = trial_timeout, accelerate, share

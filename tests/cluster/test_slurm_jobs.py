@@ -187,7 +187,7 @@ def test_signals_to_srun(slurm: Slurm, tmp_path: Path) -> None:
 
     goes_on = "run the same command to continue"
     assert interrupt(signal.SIGUSR1) == Exit.STOPPED and goes_on in log.read_text()
-    for number in (signal.SIGTERM, signal.SIGINT):  # 137, or what srun itself makes of it on a machine that is slow
+    for number in (signal.SIGTERM, signal.SIGINT):  # most times 137, on a loaded machine also 14
         assert interrupt(number) not in (Exit.DONE, Exit.STOPPED)
     keys = [line["key"] for line in journal_lines(folder)]
     assert len(keys) == len(set(keys)) < 400

@@ -11,8 +11,7 @@ ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def memory_left(root: Path = ROOT, own: Path = OWN) -> int | None:
     """Bytes that this process may still take, None without a limit.
 
-    The cache of files that nobody reads now counts as free, as kubelet counts it: the kernel gives it back when
-    memory is needed.
+    Cached files that nobody reads count as free, as in kubelet: the kernel gives their memory back when it is needed.
 
     Args:
         root: where the hierarchies are mounted.
@@ -49,7 +48,7 @@ def _groups(root: Path, own: Path, controller: str) -> Iterator[tuple[Path, bool
         v2 = controllers == ""
         if not v2 and controller not in controllers.split(","):
             continue
-        # A container may see the host's name of its group, of which only the root is mounted.
+        # A container may see its group's name on the host, although it has only the group itself mounted, as the root.
         top = root if v2 else root / controller
         group = top / path.lstrip("/")
         while group != top and top in group.parents:

@@ -40,7 +40,7 @@ CPU = Device("cpu", "")
 # A worker that imports MPI by accident must not take itself for a rank of this job.
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
-ASK_S = 30.0  # for nvidia-smi and the driver to answer
+ASK_S = 30.0  # within which nvidia-smi and the driver must answer
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
 HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
@@ -89,7 +89,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def why_no_gpu(environ: Mapping[str, str] = os.environ) -> str:
-    """Why `visible_gpus` is empty, as far as that can be told, in brackets; "" for a machine without GPUs."""
+    """Why `visible_gpus` is empty, in brackets, if that is known; "" for a machine without GPUs."""
     why = _visible(environ)[1]
     return f" ({why})" if why else ""
 
@@ -112,7 +112,7 @@ def _visible(environ: Mapping[str, str]) -> tuple[list[str], str]:
 def _driver_gpus() -> tuple[list[str], str]:
     """GPUs by name, MIG slices in place of the GPU they are cut from; and why there is none, where that is known."""
     listing = nvidia_smi("-L")
-    if listing is None:  # not installed, as in many containers, or at odds with the driver
+    if listing is None:  # not installed, as in many containers, or of another version than the driver
         return _asked_driver()
     modes = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
     unusable = {}
@@ -133,9 +133,9 @@ def _driver_gpus() -> tuple[list[str], str]:
 
 
 def _asked_driver() -> tuple[list[str], str]:
-    """The same by the driver's library, in a process of its own: a driver that does not work may hang it."""
+    """The same from the driver's library. A process of its own asks, because a broken driver may never answer."""
     try:
-        ctypes.CDLL("libcuda.so.1")  # which does nothing yet
+        ctypes.CDLL("libcuda.so.1")  # loading alone asks the driver nothing
     except OSError:
         why = "GPUs are in /dev, but the driver's library is not here: apptainer needs --nv, docker --gpus all"
         return [], why if glob.glob(DEVICE_FILES) else ""
@@ -225,13 +225,13 @@ def _device(entry: str) -> Device:
 
 @contextmanager
 def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None]:
-    """The environment a worker inherits: its one device, its threads, how many it shares the node with, no launcher."""
+    """The environment of a worker: its device, its threads, the number of workers here, no launcher."""
     before = dict(os.environ)
     os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
     os.environ[WORKERS_HERE] = str(workers)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
         os.environ[name] = str(threads)
-    # PyTorch's large tensors on huge pages: a step that makes them anew takes a third less time.
+    # PyTorch's large tensors on huge pages: a step that allocates them takes a third less time.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     for name in before:
         if name.startswith(_LAUNCHER_PREFIXES):

@@ -1,11 +1,11 @@
 """What the driver says of GPUs while workers use them: its errors (Xid), and whether it answers at all.
 
-NVML is asked in a process of its own, since a driver that hangs keeps in the kernel what asks it:
+A process of its own asks NVML, since the kernel never returns to a process that asks a driver that hangs:
 
     python -m common.cluster.gpu_watch PARENT ENTRY...     ENTRY: of CUDA_VISIBLE_DEVICES
 
-prints a line "ENTRY answers" of each GPU every ASK_S seconds, and "ENTRY Xid NUMBER" or "ENTRY is lost".
-Without NVML it ends and says nothing, and then nothing is known here.
+prints a line "ENTRY answers" for each GPU every ASK_S seconds, and "ENTRY Xid NUMBER" or "ENTRY is lost" if that
+happens. Without NVML it ends at once, and no GPU is watched.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from common.cluster.process import begin_helper
 log = logging.getLogger(__name__)
 
 ASK_S = 2.0
-SILENT_S = 6.0  # a GPU that has not answered for so long does not answer
-HANG_S = 30.0  # without a result after its GPU's error, or in the kernel while its GPU does not answer
+SILENT_S = 6.0  # a GPU counts as silent when it has not answered for so long
+HANG_S = 30.0  # a worker hangs when it gives no result for so long after an error of its GPU, or while that is silent
 # Errors of programs, which CUDA tells to the worker itself (NVIDIA's device plugin for Kubernetes passes over the same
 # ones), and the records of memory errors that were corrected.
 NO_FAULTS = {13, 31, 43, 45, 68, 109} | {63, 92}
 ANSWERS = "answers"
-_XID_EVENT, _TIMEOUT, _LOST = 0x8, 10, 15  # of nvml.h
+_XID_EVENT, _TIMEOUT, _LOST = 0x8, 10, 15  # as in nvml.h
 
 
 class GpuWatch:
-    """The process that asks, and its answers. Times are those of the caller's clock, in seconds."""
+    """The process that asks, and what it said. Times are of the caller's clock, in seconds."""
 
     def __init__(self, entries: Iterable[str]):
         words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), *dict.fromkeys(entries)]
@@ -66,7 +66,7 @@ class GpuWatch:
                 self._errors[entry] = (said, now)
 
     def fault(self, pid: int, visible: str, since: float, now: float) -> str:
-        """Why a worker will not answer any more; "" where it may.
+        """Why a worker will never answer; "" if it may.
 
         Args:
             pid: of the worker.
@@ -132,7 +132,7 @@ class _Nvml:
         return None if code else device
 
     def listen(self, device: ctypes.c_void_p) -> int | None:
-        """Hear of its errors from now on; of a slice those of the GPU that it is cut from. The handle in its events."""
+        """Ask to be told of its errors, for a slice those of its GPU. Returns the handle that its events will have."""
         whole = ctypes.c_void_p()
         if self._library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, ctypes.byref(whole)):
             whole = device  # it is no slice
@@ -150,7 +150,7 @@ class _Nvml:
         return None
 
     def asked(self, device: ctypes.c_void_p) -> str:
-        """The state of a GPU, which is asked for its memory: ANSWERS, "is lost", or "" if unknown."""
+        """The state of a GPU, found by asking for its memory: ANSWERS, "is lost", or "" if unknown."""
         code = self._library.nvmlDeviceGetMemoryInfo(device, (ctypes.c_ulonglong * 3)())
         return {0: ANSWERS, _LOST: "is lost"}.get(code, "")
 

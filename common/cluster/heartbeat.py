@@ -1,14 +1,14 @@
-"""Whether the ranks at the other end still live, where nobody else would say.
+"""Heartbeats: they show whether other ranks still live when nothing else does.
 
-A node that loses its power or its link sends nothing, not even an end of its connections. TCP's keepalive, which MPI's
-daemons can be told to use, does not notice as long as sent data waits for its acknowledgement; that takes a quarter of
-an hour. So every rank says now and then that it lives: the others to rank 0, and rank 0 to them.
+A node that loses its power or its link sends nothing, and does not close its connections. MPI's daemons can use TCP's
+keepalive. But that notices nothing while sent data waits to be acknowledged, for up to a quarter of an hour. So every
+rank tells rank 0 regularly that it lives, and rank 0 tells all others.
 
-A thread does that. The main thread may be inside a call of the system that does not return: a write to Lustre or NFS
-waits for minutes when a server fails over, and no signal handler of Python runs meanwhile. Such a rank is alive. The
-thread goes on, since Python gives up its lock around such calls. Two other ways were weighed. A process with sockets of
-its own would open a port to everybody on the network, and would say that a rank lives that has hung. Writing the
-journal in a thread would leave out data and figures.
+A thread does that, because the main thread may wait inside a call of the system: a write to Lustre or NFS takes minutes
+when a server fails over, and no signal handler of Python runs meanwhile. Such a rank is alive. The thread goes on,
+since Python releases its lock around such calls. Two other ways are worse. A process with sockets of its own would open
+a port to everybody on the network, and would say that a hung rank lives. If a thread wrote the journal instead, reading
+data and drawing figures would still block the main thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-BEATS = 8  # of its own that a rank makes without a word from another one, until that one counts as dead
+BEATS = 8  # another rank counts as dead when this rank has made so many beats without a word from it
 
 
 class Heartbeat:
@@ -37,7 +37,7 @@ class Heartbeat:
         self._missed: list[int | None] = [None] * size  # own beats since the last word; None before the first
 
     def heard(self, rank: int) -> None:
-        """That rank has spoken. It is listened for from its first word on."""
+        """That rank has spoken. Silence counts from its first word on."""
         self._missed[rank] = 0
 
     def beat(self) -> None:
@@ -45,7 +45,7 @@ class Heartbeat:
         self._missed = [None if missed is None else missed + 1 for missed in self._missed]
 
     def forget(self, rank: int) -> None:
-        """That rank is dead: it is not listened for until it speaks again."""
+        """That rank is dead: its silence does not count until it speaks again."""
         self._missed[rank] = None
 
     def lives(self, rank: int) -> bool:
@@ -64,8 +64,8 @@ class Pulse:
     Args:
         beat: Must return soon.
         interval: Seconds.
-        in_thread: Whether a thread calls it. Otherwise a timer's signal interrupts the main thread, which does not help
-            while that waits for the system.
+        in_thread: Whether a thread calls it. Otherwise a timer's signal interrupts the main thread, which makes no beat
+            while it waits for the system.
     """
 
     def __init__(self, beat: Callable[[], None], interval: float, in_thread: bool):
@@ -77,7 +77,7 @@ class Pulse:
             self._thread.start()
         else:
             signal.signal(signal.SIGALRM, lambda number, frame: beat())
-            signal.siginterrupt(signal.SIGALRM, False)  # libraries that do not expect it need not know
+            signal.siginterrupt(signal.SIGALRM, False)  # so that calls of libraries go on
             signal.setitimer(signal.ITIMER_REAL, interval, interval)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The launcher of this process, and so its transport."""
+"""What launched this process, and the transport to the other ranks that follows from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.errors import UsageError
 from jit.private import set_cache_variables
 
 # (launcher, variable of the number of ranks, variable of this rank, another that is set), the surest sign first. In a
-# Slurm job mpirun starts its daemons by srun, so ranks on other nodes see the variables of a step that counts daemons.
+# Slurm job mpirun starts its daemons by srun: on other nodes the ranks see variables of Slurm that count these daemons.
 _SIGNS = (
     ("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", ""),
     ("prterun", "", "PMIX_RANK", "PRTE_LAUNCHED"),
@@ -70,10 +70,10 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
     require_linux()
     set_cache_variables()
     if launch.launcher:
-        # MPI ends a rank whose daemon died only while the rank talks to it, which it may never do again.
+        # If a daemon dies, MPI ends its rank only when the rank next talks to it, which may be never.
         die_with(os.getppid())
     has_mpi = importlib.util.find_spec("mpi4py") is not None
-    # A single rank speaks MPI too where it can: so it ends with its mpirun, however that ends.
+    # A single rank uses MPI too where it can: so it ends with its mpirun, however that ends.
     alone = launch.size == 1 and not (has_mpi and launch.launcher in ("mpirun", "mpiexec"))
     transport = LocalTransport() if alone else _mpi(launch, has_mpi)
     if expect_nodes is not None and transport.size != expect_nodes:
@@ -93,9 +93,9 @@ def _mpi(launch: Launch, has_mpi: bool) -> Transport:
             f"would run the whole study: pip install mpi4py, or start one process"
         )
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(launch.size):
-        # On one host Open MPI's ranks share memory. The TCP that they never use would listen on all of its addresses.
+        # On one host Open MPI's ranks share memory. Without this they would also listen for TCP on all addresses.
         os.environ.setdefault("OMPI_MCA_btl", "^tcp")
-    # MPI_Init waits for all ranks, for ever if one died meanwhile: then say where it stands, and end.
+    # MPI_Init waits for all ranks, even if one has died. Then say where this rank waits, and end.
     faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
     try:
         from common.cluster.mpi import MpiTransport, library

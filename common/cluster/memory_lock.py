@@ -28,7 +28,7 @@ from jit.private import open_lock, private_folder
 QUEUE, RUNNING = 0, 1
 POLL_S = 0.2  # How often to look whether there is room.
 LOG_S = 60.0  # How often to say that there is none.
-GRACE_S = 10.0  # For memory to come back after its process has died.
+GRACE_S = 10.0  # How long memory may take to come back after its process has died.
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class MemoryLock:
             self._unlock(RUNNING)
 
     def _wait_and_take(self, n_bytes: int) -> int:
-        """`n_bytes` with RUNNING locked and the memory taken, or the fewer bytes that nobody else has."""
+        """`n_bytes`, with RUNNING locked and the memory taken; or, if all is not enough, the bytes that there are."""
         said = time.monotonic()
         alone_since: float | None = None
         while True:
@@ -134,8 +134,8 @@ class MemoryLock:
 def spare_bytes(total: int) -> int:
     """Bytes of a GPU with `total` bytes that no training may reserve.
 
-    They are for what no estimate covers, such as the memory of a captured graph, and for a worker that is starting: its
-    context alone takes half a GiB. A slice of a GPU spares a twentieth.
+    No estimate covers them: they are for captured graphs and the like, and for a worker that starts, whose context
+    alone takes half a GiB. A slice of a GPU keeps a twentieth.
     """
     return min(768 << 20, total // 20)
 

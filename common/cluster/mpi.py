@@ -1,4 +1,4 @@
-"""The only file that imports mpi4py."""
+"""The transport between ranks by MPI: the only file that imports mpi4py."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
 class MpiTransport(Transport):
     """Messages over MPI_COMM_WORLD.
 
-    A rank polls for them: the sleep in between costs about 2 % of a core, and nothing spins. No call waits for another
-    rank, so the lock around every call is free again at once.
+    A rank polls for them and sleeps in between, which takes about 2 % of a core. No call waits for another rank, so the
+    lock around every call is free again at once.
 
-    That lock is shared with the thread of the heartbeat, which is all that runs beside the main thread (heartbeat.py
-    says why). It needs MPI_THREAD_SERIALIZED. Open MPI 4.1 and 5, MPICH and Intel MPI give more than that; where a
-    library gives less, a timer's signal makes the beats. The beats change only what belongs to them: requests of beats,
-    counts of silence, one flag. The main thread reads these when it looks for messages, and draws the conclusions.
+    The thread of the heartbeat takes that lock too; no other thread calls MPI (heartbeat.py says why there is one). It
+    needs MPI_THREAD_SERIALIZED, which Open MPI 4.1 and 5, MPICH and Intel MPI give. If a library gives less, a timer's
+    signal makes the beats. The beats change only what belongs to them: requests of beats, counts of silence, one flag.
+    The main thread reads these when it looks for messages, and acts on them.
 
-    On rank 0 the last message of a rank that died is `Lost`. It comes where `mpirun --with-ft ulfm` lets a job survive
-    that (ULFM: W. Bland et al., 2013), and where a rank was silent for too long. A rank that was only asleep then hears
-    from rank 0 that it was given up; it stops its work and waits at the end for the others, because launchers end the
-    whole job with the first process that goes. A rank that does not hear rank 0 ends itself and nobody else.
+    On rank 0 the last message of a rank that died is `Lost`. It comes if `mpirun --with-ft ulfm` lets the job survive
+    the death (ULFM: W. Bland et al., 2013), or if a rank was silent for too long. A rank that was only asleep then
+    hears from rank 0 that it was given up. It stops its work and waits at the end for the others, because launchers end
+    the whole job with the first process that ends. A rank that does not hear rank 0 ends itself and nobody else.
 
     One serves all studies of a process, one after the other: `watch` begins one, `settle` ends it.
     """
@@ -48,7 +48,7 @@ class MpiTransport(Transport):
         self._inbox: deque[tuple[int, Any]] = deque()
         self._arriving: dict[int, deque[MPI.Request]] = {}  # by sender, in the order sent
         self._sending: dict[int, deque[MPI.Request]] = {}  # by receiver
-        self._dropped: list[MPI.Request] = []  # of lost ranks: never done, perhaps, but their buffers must live on
+        self._dropped: list[MPI.Request] = []  # of lost ranks; they may never end, and MPI may still use their buffers
         self._lost: set[int] = set()
         self._parted: set[int] = set()  # on rank 0: those that have come to the end of the study
         self._lock = threading.Lock()  # held during each call of MPI
@@ -122,7 +122,7 @@ class MpiTransport(Transport):
             self._acknowledge(error)
 
     def _take_in(self) -> None:
-        """A long message arrives while others do: to wait for it would be to wait for its sender, who may die."""
+        """Begin to receive messages. None is waited for, as its sender may die before it is complete."""
         status = MPI.Status()
         while (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
             self._arriving.setdefault(status.source, deque()).append(matched.irecv())
@@ -151,7 +151,7 @@ class MpiTransport(Transport):
         return thing
 
     def _next_from(self, rank: int) -> Any:
-        """The next message of a rank, and no further one, which may belong to what follows."""
+        """The next message of a rank. Later ones stay, as they may belong to the next step."""
         while True:
             for place, (sender, message) in enumerate(self._inbox):
                 if sender == rank and not isinstance(message, GivenUp):
@@ -166,14 +166,14 @@ class MpiTransport(Transport):
                 request = self._comm.Ibcast(content[start : start + CHUNK], root=0)
             while not self._done(request):
                 self._wait_at_start()
-        self.gather(None)  # one that died may have been the way to others: then rank 0 must not go on
+        self.gather(None)  # a rank that died may have had to pass the array on: then rank 0 must not go on
 
     def _done(self, request: MPI.Request) -> bool:
         with self._lock:
             return bool(request.Test())
 
     def _wait_at_start(self) -> None:
-        """MPI's own waits spin on a core; a download may take minutes. A start without one of the ranks fails."""
+        """Wait asleep: MPI's own waits keep a core busy, and a download may take minutes. A lost rank is an error."""
         time.sleep(self.poll_seconds)
         self._collect()
         if self._lost:
@@ -185,7 +185,7 @@ class MpiTransport(Transport):
     def _beat(self) -> None:
         """Say that this rank lives, and hear who else does. Runs beside the loop."""
         if not self._lock.acquire(blocking=self._in_thread):
-            return  # the timer has interrupted the very thread that holds it: the next beat will do
+            return  # the timer has interrupted the thread that holds it: the next beat comes soon
         try:
             for rank, sent in self._beats.items():
                 try:
@@ -199,7 +199,7 @@ class MpiTransport(Transport):
             self._orphaned(f"has heard nothing of rank 0 for {self._timeout:g} s")
 
     def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
-        """A beat names its study, and tells a receiver that was given up so, once that speaks again."""
+        """Send a beat with its study's number. To a rank that was given up and speaks again it says that it was."""
         heard = False
         while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:
             study, given_up = matched.recv()
@@ -225,7 +225,7 @@ class MpiTransport(Transport):
             self._lose(rank)
 
     def _lose(self, rank: int) -> None:
-        """That rank is dead: nothing is sent to it any more, and no end waits for it."""
+        """That rank is dead: nothing more is sent to it, and the end does not wait for it."""
         if rank in self._lost:
             return
         if rank == 0:
@@ -237,7 +237,7 @@ class MpiTransport(Transport):
         self._dropped += [*self._sending.pop(rank, ()), *self._arriving.pop(rank, ())]
 
     def _orphaned(self, why: str) -> NoReturn:
-        """End this rank alone, and its workers with it: rank 0 may live, out of its reach."""
+        """End this rank and its workers, and no other rank: rank 0 may live and be out of reach."""
         print(f"rank {self.rank} on {os.uname().nodename} {why}, and ends", file=sys.stderr, flush=True)
         os._exit(Exit.ERROR)
 
@@ -246,7 +246,7 @@ class MpiTransport(Transport):
     def settle(self) -> bool:
         try:
             whole = self._part()
-        except MPI.Exception:  # rank 0 has gone already, having ended the study
+        except MPI.Exception:  # rank 0 has ended the study and gone
             whole = False
         self._rest()
         return whole
@@ -292,7 +292,7 @@ class MpiTransport(Transport):
         return whole
 
     def _comes(self, rank: int) -> bool:
-        """Whether a rank is going to say that it is done; one that was given up does if it has woken."""
+        """Whether a rank will say that it is done. One that was given up does so if it has woken."""
         return rank not in self._lost or self._heartbeat.lives(rank)
 
     def abort(self, status: int) -> NoReturn:
@@ -300,7 +300,7 @@ class MpiTransport(Transport):
         sys.stderr.flush()
         time.sleep(0.1)  # mpirun drops unread output of a rank when it ends the job
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, 2.0)  # where MPI's own end hangs, this is ours
+        signal.setitimer(signal.ITIMER_REAL, 2.0)  # if MPI hangs as it ends, this signal ends the process
         self._lock.acquire(timeout=1.0)
         self._comm.Abort(status)
         os._exit(status)

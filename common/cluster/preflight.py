@@ -69,10 +69,10 @@ def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -
 
 
 def widen_binding(transport: Transport, launcher: str) -> str:
-    """Use all cores of the launcher's daemon where it bound this rank more narrowly than itself, and is alone here.
+    """Use all cores of the launcher's daemon, if that bound this rank to fewer, and no other rank runs on this host.
 
     Open MPI binds each rank to one core, for programs that have as many ranks as cores. Its daemon runs on the job's
-    share of the host, so no other job's cores are taken. A binding by srun is left: its daemon may use the whole host.
+    part of the host, so no other job's cores are taken. A binding by srun stays: its daemon may use the whole host.
 
     Returns what was done, "" for nothing. To be called by all ranks, before they look at their cores.
     """
@@ -129,7 +129,7 @@ def problems(
             f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun "
             "(--expect-nodes refuses to run on fewer)"
         ))  # fmt: skip
-    # CPU workers are as many as the cores that a rank sees, unless their number was given.
+    # A rank has a CPU worker for each core that it sees, unless their number was given.
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
     pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or (not workers and node in on_cpu))]
     if pinned:

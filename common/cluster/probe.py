@@ -2,12 +2,11 @@
 
     python -m common.cluster.probe PARENT WHAT
 
-    gpu       name, memory and identity of the one visible GPU, from the driver alone
+    gpu       name, memory and UUID of the visible GPU, from the driver
     torch     whether the library can be imported, and can compute on the visible device
-    a.b:c X   what function c of module a.b returns for the argument X: the verdict of a check of that device, or what
-              was measured on it
+    a.b:c X   what function c of module a.b returns for the argument X, such as the result of a check of the device
 
-Each library has its own process, as in a study, since those of different CUDA versions may not share one.
+Each library has a process of its own, as in a study: libraries of different CUDA versions cannot always share one.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str
 
 
 def library(name: str) -> dict[str, object]:
-    """Whether library `name` is installed. Raises whatever it raises when it is imported, or used on a GPU."""
+    """Whether library `name` is installed. Raises what the library raises when it is imported or used on a GPU."""
     if importlib.util.find_spec(name) is None:
         return {"installed": False}
     if name == "triton" and (missing := missing_for_triton()):

@@ -28,7 +28,7 @@ def can_be_sent(thing: object) -> bool:
 
 
 def require_linux() -> None:
-    """Raises UsageError elsewhere: processes would outlive their parent, and could not share memory."""
+    """Raise UsageError on other systems: there processes would outlive their parent and could not share memory."""
     if sys.platform != "linux":
         raise UsageError(
             f"this runs on Linux (x86-64 or aarch64), not on {sys.platform}: use a container or a virtual machine"
@@ -49,7 +49,7 @@ def die_with(parent: int) -> None:
 def without_main() -> Iterator[None]:
     """A process started now does not run the main script again, which may have no `if __name__ == "__main__"`.
 
-    What it needs of the script is sent by cloudpickle.
+    cloudpickle sends what it needs of the script.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -60,7 +60,7 @@ def without_main() -> Iterator[None]:
 
 
 def begin_helper(parent: int) -> None:
-    """The first call of a process that works for process `parent`: end with it; signals to stop are the parent's."""
+    """First call of a process that works for process `parent`: end with it, and leave signals to stop to it."""
     die_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides

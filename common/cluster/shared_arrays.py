@@ -1,7 +1,7 @@
 """Arrays that all processes of a node see, in one copy.
 
-They lie in memory without a name (memfd): a worker inherits the descriptor from its rank, and the kernel frees the
-memory with the last process that has it, however that ends. Nothing can stay behind in /dev/shm.
+They lie in memory without a name (memfd). A worker inherits the descriptor from its rank. The kernel frees the memory
+when the last process that has it ends, in any way. Nothing can stay behind in /dev/shm.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SharedArrays:
 
     @classmethod
     def allocate(cls, specs: Mapping[str, Spec]) -> SharedArrays:
-        """Raises UsageError where memory is too small, which would otherwise be a killed process later."""
+        """Memory for these arrays. Raises UsageError if there is too little: later a process would be killed for it."""
         needed = sum(spec.nbytes for spec in specs.values())
         if needed > (free := free_memory()):
             raise UsageError(
@@ -102,13 +102,13 @@ class SharedArrays:
         return cls(specs, writeable)
 
     def descriptor(self, name: str) -> int:
-        """The file that an array's memory is: of use for record locks, which end with the process that holds them."""
+        """The file descriptor of an array's memory, for record locks, which end with their process."""
         memory = self.specs[name].memory
         assert memory is not None
         return memory.descriptor
 
     def reserve(self, name: str) -> bool:
-        """Take an array's pages now. False where memory is short: to write to them would kill a process."""
+        """Take an array's pages now. False if there is too little memory: to write to them would kill a process."""
         free = free_memory()  # read first: another process may be taking the same pages
         taken = 512 * os.fstat(self.descriptor(name)).st_blocks
         if self.specs[name].nbytes - taken > free:

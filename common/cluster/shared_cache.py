@@ -1,8 +1,8 @@
-"""Bytes that the processes of a node keep for each other in shared memory of one size; the longest unused give way.
+"""Values that the processes of a node share, in memory of a fixed size. The longest unused make room for new ones.
 
 The memory begins with an index, a row for each value; the values lie behind it. Locks are bytes of the memory's file
-(POSIX record locks), so they end with the process that holds them, and a row counts once its length is written, which
-is done last. So a process may be killed at any moment: what it was computing is computed by the next who wants it.
+(POSIX record locks), so they end with their process. The length of a row is written last, and a row without it does not
+count. So a process may be killed at any moment: the next process that wants its value computes it.
 
     byte CHOOSE       exclusive: the index is read or changed
     byte USE + row    shared: a process has views of that value, so its memory is not given to another
@@ -43,7 +43,7 @@ class SharedCache:
         self._views: Counter[int] = Counter()  # that live in this process, by row
 
     def get(self, key: bytes) -> memoryview | None:
-        """The value, read-only; None where there is none. It stays as it is for as long as anything refers to it."""
+        """The value, read-only; None if there is none. It does not change while anything refers to it."""
         with self._locked(CHOOSE):
             found = np.flatnonzero((self._index["key"] == _words(key)).all(1) & (self._index["length"] > 0))
             return self._view(int(found[0])) if len(found) else None
@@ -68,7 +68,7 @@ class SharedCache:
 
     @contextmanager
     def alone(self, key: bytes) -> Iterator[None]:
-        """While this process alone computes the value of a key; the others wait until it has ended."""
+        """Let this process alone compute the value of a key. Others that want it wait until the context ends."""
         with self._locked(KEYS + int.from_bytes(key[:5], "little")):
             yield
 
@@ -89,7 +89,7 @@ class SharedCache:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, USE + row)
 
     def _room(self, length: int) -> tuple[int, int] | None:
-        """A free row, and the offset of so many free bytes; None where values in use leave none."""
+        """A free row, and the offset of that many free bytes; None if the values in use leave no room."""
         if length > min(len(self._values), free_memory()):
             return None
         while True:
@@ -127,7 +127,7 @@ def _words(key: bytes) -> np.ndarray:
 
 
 def _gap(rows: np.ndarray, length: int, end: int) -> int | None:
-    """The offset of the first free bytes between these values, None where no gap has so many."""
+    """The offset of the first gap of that many bytes between these values; None if there is no such gap."""
     begin = 0
     for row in rows[np.argsort(rows["offset"])]:
         if int(row["offset"]) - begin >= length:

@@ -1,4 +1,4 @@
-"""How ranks talk. One class for one machine here, one for MPI in mpi.py; nothing else knows of ranks' wires."""
+"""How ranks send messages: the class for a single rank is here, that for MPI is in mpi.py."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Said on rank 0 in the name of a rank that has died, or was silent for so long that it counts as dead."""
+    """Heard by rank 0 from a rank that has died, or was silent for so long that it counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Said on a rank that counts as dead on rank 0, but was only asleep. Its work has gone to others."""
+    """Heard by a rank that was only asleep and that rank 0 counts as dead. Others do its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The last message of a rank in a study; rank 0 answers it to all once everybody has said it.
+    """The last message of a rank in a study. Rank 0 sends it to all when all have sent it.
 
     Attributes:
         whole: from rank 0, whether no rank was lost.
@@ -33,7 +33,7 @@ class Parting:
 
 
 class Transport(ABC):
-    """Point-to-point messages between ranks, in order, without blocking; and what a start and an end need."""
+    """Messages between two ranks, in order and without blocking, and the exchanges at a start and an end."""
 
     rank: int
     size: int
@@ -54,11 +54,11 @@ class Transport(ABC):
 
     @abstractmethod
     def gather(self, thing: Any) -> list[Any]:
-        """On rank 0 the things of all ranks, in their order; elsewhere an empty list. Waits without load."""
+        """On rank 0 the values of all ranks, in their order; elsewhere an empty list. Waits asleep."""
 
     @abstractmethod
     def broadcast(self, thing: Any) -> Any:
-        """On every rank the thing that rank 0 gave. Waits without load."""
+        """On every rank the value that rank 0 gave. Waits asleep."""
 
     @abstractmethod
     def broadcast_array(self, array: np.ndarray) -> None:
@@ -66,18 +66,18 @@ class Transport(ABC):
 
     @abstractmethod
     def watch(self, heartbeat_timeout: float) -> None:
-        """A study begins: from now on a rank without a sign of life for so many seconds is dead; 0 for never."""
+        """A study begins: from now on a rank that is silent for `timeout` seconds counts as dead; 0 for never."""
 
     @abstractmethod
     def settle(self) -> bool:
-        """A study ends: wait, without load, until every rank has come here; False if one was lost.
+        """A study ends: wait asleep until every rank has come here; False if one was lost.
 
-        Then no message is under way, and no rank need give signs of life until the next study.
+        After that no message is on its way, and no heartbeat is needed until the next study.
         """
 
     @abstractmethod
     def close(self, status: int = 0) -> None:
-        """As `settle`; where a rank was lost, which MPI cannot end with, end this process with that status."""
+        """As `settle`. If a rank was lost, MPI cannot end, so this process ends at once with that status."""
 
     @abstractmethod
     def abort(self, status: int) -> NoReturn:

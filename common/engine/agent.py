@@ -44,8 +44,8 @@ from common.trial import NoRoom, Place, Result
 log = logging.getLogger(__name__)
 
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
-REAP_SECONDS = 30.0  # for a worker that was killed to end: one whose GPU hangs may stay in the kernel for ever
-LONGEST_STEP = 1.0  # seconds; what is longer was a suspension, its workers' too perhaps, or a stall: no trial is blamed
+REAP_SECONDS = 30.0  # a killed worker ends within that time, unless its GPU hangs: then it may stay in the kernel
+LONGEST_STEP = 1.0  # seconds; in a longer step this rank, and perhaps its workers, slept: no trial is blamed for it
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Agent:
 
     Args:
         tell: delivers a message to the coordinator.
-        setup: what every worker is told; the device is filled in for each slot.
+        setup: what every worker is told, without its device.
         places: of the slots, for the log.
         threads: numerical threads per worker.
         trial_timeout: seconds that a trial may take.
@@ -193,7 +193,7 @@ class Agent:
     # -- from the workers
 
     def _read_results(self, slot: Slot, process: WorkerProcess) -> None:
-        """All messages that have arrived, and the worker's death after the last of them."""
+        """Act on all messages that have arrived, and then on the worker's death."""
         results: list[Result | NoRoom] = []
         batches_done = 0
         for message in process.messages():
@@ -278,7 +278,7 @@ class Agent:
             log.debug("%s: %s", slot.place, line)
 
     def _log(self, slot: Slot, process: WorkerProcess, logged: worker.Logged) -> None:
-        """A warning of a worker is one of the rank, once for all its workers; the rest is shown with --verbose."""
+        """Show a warning once for all workers of the rank. --verbose shows all other lines."""
         process.output_tail.append(logged.text[:1000])
         shown = logged.level >= logging.WARNING and logged.text not in self._warned
         if shown:
@@ -286,7 +286,7 @@ class Agent:
         log.log(logged.level if shown else logging.DEBUG, "%s: %s", slot.place, logged.text)
 
     def _hangs(self, slot: Slot, process: WorkerProcess, now: float) -> str:
-        """Why no result is to be waited for any more; "" as long as one is."""
+        """Why the worker counts as hung; "" if it does not."""
         if not process.sent:
             return ""
         since = process.clock if process.built else process.started

@@ -52,9 +52,9 @@ class Coordinator:
         costs: of trials and of what batches share.
         grace: seconds that running trials are left once the job is told to stop.
         gang_of: slots that a trial needs at a time, see `Experiment.gang`.
-        examine: raises UsageError for a result with which the study must end, see `Experiment.examine`.
-        end: Unix time by which all work must be done; a batch that would not be, by the running estimate of seconds per
-            cost, is not begun.
+        examine: raises UsageError for a result that must end the study, see `Experiment.examine`.
+        end: Unix time by which all work must be done. A batch that would take longer, by the seconds per cost of those
+            before it, is not begun.
         started: when this run did, by the monotonic clock.
         clock: seconds, as time.monotonic.
     """
@@ -136,7 +136,7 @@ class Coordinator:
         """Give idle slots work, then store the results that have arrived and pass them on.
 
         Raises:
-            UsageError: a result must end the study; all that may be kept is durable then.
+            UsageError: a result must end the study. All other results are durable by then.
         """
         self.dispatch.assign()
         self.dispatch.leave_open()
@@ -217,7 +217,7 @@ class Coordinator:
             self.dispatch.put_back(state.given)
 
     def _note_death(self, place: Place, running: Given | None, seconds: float, cause: str) -> None:
-        """Into the journal, for those who want to see what a run met; nothing reads it to go on."""
+        """Note a death in the journal, for reports. A study that continues does not need it."""
         self._journal.note(death={
             "time": round(time.time(), 3), "seconds": round(seconds, 3), "cause": last_line(cause),
             "place": [place.host, place.rank, place.slot, place.device],

@@ -66,7 +66,7 @@ class Gangs:
         return bool(self._queue) or bool(self._kept)
 
     def of(self, batch: Batch) -> Gang | None:
-        """The gang that a batch needs, that of its first trial; None for a single slot."""
+        """The gang that a batch needs: that of its first trial, or None for a single slot."""
         gang = self._gang_of(batch[0])
         return None if gang is None or gang == Gang() else gang
 
@@ -80,7 +80,7 @@ class Gangs:
         self._queue.clear()
 
     def keeps(self, slot: SlotId) -> bool:
-        """Whether a slot is lent, or is to be kept: then it gets no other work."""
+        """Whether a slot is lent or kept for a gang. Then it gets no other work."""
         return slot in self._lead_of or any(kept.wants(slot) or slot in kept.taken for kept in self._kept)
 
     def ready(self, single: QueuedBatch | None) -> list[tuple[QueuedBatch, list[SlotId], str]]:
@@ -90,7 +90,8 @@ class Gangs:
             single: the first of the batches that need one slot; gangs that come after it wait.
 
         Returns:
-            The gangs that begin now, each with its slots, or with none and the reason why it never will.
+            The gangs that begin now, each with its slots; and those that can never begin, without slots and with the
+            reason.
         """
         found: list[tuple[QueuedBatch, list[SlotId], str]] = []
         for kept in list(self._kept):
@@ -119,7 +120,7 @@ class Gangs:
                 self._idle[slot] = None
 
     def gone(self, slot: SlotId) -> None:
-        """This slot is lost, and is no longer among `slots`."""
+        """This slot is lost, and `slots` no longer has it."""
         self.ended(slot)
         self._lead_of.pop(slot, None)
         self._cancel([kept for kept in self._kept if slot[0] in kept.missing])
@@ -137,7 +138,7 @@ class Gangs:
             begun.append((kept.waited, [lead, *others], ""))
 
     def _cancel(self, some: list[Reservation]) -> None:
-        """Give back what these gangs have; they are to choose again."""
+        """Give back the slots of these gangs, which choose again later."""
         for kept in list(some):
             self._kept.remove(kept)
             self._idle.update(dict.fromkeys(slot for slot in kept.taken if slot in self._slots))

@@ -13,9 +13,9 @@ from common.engine.queue import Queue
 from common.engine.slots import SlotState
 
 MOST_SHOWN = 50  # running trials of an overview, the longest first
-MEMORY = 0.98  # what a batch counts when the next one has ended: late batches are more like those that are left
-GUESS, GUESSES = 0.7, 2.0  # at first costs count as off by a factor of exp(GUESS), as if so many batches had shown it
-WIDTH = 2.0  # standard errors on both sides; with it nine ranges of ten held in simulations (test_live.py)
+MEMORY = 0.98  # weight of a batch when the next one has ended: late batches are more like those that are left
+GUESS, GUESSES = 0.7, 2.0  # before any is timed, costs count as wrong by exp(GUESS), as if GUESSES batches had shown it
+WIDTH = 2.0  # standard errors on both sides: in simulations nine ranges of ten were right then (test_live.py)
 
 
 class TimeLeft(NamedTuple):
@@ -77,10 +77,10 @@ class Overview:
     Attributes:
         done, failed: trials that are known, and those of this run that failed.
         total: trials that there will be, as far as is known now.
-        more: whether there may be others.
-        slots: that are in use.
+        more: whether there may be more than `total`.
+        slots: how many are in use.
         n_running: trials that are being computed.
-        waiting: what slots do that do not compute, with their number.
+        waiting: what other slots do, such as "starting", and how many do it.
         running: trials that are being computed, the longest first, `MOST_SHOWN` at most.
         left: until all known trials are done; None before anything was timed.
     """
@@ -167,9 +167,9 @@ def _time_left(
 ) -> TimeLeft | None:
     """Until all is done, if slots that become free take the costliest batch that waits.
 
-    The guess is the work that is left by the number of slots, or the longest piece of it if that is more (R. L. Graham,
-    1969, gives both as bounds). The range has two parts: that a unit of cost takes what was measured so far is an
-    average of a few batches, and the batches that are left differ too.
+    The guess is the work that is left divided by the number of slots, or its longest piece if that takes longer (R. L.
+    Graham, 1969, gives both as bounds). The range has two causes: the seconds of a unit of cost are an average over few
+    batches, and the batches that are left differ.
     """
     learnt = copy(learnt)
     for state in states:
@@ -189,7 +189,7 @@ def _time_left(
 
 
 def _cost_left(state: SlotState, rate: float, now: float) -> float:
-    """Cost of what a slot has not done, as far as it has said, else as its time so far suggests."""
+    """Cost of what a slot has not done: as its last report says, or else as its time so far suggests."""
     if not state.given:
         return 0.0
     first, *others = state.given

@@ -99,7 +99,7 @@ class _RanksPart:
     stack: ExitStack
 
     def prepare(self) -> tuple[list[Device], bytes]:
-        """A device for each slot, and the experiment as workers get it; every rank has them, or none."""
+        """A device for each slot, and the experiment as workers get it. If one rank fails, all raise UsageError."""
         options, leads = self.options, self.transport.rank == 0
         widened = "" if options.keep_binding else widen_binding(self.transport, launched().launcher)
         if widened and leads:

@@ -16,7 +16,7 @@ from common.errors import printable
 from common.storage.files import replaced
 from common.storage.waiting import spoken
 
-LINE_SECONDS = 9.0  # so that with what a look takes news come within ten
+LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
 FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
 STATUS_FILE = "status.json"
@@ -48,7 +48,7 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
 
 
 class StatusFile:
-    """What rank 0 says of the study while it runs, for readers on any machine that sees the results folder.
+    """What rank 0 tells of a running study, for readers on any machine that sees the results folder.
 
     It is replaced whole, but not made durable, and removed at the end. Where it cannot be written, there is none.
     """

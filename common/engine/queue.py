@@ -131,8 +131,8 @@ class Queue:
             slot: rank and number of the slot.
             kind: of the slot.
             n_slots: all slots there are.
-            free_in: when this slot and each other one will have done what it has, in units of cost. Asked only where
-                that matters.
+            free_in: tells when this slot and each other one will have finished its batches, in units of cost. It is
+                called only if that matters.
         """
         passed: list[QueuedBatch] = []
         found: QueuedBatch | None = None
@@ -153,12 +153,12 @@ class Queue:
 
     @property
     def cost(self) -> float:
-        """Of all that waits."""
+        """Cost of all batches that wait."""
         return self._cost
 
     @property
     def longest(self) -> float:
-        """The cost of the largest part that waits, if batches are divided as far as they can be."""
+        """The cost of the largest part that waits, with all batches divided as far as possible."""
         return 0.0 if self.first is None else self.first.shared + max(self.first.part_costs)
 
     def clear(self) -> list[QueuedBatch]:
@@ -193,17 +193,17 @@ class Queue:
 def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, others: Sequence[float]) -> int:
     """Into how many pieces to divide `first` so that all work ends soonest; the fewest of about equally good answers.
 
-    Each answer is tried with the rest undivided, and in pieces as small as those of `first` could be, since the rest
-    can still be divided later: so a batch stays whole as long as dividing later ends as soon. It is tried as if this
-    batch took `surprise` times as long as expected: a long batch that is begun late and whole would keep all slots
-    waiting, while one divided for nothing costs little. The pieces are placed
-    by list scheduling, the costliest first (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969).
+    The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in pieces as
+    small as those of `first`: a batch stays whole as long as dividing others later ends as soon. It is tried as if this
+    batch took `surprise` times as long as expected: all slots may have to wait for a long batch that begins late, while
+    a division that was not needed costs little. The pieces are placed by list scheduling, the costliest first
+    (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969).
 
     Args:
         first: the batch to begin now.
         rest: what else waits.
-        mine: when the slot that `first` is for is free, in units of cost from now.
-        others: the same of all other slots.
+        mine: when the slot of `first` is free, in units of cost from now.
+        others: the same for each other slot.
     """
     numbers = range(1, len(first.parts) + 1)
     limits = {n: GAIN * max(first.piece_costs(n)) for n in numbers}
@@ -220,7 +220,7 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, 
 
 
 def end_of(free: Iterable[float], costs: Iterable[float]) -> float:
-    """When the last of these pieces of work ends, if each slot takes the costliest that is left when it is free."""
+    """When the last piece of work ends, if each slot that is free takes the costliest piece that is left."""
     heap = list(free)
     heapq.heapify(heap)
     end = max(heap)

@@ -96,7 +96,7 @@ class RankZero:
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
 
     def _write_page(self) -> None:
-        """report.html; without it the study is no less done."""
+        """Write report.html. The study is done without it too."""
         from common.report.of import write_at_the_end
 
         folder = self.journal.folder
@@ -114,7 +114,7 @@ class RankZero:
         return Study(self.experiment.searches(), history.trials, known, shard, retry)
 
     def _coordinator(self, study: Study) -> Coordinator:
-        """The coordinator of all slots, once the journal and the log say that a run begins."""
+        """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
         experiment, options, nodes = self.experiment, self.options, self.nodes
         slots, end = slots_of([node.places for node in nodes]), end_of_job()
         most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)

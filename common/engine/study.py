@@ -114,7 +114,7 @@ class Study:
         return [course.conclusion for course in self._courses]
 
     def open_trials(self) -> list[Trial]:
-        """Those asked whose results are not known."""
+        """The trials that were asked for and have no result."""
         return [trial for course in self._courses for trial in course.round if trial.key not in self.results]
 
     def _advance(self, course: _Course) -> list[Batch]:
@@ -144,9 +144,9 @@ class Study:
                 return to_run
 
     def _unknown(self, course: _Course) -> set[str]:
-        """The keys of the round that must be run, once it is clear that the journal knows no other trials of its keys.
+        """The keys of the round without results. Known trials of these keys are checked to be the same.
 
-        Rounds may have a million trials that are known: so this looks at all of them together.
+        A round may have a million known trials, so all are looked up together.
         """
         keys = [trial.key for trial in course.round]
         n_before = len(self._course_of)

@@ -1,4 +1,4 @@
-"""What a trial takes of its machine: processor time and memory always, of a GPU where NVIDIA's library tells it."""
+"""What a trial uses of its machine: processor time and memory, and a GPU's where NVIDIA's library is there."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Meter:
         self._peak_bytes, self._looked = 0, 0.0
 
     def begin(self) -> None:
-        """What is used from now on is that of the next result."""
+        """Begin to measure for the next result."""
         self._spent()
         if self._gpu is not None:
             self._gpu.read()
 
     def read(self) -> Used:
-        """What was used since the last call, and the process's peak of memory when that was looked at last."""
+        """What was used since the last call, and the process's peak of memory, at most SAMPLE_S seconds old."""
         spent, now = self._spent(), time.monotonic()
         if now - self._looked >= SAMPLE_S:
             self._peak_bytes, self._looked = peak_bytes(), now
@@ -78,7 +78,7 @@ class _Gpu:
 
     @classmethod
     def of_this_process(cls) -> _Gpu | None:
-        """Of the first GPU that this process sees; None where the library is absent or does not know it."""
+        """For the first GPU that this process sees; None if the library is absent or does not know it."""
         try:
             import pynvml
 
@@ -90,9 +90,9 @@ class _Gpu:
             return None
 
     def read(self) -> tuple[float | None, int | None]:
-        """(mean share of the time that it was busy, most bytes in use) since the last call, or at the last look."""
+        """(mean share of time that it was busy, most bytes in use) since the last call, or at the last look."""
         with self._lock:
-            busy, in_use = self._busy[1:] or self._busy, self._bytes[1:] or self._bytes  # the first is of before
+            busy, in_use = self._busy[1:] or self._busy, self._bytes[1:] or self._bytes  # the first was seen before
             self._busy, self._bytes = self._busy[-1:], self._bytes[-1:]
         return round(sum(busy) / len(busy), 4) if busy else None, max(in_use, default=None)
 
@@ -102,7 +102,7 @@ class _Gpu:
             self._look()
 
     def _look(self) -> None:
-        with suppress(self._nvml.NVMLError):  # a slice has no such figure; that a GPU is lost, its trial notices
+        with suppress(self._nvml.NVMLError):  # a slice of a GPU has no such figure; if the GPU is lost, the trial fails
             in_use = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
             with self._lock:
                 self._bytes.append(in_use)

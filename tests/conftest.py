@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import re
 import subprocess
@@ -88,6 +89,14 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Libraries written in C++ complain about objects that are left at the end."""
     gc.unfreeze()
+
+
+def pytest_runtest_call() -> None:
+    """A study that ran in this process has changed where the log goes; `caplog` of later tests must see it again."""
+    logger = logging.getLogger("common")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

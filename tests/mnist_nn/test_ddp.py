@@ -21,6 +21,7 @@ from common.storage.journal import Journal
 from common.trial import Result, Trial
 from mnist_nn.ddp import main
 from mnist_nn.parallel.architecture import best_of
+from mnist_nn.parallel.warm import warm_up
 from mnist_nn.predict import load_model
 from tests.helpers import ROOT
 from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
@@ -55,7 +56,8 @@ def test_gradients_metrics_and_weights_are_those_of_one_process(worlds: dict[str
 
 @pytest.fixture(scope="module")
 def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with batches of 128."""
+    """One process with batches of 128. It compiles first what the processes of others read from disk then."""
+    warm_up((28, 28), 10)
     folder = tmp_path_factory.mktemp("alone")
     assert main(["--data", str(data), "--results", str(folder), "--epochs", "2", "--batch-size", "128"]) == Exit.DONE
     return folder

@@ -352,8 +352,14 @@ def _method(estimator: Any) -> Callable[..., Iterator[Any]] | None:
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
     if type(estimator) in (SVC, kernel_svm.SVC):
-        return partial(kernel_svm.fit_grid, estimator, memory=free_memory() // 2 // workers_here())
+        return partial(_fit_grid_here, estimator)
     return None
+
+
+def _fit_grid_here(estimator: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+    """`kernel_svm.fit_grid` with this worker's part of the memory that is free now."""
+    options["memory"] = free_memory() // 2 // workers_here()
+    return kernel_svm.fit_grid(estimator, *arguments, **options)
 
 
 def solved(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:

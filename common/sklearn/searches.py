@@ -40,7 +40,7 @@ from common.sklearn.plan import Plan
 from common.sklearn.task import Task
 from common.studies import join, run_study
 
-SOON = 2.0  # expected seconds of one core up to which fits are made in this process: to start workers takes longer
+SOON = 3.0  # expected seconds of one core up to which fits are made in this process: workers take as long to start
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -257,7 +257,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
             debugger. A search in one process without any of these arguments and without `n_jobs` that is expected to
-            take less than two seconds is made in this process, too: workers would not have started by then.
+            take less than three seconds is made in this process, too: workers would not have started by then.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.

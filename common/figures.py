@@ -50,6 +50,7 @@ STYLE: dict[str, Any] = {
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
     "axes.titlepad": 9,
+    "axes.titley": 1.0,  # otherwise each drawing measures all tick labels, to find room for titles
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,
     "axes.linewidth": 0.8,

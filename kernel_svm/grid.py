@@ -10,8 +10,8 @@ import numpy as np
 
 from jit.simd import aligned_zeros
 from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths, training_mask
-from kernel_svm.multiclass import Solutions, binary_problems
-from kernel_svm.path import Kernel, Path, Whole, solve_path
+from kernel_svm.multiclass import Solutions, binary_problems, keep
+from kernel_svm.path import Kernel, Paths, Whole, solve_paths
 from kernel_svm.plan import MatrixPlan, choose_plan
 from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between, product
 
@@ -128,7 +128,7 @@ def solve(
     """
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
-    masks = [training_mask(samples, training, number) for number, training in enumerate(trainings)]
+    masks = np.array([training_mask(samples, training, number) for number, training in enumerate(trainings)])
     source = RbfSource(samples, gamma, distances)
     if plan.kernel == "pairs":
         problems = pairs(samples, source)
@@ -139,10 +139,9 @@ def solve(
         problems = _one_vs_rest(samples, Whole(matrix))
     solutions = [Solutions(samples, len(penalties)) for _ in trainings]
 
-    def walked(problem: BinaryProblem) -> tuple[BinaryProblem, list[Path]]:
+    def walked(problem: BinaryProblem) -> tuple[BinaryProblem, Paths]:
         _, matrix, rows, sign = problem
-        paths = [solve_path(matrix, sign * mask[rows], penalties, tolerance, max_iter, pair=pair) for mask in masks]
-        return problem, paths
+        return problem, solve_paths(matrix, sign * masks.take(rows, axis=1), penalties, tolerance, max_iter, pair=pair)
 
     pair = plan.kernel == "pairs"
     n_problems = len(binary_problems(len(samples.classes), "ovo" if pair else "ovr"))
@@ -150,8 +149,7 @@ def solve(
         # Without threads one problem after the other: they may have their memory in common.
         walks = (pool.map if plan.threads > 1 else map)(walked, problems)
         for number, ((classes, _, rows, _), paths) in enumerate(walks, start=1):
-            for found, solved in zip(paths, solutions, strict=True):
-                solved.add(classes, found, rows[found.columns])
+            keep(solutions, classes, paths, rows)
             told(number, n_problems)
     return solutions
 

@@ -17,44 +17,52 @@ import numpy as np
 
 from jit.simd import compiled
 from kernel_svm.kernel import Samples
-from kernel_svm.path import Path
+from kernel_svm.path import Paths
 
 
 @compiled
-def _distinct(betas, iterations, rhos, rows, support):
-    """What is to keep of the solutions ``betas`` (n_penalties, lanes) of one problem.
+def _distinct(lanes, columns, betas, rhos, iterations, rows):
+    """What is to keep of paths over one matrix; arguments as in `Paths`, and the row of each column's sample.
 
-    Marks their support vectors in ``support`` (n_penalties, width), at ``rows`` of the lanes. Returns the lanes that
-    have one, their rows, each penalty's number of a distinct solution, these solutions, float64 (lanes, distinct), and
-    their rhos, which are those of the smallest penalty.
+    Returns, for all paths one after the other: where those of each path begin, int64 (n + 1,); the rows that support
+    any of its solutions; the columns of these; how many distinct solutions it has, int64 (n,); each penalty's number of
+    one, int64 (n, n_penalties); their rhos, (n, n_penalties), which are those of the smallest penalty; and the
+    solutions, float64 (rows, distinct) of each path.
     """
-    number, count = np.zeros(betas.shape[0], np.int64), 0
-    for c in range(1, betas.shape[0]):
-        new = iterations[c] > 0
-        for t in range(betas.shape[1]):
-            if new:
-                break
-            new = betas[c, t] != betas[c - 1, t]
-        count += new
-        number[c] = count
-    used, n_used = np.empty(betas.shape[1], np.int64), 0
-    for t in range(betas.shape[1]):
-        there = False
-        for c in range(betas.shape[0]):
-            if betas[c, t] != 0.0:
-                there = True
-                support[c, rows[t]] = True
-        if there:
-            used[n_used] = t
-            n_used += 1
-    weights, used_rows, distinct_rhos = np.empty((n_used, count + 1)), np.empty(n_used, np.int64), np.empty(count + 1)
-    for p in range(n_used):
-        used_rows[p] = rows[used[p]]
-        for c in range(betas.shape[0]):
-            weights[p, number[c]] = betas[c, used[p]]
-    for c in range(betas.shape[0] - 1, -1, -1):
-        distinct_rhos[number[c]] = rhos[c]
-    return used[:n_used].copy(), used_rows, number, weights, distinct_rhos
+    n, count = rhos.shape
+    first, sizes, number = np.zeros(n + 1, np.int64), np.empty(n, np.int64), np.zeros((n, count), np.int64)
+    used, chosen, total = np.empty(lanes.sum(), np.int64), np.empty(rhos.shape), 0
+    for p in range(n):
+        distinct = 0
+        for c in range(1, count):
+            new = iterations[p, c] > 0
+            for t in range(lanes[p]):
+                if new:
+                    break
+                new = betas[p, c, t] != betas[p, c - 1, t]
+            distinct += new
+            number[p, c] = distinct
+        for c in range(count - 1, -1, -1):
+            chosen[p, number[p, c]] = rhos[p, c]
+        sizes[p], first[p + 1] = distinct + 1, first[p]
+        for t in range(lanes[p]):
+            there = False
+            for c in range(count):
+                there = there or betas[p, c, t] != 0.0
+            if there:
+                used[first[p + 1]] = t
+                first[p + 1] += 1
+        total += sizes[p] * (first[p + 1] - first[p])
+    used_rows, used_columns, weights = np.empty(first[n], np.int64), np.empty(first[n], np.int64), np.empty(total)
+    at = 0
+    for p in range(n):
+        for v in range(first[p], first[p + 1]):
+            used_columns[v] = columns[p, used[v]]
+            used_rows[v] = rows[used_columns[v]]
+            for c in range(count):
+                weights[at + number[p, c]] = betas[p, c, used[v]]
+            at += sizes[p]
+    return first, used_rows, used_columns, sizes, number, chosen, weights
 
 
 @compiled
@@ -113,33 +121,14 @@ class Solutions:
     def __post_init__(self) -> None:
         self.iterations = np.zeros(self.n_penalties, np.int64)
         self.converged = np.ones(self.n_penalties, np.bool_)
-        self._support = np.zeros((self.n_penalties, self.samples.width), np.bool_)
 
     @property
     def n_support(self) -> np.ndarray:
         """Distinct support vectors of each penalty, int64 (n_penalties,)."""
-        return self._support.sum(axis=1)
-
-    def add(self, problem: tuple[int, int], path: Path, rows: np.ndarray, shift: np.ndarray | None = None) -> None:
-        """Keep a solved path.
-
-        Args:
-            problem: the positive and the negative class, see `Solutions`.
-            path: the solution of each C.
-            rows: int64 (n_lanes,), rows of the samples that the path's lanes stand for.
-            shift: float64 (n_lanes,), what the matrix lacks, see `sources.py`.
-        """
-        used, used_rows, number, weights, rhos = _distinct(path.betas, path.iterations, path.rhos, rows, self._support)
-        if shift is not None:
-            rhos = rhos + shift[used] @ weights
-        self.problems.append(problem)
-        self.solution_of.append(number)
-        self.rows.append(used_rows)
-        self.weights.append(weights)
-        self.rhos.append(rhos)
-        self.iterations += path.iterations
-        self.converged &= path.converged
-        self.steps.append(path.iterations)
+        support = np.zeros((self.n_penalties, self.samples.width), np.bool_)
+        for rows, weights, number in zip(self.rows, self.weights, self.solution_of, strict=True):
+            support[:, rows] |= (weights != 0).T[number]
+        return support.sum(axis=1)
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """By class of the support vectors: (their rows, weights (n_rows, m), the m decision values they add to)."""
@@ -174,6 +163,41 @@ class Solutions:
         start = np.cumsum([0, *map(len, self.rhos)])[:-1]
         columns = np.array(self.solution_of) + start[:, None]
         return choose_classes(decisions, columns, self.problems, len(self.samples.classes))
+
+
+def keep(
+    solutions: Sequence[Solutions],
+    problem: tuple[int, int],
+    paths: Paths,
+    rows: np.ndarray,
+    shift: np.ndarray | None = None,
+) -> None:
+    """Keep the solved paths of one problem, each in the solutions of its training set.
+
+    Args:
+        solutions: one for each path.
+        problem: the positive and the negative class, see `Solutions`.
+        paths: the solution of each C.
+        rows: int64 (width,), the row of the sample that each column stands for.
+        shift: float64 (width,), what the matrix lacks, see `sources.py`.
+    """
+    results = _distinct(paths.lanes, paths.columns, paths.betas, paths.rhos, paths.iterations, rows)
+    first, used_rows, used_columns, sizes, number, rhos, weights = results
+    ends, at = first.tolist(), 0
+    for p, (own, size) in enumerate(zip(solutions, sizes.tolist(), strict=True)):
+        part = slice(ends[p], ends[p + 1])
+        end = at + size * (part.stop - part.start)
+        own.problems.append(problem)
+        own.solution_of.append(number[p])
+        own.rows.append(used_rows[part])
+        own.weights.append(weights[at:end].reshape(-1, size))
+        own.rhos.append(rhos[p, :size])
+        if shift is not None:
+            own.rhos[-1] = own.rhos[-1] + shift[used_columns[part]] @ own.weights[-1]
+        own.iterations += paths.iterations[p]
+        own.converged &= paths.converged[p]
+        own.steps.append(paths.iterations[p])
+        at = end
 
 
 def choose_classes(

@@ -23,49 +23,37 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import compiled, part, writable
+from jit.simd import aligned_zeros, compiled, part, writable
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from kernel_svm.projected import descend
-from kernel_svm.smo import CONVERGED, MISSING, aligned_doubles, iterate, set_masks
+from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 
-# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: number of C, its stage (0,
-# then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows that are
-# missing, whether steps of all multipliers pay.
-AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(7)
+# Progress of paths, in an int64 array, so that they can pause for a missing row and go on: number of the path, of C,
+# its stage (0, then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows
+# that are missing, whether steps of all multipliers pay.
+PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(8)
 BEGUN, PAIRS = 1, 2
 
 
-@compiled
-def _begin(sign, weights, penalties, pair):
-    """The arrays of a path for `_walk`, as in its list of arguments, from sign and weights by column."""
-    blocks, count = np.empty(sign.size // LANES, np.int32), 0
-    for b in range(blocks.size):
+@part
+def _cover(sign, weights, blocks, columns, lane_sign, lane_weights):
+    """Find the lanes of a problem, from sign and weights by column, and write their arrays; return how many."""
+    width = 0
+    for b in range(sign.size // LANES):
         there = False
         for t in range(b * LANES, (b + 1) * LANES):
             there = there or sign[t] != 0
         if there:
-            blocks[count] = b
-            count += 1
-    width = count * LANES
-    columns, lane_sign, lane_weights = np.empty(width, np.int64), np.empty(width, np.int8), np.empty(width)
-    for t in range(width):
-        column = np.int64(blocks[t // LANES]) * LANES + t % LANES
-        columns[t], lane_sign[t], lane_weights[t] = column, sign[column], weights[column]
-    f, beta = aligned_doubles(width), aligned_doubles(width)
-    up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    betas, rhos = np.zeros((penalties.size, width)), np.zeros(penalties.size)
-    iterations, converged = np.zeros(penalties.size, np.int64), np.zeros(penalties.size, np.bool_)
-    state, wanted = np.zeros(7, np.int64), np.empty(width, np.int64)
-    state[PAYS] = pair or width <= MAX_ACTIVE
-    return (
-        blocks[:count].copy(), columns, lane_sign, lane_weights, f, beta, up, low, penalties, state, wanted, betas,
-        rhos, iterations, converged,
-    )  # fmt: skip
+            blocks[width // LANES] = b
+            for t in range(b * LANES, (b + 1) * LANES):
+                columns[width], lane_sign[width], lane_weights[width] = t, sign[t], weights[t]
+                width += 1
+    return width
 
 
 @part
@@ -189,11 +177,10 @@ def _intercept(sign, f, up, low):
     return total / free if free else (least + most) / 2
 
 
-@compiled
-def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights, f, beta, up, low, penalties, state,
-          wanted, betas, rhos, iterations, converged):  # fmt: skip
+@part
+def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights, f, beta, up, low, bounds, penalties,
+          state, wanted, betas, rhos, iterations, converged):  # fmt: skip
     """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
-    bounds = np.empty(weights.size)
     while state[AT] < penalties.size:
         c = state[AT]
         for t in range(weights.size):
@@ -225,6 +212,32 @@ def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights,
         state[AT], state[STAGE] = c + 1, 0
         if give_up and not converged[c]:
             break
+    return CONVERGED
+
+
+@compiled
+def _walk_all(rows, slot, tolerance, limit, give_up, pair, signs, weights, penalties, counts, doubles, marks,
+              lane_sign, blocks, state, wanted, lanes, columns, betas, rhos, iterations, converged):  # fmt: skip
+    """Go along the first ``counts[n]`` penalties of each problem n; as `_walk`. The rest of the results is 0."""
+    while state[PATH] < signs.shape[0]:
+        n = state[PATH]
+        if state[AT] == 0 and state[STAGE] == 0:
+            lanes[n] = _cover(signs[n], weights[n], blocks, columns[n], lane_sign, doubles[0])
+            state[PAYS] = pair or lanes[n] <= MAX_ACTIVE
+        width = lanes[n]
+        status = _walk(
+            rows, slot, tolerance, limit, give_up, blocks[: width // LANES], columns[n, :width],
+            lane_sign[:width], doubles[0, :width], doubles[2, :width], doubles[1, :width],
+            marks[0, :width], marks[1, :width], doubles[3, :width], penalties[: counts[n]], state, wanted, betas[n],
+            rhos[n], iterations[n], converged[n],
+        )  # fmt: skip
+        if status == MISSING:
+            return MISSING
+        for c in range(state[AT], penalties.size):
+            for t in range(width):
+                betas[n, c, t] = 0.0
+            rhos[n, c], iterations[n, c], converged[n, c] = 0.0, 0, False
+        state[PATH], state[AT], state[STAGE] = n + 1, 0, 0
     return CONVERGED
 
 
@@ -266,12 +279,85 @@ class Path:
     iterations: np.ndarray
     converged: np.ndarray
 
-    def padded(self, count: int) -> Path:
-        """The path with ``count`` penalties: those that were left out have not converged."""
-        more = count - len(self.rhos)
-        one, two = (0, more), ((0, more), (0, 0))
-        others = (np.pad(part, one) for part in (self.rhos, self.iterations, self.converged))
-        return Path(self.columns, np.pad(self.betas, two), *others) if more else self
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths of binary problems over one matrix, in arrays that hold all of them.
+
+    Attributes:
+        lanes: int64 (n,), how many lanes each problem has.
+        columns: int64 (n, width), the column of each lane; only as many are there as the problem has lanes.
+        betas: float64 (n, n_penalties, width), y * alpha of each lane.
+        rhos: float64, iterations: int64, converged: bool, all (n, n_penalties).
+    """
+
+    lanes: np.ndarray
+    columns: np.ndarray
+    betas: np.ndarray
+    rhos: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+
+    def __getitem__(self, n: int) -> Path:
+        width = self.lanes[n]
+        return Path(
+            self.columns[n, :width], self.betas[n, :, :width], self.rhos[n], self.iterations[n], self.converged[n]
+        )
+
+    @classmethod
+    def of(cls, path: Path) -> Paths:
+        """One path."""
+        others = path.columns, path.betas, path.rhos, path.iterations, path.converged
+        return cls(np.array([len(path.columns)]), *(np.ascontiguousarray(array)[None] for array in others))
+
+
+def solve_paths(
+    kernel: Kernel,
+    signs: np.ndarray,
+    penalties: Sequence[float] | np.ndarray,
+    tolerance: float,
+    max_iter: int,
+    weights: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+    give_up: bool = False,
+    pair: bool = False,
+) -> Paths:
+    """Solve binary problems over one matrix for ascending ``penalties``, one after the other.
+
+    Args:
+        kernel: rows of K - 1.
+        signs: int8 (n, width), +1 and -1 for the samples of each problem, 0 for other columns.
+        penalties: every C, ascending, above 0.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per C, after which it is given up and reported as not converged.
+        weights: float64 (n, width), above 0 for the samples of a problem; the bound of a multiplier is C times its
+            sample's weight, 1 if not given.
+        counts: int64 (n,), how many penalties of each problem are solved, all if not given. The others have not
+            converged, with zeros for their solution.
+        give_up: leave out all C above the first that did not converge, too.
+        pair: the matrix of the problems is always in memory, however large it is: all its rows may be read at once.
+            Otherwise they are where there are no more than MAX_ACTIVE, so that the bits do not depend on what is kept.
+    """
+    n, width = signs.shape
+    every = np.asarray(penalties, np.float64)
+    shape = n, len(every)
+    weights = np.ones((n, width)) if weights is None else weights
+    counts = np.full(n, len(every)) if counts is None else counts
+    found = Paths(
+        np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
+        np.empty(shape, np.int64), np.empty(shape, np.bool_),
+    )  # fmt: skip
+    results = found.lanes, found.columns, found.betas, found.rhos, found.iterations, found.converged
+    state, wanted = np.zeros(8, np.int64), np.empty(width, np.int64)
+    doubles, marks = aligned_zeros((4, width), np.float64), np.empty((2, width), np.uint8)
+    lane_sign, blocks = np.empty(width, np.int8), np.empty(width // LANES, np.int32)
+    rows = writable(kernel.rows)
+    while _walk_all(
+        rows, kernel.slot, tolerance, max_iter, give_up, pair, signs, weights, every, counts, doubles, marks,
+        lane_sign, blocks, state, wanted, *results,
+    ):  # fmt: skip
+        kernel.fetch(wanted[: state[WANTED]])
+    return found
 
 
 def solve_path(
@@ -284,23 +370,9 @@ def solve_path(
     give_up: bool = False,
     pair: bool = False,
 ) -> Path:
-    """Solve one binary problem for ascending ``penalties``.
+    """Solve one binary problem.
 
-    Args:
-        kernel: rows of K - 1.
-        sign: int8 (width,), +1 and -1 for the samples of the problem, 0 for other columns.
-        penalties: every C, ascending, above 0.
-        tolerance: by which a solution may violate the optimality conditions.
-        max_iter: iterations per C, after which it is given up and reported as not converged.
-        weights: float64 (width,), above 0 for the samples of the problem; the bound of a multiplier is C times its
-            sample's weight, 1 if not given.
-        pair: the matrix of the problem is always in memory, however large it is: all its rows may be read at once.
-            Otherwise they are where there are no more than MAX_ACTIVE, so that the bits do not depend on what is kept.
-        give_up: leave out all C above the first that did not converge, as not converged, with zeros for their solution.
+    The arguments are those of `solve_paths`; ``sign`` and ``weights`` are (width,).
     """
-    weights = np.ones(len(sign)) if weights is None else weights
-    begun = _begin(sign, weights, np.array(penalties, np.float64), pair)
-    state, wanted = begun[9], begun[10]
-    while _walk(writable(kernel.rows), kernel.slot, tolerance, max_iter, give_up, *begun):
-        kernel.fetch(wanted[: state[WANTED]])
-    return Path(begun[1], *begun[11:])
+    own = None if weights is None else weights[None]
+    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, give_up=give_up, pair=pair)[0]

@@ -31,7 +31,7 @@ Arrays of the compiled functions here and in `path`, all contiguous:
     up, low      uint8 (lanes,)                1 where beta may rise, or fall
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
-    state        int64 (7,)                    progress of a path: AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS of `path`
+    state        int64 (8,)                    progress of paths: PATH, AT, STAGE, DONE ... of `path`
     wanted       int64 (lanes,)                columns whose rows are missing, the first ``state[WANTED]``
     betas        float64 (n_penalties, lanes)  solutions
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)

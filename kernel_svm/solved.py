@@ -13,8 +13,8 @@ import numpy as np
 from kernel_svm.functions import KernelFunction
 from kernel_svm.grid import pairs
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
-from kernel_svm.multiclass import Solutions, binary_problems, choose_classes
-from kernel_svm.path import solve_path
+from kernel_svm.multiclass import Solutions, binary_problems, choose_classes, keep
+from kernel_svm.path import solve_paths
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
 from kernel_svm.sources import FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
@@ -72,7 +72,8 @@ class Solved:
     def values(self, indices: np.ndarray) -> np.ndarray:
         """Decision values of samples: of all solutions, then of pairs without a problem, float64 (any, n)."""
         solutions, rows = self.solutions, self.solutions.samples.row_of[indices]
-        without = [self._value_without(pair) for pair in self.pairs() if pair not in self._columns()]
+        there = self._columns()
+        without = [self._value_without(pair) for pair in self.pairs() if pair not in there]
         solved = sum(map(len, solutions.rhos))
         values = np.empty((solved + len(without), len(rows)))
         values[solved:] = np.array(without)[:, None]
@@ -246,31 +247,29 @@ def solve(
         for training in trainings
     ]
     distant = source if isinstance(source, RbfSource) and source.double is not None else None
-    left = [len(penalties)] * len(trainings)  # penalties that are still to be solved
+    left = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
     weights = np.array(bounds)
     for problem, matrix, rows, sign in pairs(samples, source):
         here = weights.take(rows, axis=1)
         signs = sign * (here > 0)
         numbers = np.flatnonzero((signs > 0).any(axis=1) & (signs < 0).any(axis=1)).tolist()
-        paths = []
-        for n in numbers:
-            path = solve_path(matrix, signs[n], penalties[: left[n]], tolerance, limit, here[n], give_up, pair=True)
-            if give_up and not path.converged.all():
-                left[n] = int(path.converged.argmin())
-            paths.append(path.padded(len(penalties)))
-        if distant is not None and numbers:
-            paths = refined(distant, rows, paths, signs[numbers], here[numbers], penalties)
-        for number, path in zip(numbers, paths, strict=True):
-            solved, where = result[number], rows[path.columns]
-            solved.solutions.add(problem, path, where, source.shift(where))
-            if seeds is not None:
-                position = np.full(samples.width, len(samples.row_of))
-                position[samples.row_of[solved.training.indices]] = np.arange(len(solved.training.indices))
-                used = np.flatnonzero(signs[number])
-                order = used[np.lexsort([position[rows[used]], -signs[number][used]])]
-                slopes, some = np.zeros((2, len(penalties))), penalties[: left[number]]
-                if len(some):
-                    fitted = sigmoids(matrix, signs[number], here[number], order, some, tolerance, limit, seeds[number])
-                    slopes[:, : len(some)] = fitted
-                solved.sigmoids.append(slopes)
+        if not numbers:
+            continue
+        here, signs = here[numbers], signs[numbers]
+        paths = solve_paths(matrix, signs, penalties, tolerance, limit, here, left[numbers], give_up, pair=True)
+        if give_up:
+            left[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
+        if distant is not None:
+            paths = refined(distant, rows, paths, signs, here, penalties)
+        keep([result[n].solutions for n in numbers], problem, paths, rows, source.shift(rows))
+        for p, n in enumerate(() if seeds is None else numbers):
+            assert seeds is not None
+            solved, position = result[n], np.full(samples.width, len(samples.row_of))
+            position[samples.row_of[solved.training.indices]] = np.arange(len(solved.training.indices))
+            used = np.flatnonzero(signs[p])
+            order = used[np.lexsort([position[rows[used]], -signs[p][used]])]
+            slopes, some = np.zeros((2, len(penalties))), penalties[: left[n]]
+            if len(some):
+                slopes[:, : len(some)] = sigmoids(matrix, signs[p], here[p], order, some, tolerance, limit, seeds[n])
+            solved.sigmoids.append(slopes)
     return result

@@ -9,56 +9,50 @@ of all samples that are far from any support vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jit.simd import compiled
-from kernel_svm.path import Path
+from kernel_svm.path import Paths
 from kernel_svm.sources import RbfSource
 
 LOST = 1e-6  # of the multipliers' sum: a larger threshold is known well enough
 
 
 def refined(
-    source: RbfSource,
-    rows: np.ndarray,
-    paths: Sequence[Path],
-    signs: np.ndarray,
-    weights: np.ndarray,
-    penalties: np.ndarray,
-) -> list[Path]:
+    source: RbfSource, rows: np.ndarray, paths: Paths, signs: np.ndarray, weights: np.ndarray, penalties: np.ndarray
+) -> Paths:
     """The paths of one binary problem for several training sets, with `rhos` that are computed from K in double.
 
     Args:
         source: the kernel's rows, also in double.
         rows: int64 (width,), for each column of the problem's matrix its row in the samples.
-        paths: as `solve_path` returned them, one for each training set.
-        signs: int8 (n_paths, width), as `solve_path` was given them.
-        weights: float64 (n_paths, width), as `solve_path` was given them.
+        paths: as `solve_paths` returned them, one for each training set.
+        signs: int8 (n_paths, width), as `solve_paths` was given them.
+        weights: float64 (n_paths, width), as `solve_paths` was given them.
         penalties: float64 (n_penalties,), ascending.
 
     Returns:
-        One path for each; those whose thresholds are all large enough as they were given.
+        The same paths; those whose thresholds are all large enough as they were given.
     """
-    result = list(paths)
-    small = [n for n, path in enumerate(paths) if (abs(path.rhos) <= LOST * abs(path.betas).sum(axis=1)).any()]
+    own = [paths[n] for n in range(len(paths.lanes))]
+    small = [n for n, path in enumerate(own) if (abs(path.rhos) <= LOST * abs(path.betas).sum(axis=1)).any()]
     if not small:
-        return result
+        return paths
     used = np.flatnonzero(np.any(signs[small], axis=0))
-    number = [np.cumsum([0, *(paths[n].betas[1:] != paths[n].betas[:-1]).any(axis=1)]) for n in small]
+    number = [np.cumsum([0, *(own[n].betas[1:] != own[n].betas[:-1]).any(axis=1)]) for n in small]
     first = [np.searchsorted(each, np.arange(each[-1] + 1)) for each in number]  # the smallest C of each solution
     starts = np.cumsum([0, *map(len, first)])
     betas = np.zeros((len(rows), starts[-1]))
     for n, start, each in zip(small, starts, first, strict=False):
-        betas[paths[n].columns, start : start + len(each)] = paths[n].betas[each].T
+        betas[own[n].columns, start : start + len(each)] = own[n].betas[each].T
     betas = betas[used]
     others = source.of_others(rows[used], betas)
+    rhos = paths.rhos.copy()
     for n, start, each, which in zip(small, starts, first, number, strict=False):
-        found = thresholds(signs[n][used], weights[n][used], penalties[each], betas, others, start)
-        result[n] = replace(paths[n], rhos=found[which])
-    return result
+        rhos[n] = thresholds(signs[n][used], weights[n][used], penalties[each], betas, others, start)[which]
+    return replace(paths, rhos=rhos)
 
 
 @compiled

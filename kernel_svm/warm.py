@@ -16,8 +16,8 @@ from numba.core import event
 from jit import LANES, WIDE
 from jit.private import locked, open_lock, private_folder
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare
-from kernel_svm.multiclass import Solutions
-from kernel_svm.path import Path, Whole, solve_path
+from kernel_svm.multiclass import Solutions, keep
+from kernel_svm.path import Path, Paths, Whole, solve_path
 from kernel_svm.sources import RbfSource, product
 from kernel_svm.thresholds import thresholds
 
@@ -109,7 +109,7 @@ def _answers() -> None:
     solved = Solutions(samples, 2)
     found = np.ones(2, np.int64), np.ones(2, np.bool_)
     for problem in ((0, 1), (0, 2), (1, 2)):
-        solved.add(problem, Path(rows, np.ones((2, samples.width)), np.zeros(2), *found), rows)
+        keep([solved], problem, Paths.of(Path(rows, np.ones((2, samples.width)), np.zeros(2), *found)), rows)
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         solved.labels(values)
     product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))

@@ -15,7 +15,8 @@ from kernel_svm.cuda.plan import CHUNK, LaunchPlan, Loaded, View, plan
 from kernel_svm.cuda.verify import check_launch
 from kernel_svm.grid import TOLERANCE, Classifier, Fold, PointResult, point_results
 from kernel_svm.kernel import sq_lengths
-from kernel_svm.multiclass import Solutions
+from kernel_svm.multiclass import Solutions, keep
+from kernel_svm.path import Paths
 
 # Of a path and C, after which it counts as not converged. Nothing can stop a launch, and an iteration takes some 10 us
 # there: this is two minutes. The CPU's solver is patient for longer.
@@ -119,8 +120,7 @@ def _solve_planned(
                 solutions = [Solutions(samples, len(penalties)) for _ in range(n_trainings)]
             for m, problem in enumerate(view.problems):
                 for t, solved in enumerate(solutions):
-                    path = paths_of_view[m * n_trainings + t]
-                    solved.add(problem, path, view.rows[path.columns])
+                    keep([solved], problem, Paths.of(paths_of_view[m * n_trainings + t]), view.rows)
             if v == len(views) - 1:
                 yield solutions
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from kernel_svm.gathered import MAX_ACTIVE
 from kernel_svm.kernel import Rows, kernel_minus_one, prepare
-from kernel_svm.path import Whole, solve_path
+from kernel_svm.path import Whole, solve_path, solve_paths
 
 pytestmark = pytest.mark.numerical
 
@@ -174,3 +174,28 @@ def test_rows_on_demand_give_the_same_bits(n):
     assert fetched
     for name in ("betas", "rhos", "iterations", "converged"):
         assert np.array_equal(getattr(whole, name), getattr(demanded, name)), name
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_several_problems_of_one_matrix_give_the_bits_of_each_alone(whole):
+    x, y = separable(150, seed=5)
+    samples = prepare(x, -y)
+    signs, weights = np.zeros((3, samples.width), np.int8), np.random.default_rng(0).uniform(0.5, 2, (3, samples.width))
+    for number, sign in enumerate(signs):
+        kept = np.arange(150) % 3 != number
+        sign[samples.row_of[kept]] = y[kept]
+    signs[1, :16] = 0  # fewer lanes than the others
+
+    def kernel():
+        return Whole(kernel_minus_one(samples, 0.05)) if whole else Rows(samples, 0.05, samples.width)
+
+    penalties, counts = [0.01, 1.0, 100.0], np.array([3, 2, 3])
+    together = solve_paths(kernel(), signs, penalties, TOLERANCE, 10**7, weights, counts)
+    for number, count in enumerate(counts):
+        own = solve_path(kernel(), signs[number], penalties[:count], TOLERANCE, 10**7, weights[number])
+        path = together[number]
+        assert own.converged.all() and np.array_equal(path.columns, own.columns)
+        for name in ("betas", "rhos", "iterations", "converged"):
+            found = getattr(path, name)
+            assert np.array_equal(found[:count], getattr(own, name)), name
+            assert not found[count:].any(), name

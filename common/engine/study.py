@@ -137,9 +137,12 @@ class Study:
             course.open = len(unknown)
             self.n_done += len(course.round) - course.open
             if unknown:
-                left = [tuple([trial for trial in batch if trial.key in unknown]) for batch in batches]
-                mine = (n for n, batch in enumerate(left) if batch and self._shard.has(course.number, n))
-                to_run = [left[n] for n in mine]
+                left: dict[int, list[Trial]] = {}
+                for n, batch in enumerate(batches):
+                    for trial in batch:
+                        if trial.key in unknown:
+                            left.setdefault(n, []).append(trial)
+                to_run = [tuple(some) for n, some in left.items() if self._shard.has(course.number, n)]
                 self.n_open += sum(map(len, to_run))
                 return to_run
 

@@ -84,8 +84,8 @@ class TrialLines:
         """
         checksum, texts = zlib.crc32, self.texts
         for place, line in enumerate(lines):
-            content = line[:-18]
-            if line[-18:] == b',"crc":"%08x"}' % checksum(content):
+            content, _, end = line.rpartition(b',"crc":"')
+            if end == b'%08x"}' % checksum(content):
                 beginning, _, text = content.partition(_PARAMS)
                 key = beginning[8:]
                 plain = key.isascii() and b'"' not in key and b"\\" not in key and b"\\u" not in text

@@ -22,7 +22,7 @@ from common.engine.progress import start_logging
 from common.engine.rank_zero import Ended
 from common.engine.study import Study
 from common.engine.usage import Meter
-from common.engine.worker import evaluated
+from common.engine.worker import evaluated, unpacked
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective, WorkerContext
 from common.scripts import say_errors_in_one_line
@@ -119,7 +119,9 @@ def evaluate(
     study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
     batches, meter = study.start(), Meter(device)
     while batches:
-        for result in evaluated(objective, batches.pop(0), meter):
+        meter.begin()
+        for answer in evaluated(objective, batches.pop(0), meter):
+            result = unpacked(answer)
             if isinstance(result, NoRoom):
                 raise UsageError(f"trial {result.key} has no room here: {result.reason}")
             batches += study.record(result)

@@ -211,18 +211,15 @@ class Agent:
                     process.waits, process.news = waits, Headway(WAITING) if waits else WORKING
                 case worker.Error(traceback):
                     process.error = traceback
-                case None:
-                    process.batch_done()
-                    batches_done += 1
                 case _:
-                    results.append(worker.unpacked(message) if isinstance(message, tuple) else message)
+                    results.append(worker.unpacked(message))
                     process.news = None
-                    process.n_open -= 1
+                    batches_done += process.one_done()
                     if slot.draining:
                         break
-        if results or batches_done:
+        if results:
             self._tell(Returned(slot.number, tuple(results), batches_done))
-        if slot.draining and (results or batches_done):
+        if slot.draining and results:
             self._drained(slot)
         elif process.ended:
             self._died(slot, process)

@@ -11,7 +11,7 @@ from typing import Any
 from common.cluster.devices import set_hosts
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from common.engine.usage import Meter
-from common.engine.worker import evaluated
+from common.engine.worker import evaluated, unpacked
 from common.experiment import Data, Experiment, Objective, WorkerContext
 
 
@@ -30,8 +30,9 @@ class AgentHere:
                 set_hosts(hosts)
                 if self._objective is None:
                     self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
-                for result in evaluated(self._objective, batch, self._meter):
-                    self._tell(Returned(slot, (result,), 0))
+                self._meter.begin()
+                for answer in evaluated(self._objective, batch, self._meter):
+                    self._tell(Returned(slot, (unpacked(answer),), 0))
                 self._tell(Returned(slot, (), 1))
             case Drain():
                 self._tell(Drained(0))

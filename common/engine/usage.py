@@ -21,12 +21,15 @@ class Meter:
 
     Args:
         device: "cpu" or "cuda".
+        compile_seconds: that this process took to compile, which the first result tells.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, compile_seconds: float | None = None) -> None:
         self._gpu = _Gpu.of_this_process() if device == "cuda" else None
+        self._compiled = compile_seconds
         self._cpu_seconds = 0.0
         self._peak_bytes, self._looked = 0, 0.0
+        self.begin()
 
     def begin(self) -> None:
         """Begin to measure for the next result."""
@@ -40,7 +43,8 @@ class Meter:
         if now - self._looked >= SAMPLE_S:
             self._peak_bytes, self._looked = peak_bytes(), now
         gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
-        return Used(round(spent, 6), self._peak_bytes, gpu, gpu_bytes)
+        compiled, self._compiled = self._compiled, None
+        return Used(round(spent, 6), self._peak_bytes, gpu, gpu_bytes, compiled)
 
     def _spent(self) -> float:
         """Processor seconds since the last call."""

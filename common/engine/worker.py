@@ -1,13 +1,16 @@
 """A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
 
-    agent -> worker    (batch, hosts)       hosts: the nodes that it has to itself, see `Gang`; or None: end
+    agent -> worker    Work                 a batch, and the nodes that it has to itself, see `Gang`; or None: end
     worker -> agent    Built()              the objective stands
-                       Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt
-                       None                 that was the last of the batch
+                       Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
+                                            That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
                        Headway(unit, ...)   how far it is, once a second at most, for people
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
+
+Messages are pickles, those to the agent each after its length, so that the agent never waits for half a message. Of
+short trials, sending by `multiprocessing` would take a quarter of what a worker does between two of them.
 
 A worker ends with its rank, even if the rank is killed. Its stdout and stderr go through a pipe to the agent, which
 shows them or keeps the last lines for the report of a crash.
@@ -24,7 +27,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -37,9 +40,12 @@ from common.cluster.shared_arrays import SharedArrays, Spec
 from common.engine.messages import COMPILING, STEP_SECONDS, Headway
 from common.engine.usage import Meter
 from common.experiment import Experiment, Objective, WorkerContext
-from common.trial import Batch, Evaluation, NoRoom, Result, Used
+from common.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
 
-Packed = tuple[Any, ...]  # a result, in plain types
+LENGTH = 8  # bytes before each message to the agent, which say how long it is
+# In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
+Packed = tuple[Any, ...]  # a result
+Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...]]  # (key, params) of trials; hosts
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,12 @@ class Error:
     traceback: str
 
 
+def write(pipe: Connection, content: bytes) -> None:
+    """Write all of it. Raises OSError where nobody reads any more."""
+    while content:
+        content = content[os.write(pipe.fileno(), content) :]
+
+
 class _Wire(logging.Handler):
     """The pipe to the agent, which any thread may send to, and which the log goes to as well."""
 
@@ -89,8 +101,9 @@ class _Wire(logging.Handler):
 
     def send(self, message: Any) -> None:
         """Send one message. Raises OSError when the agent has gone."""
+        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self.lock or nullcontext():
-            self._pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            write(self._pipe, len(pickled).to_bytes(LENGTH, "big") + pickled)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging`, with the lock taken (it can be taken again)."""
@@ -136,21 +149,19 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         steps = _StepReport(wire)
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps)
         objective = experiment.objective(context)
-        compiled = steps.compile_seconds()  # which its first result tells
-        meter = Meter(setup.device)
+        meter = Meter(setup.device, steps.compile_seconds() or None)
         told = hosts_here()
         wire.send(Built())
-        while (work := pipe.recv()) is not None:
-            batch, hosts = work
+        incoming = open(pipe.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
+        while (work := pickle.load(incoming)) is not None:
+            trials, hosts = work
             if hosts != told:
                 told = hosts
                 set_hosts(hosts)
-            for result in evaluated(objective, batch, meter):
-                if compiled and isinstance(result, Result):
-                    result = replace(result, used=result.used._replace(compile_seconds=compiled))
-                    compiled = 0.0
-                wire.send(packed(result) if isinstance(result, Result) else result)
-            wire.send(None)
+            if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
+                meter.begin()
+            for answer in evaluated(objective, tuple([Trial(*trial) for trial in trials]), meter):
+                wire.send(answer)
     except (EOFError, BrokenPipeError):
         pass  # the agent has gone or has no use for this worker any more
     except BaseException:
@@ -160,47 +171,46 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
     os._exit(0)  # without waiting for threads or destructors of the libraries used
 
 
-def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Result | NoRoom]:
+def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:
     """The results of a batch: each evaluation of the objective, checked, in plain types, timed and measured.
 
-    A value that is NaN makes the result a failed one.
+    The last one comes when the objective has ended. A value that is NaN makes the result a failed one.
     """
     open_keys = {trial.key for trial in batch}
-    meter.begin()
     start = time.perf_counter()
     for answer in objective(batch):
         if answer.key not in open_keys:
             raise ValueError(f"the objective returned {answer.key!r}, which is not an open trial of its batch")
         open_keys.remove(answer.key)
+        last: Packed | NoRoom
         if isinstance(answer, NoRoom):
-            yield answer
+            last = answer
         else:
             used = meter.read()  # counts as the trial: the system likes to give a shared core to others at this call
-            yield _result(answer, time.perf_counter() - start, used)
-        start = time.perf_counter()
+            last = _packed(answer, time.perf_counter() - start, used)
+        if open_keys:
+            yield last
+            start = time.perf_counter()
     if open_keys:
         raise ValueError(f"the objective returned nothing for {sorted(open_keys)[0]!r}")
+    yield last
 
 
-def packed(result: Result) -> Packed:
-    """A result as a worker sends it: with classes, which pickle looks up by name, sending takes twice as long."""
-    return result.key, result.values, result.arrays, result.error, result.seconds, result.ended, tuple(result.used)
-
-
-def unpacked(packed: Packed) -> Result:
-    """The result that a worker has sent."""
-    key, values, arrays, error, seconds, ended, used = packed
+def unpacked(answer: Packed | NoRoom) -> Result | NoRoom:
+    """What a worker has sent of a trial."""
+    if isinstance(answer, NoRoom):
+        return answer
+    key, values, arrays, error, seconds, ended, used = answer
     return Result(key, values, arrays, error, seconds=seconds, ended=ended, used=Used(*used))
 
 
-def _result(evaluation: Evaluation, seconds: float, used: Used) -> Result:
+def _packed(evaluation: Evaluation, seconds: float, used: Used) -> Packed:
     values = {name: float(value) for name, value in evaluation.values.items()}
-    error, nan = evaluation.error, [name for name, value in values.items() if math.isnan(value)]
-    if nan and error is None:
-        error = f"the objective returned NaN as {', '.join(nan)}"
+    error = evaluation.error
+    if error is None and any(map(math.isnan, values.values())):
+        error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    values = {} if error else values
-    return Result(evaluation.key, values, arrays, error, seconds=seconds, ended=time.time(), used=used)
+    return evaluation.key, {} if error else values, arrays, error, seconds, time.time(), tuple(used)
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

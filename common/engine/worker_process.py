@@ -22,6 +22,7 @@ from common.trial import Batch
 PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
 OUTPUT_TAIL = 20  # lines of output kept of each worker
 OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
+READ_BYTES = 1 << 16  # of messages, at a time
 
 
 @dataclass
@@ -41,6 +42,7 @@ class WorkerProcess:
     waits: bool = False  # for its device's memory, which others have
     output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
     partial: str = ""
+    arrived: bytearray = field(default_factory=bytearray)  # of a message whose rest has not come
     error: str = ""
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
     killed: float | None = None  # when, for hanging
@@ -71,7 +73,8 @@ class WorkerProcess:
 
     def send(self, run: Run, now: float) -> bool:
         """Send a batch, unless it must wait until the pipe has room for it. Returns whether it was sent."""
-        packet = pickle.dumps((run.batch, run.hosts), protocol=pickle.HIGHEST_PROTOCOL)
+        work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts
+        packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > PIPE_BYTES:
             return False
         if not self.sent:
@@ -79,33 +82,40 @@ class WorkerProcess:
         self.sent.append((run.batch, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for
-            self.pipe.send_bytes(packet)
+            worker.write(self.pipe, packet)
         return True
 
-    def batch_done(self) -> None:
-        """The first of its batches is done, and it works on the next."""
-        self.sent.popleft()
-        self.n_open = len(self.sent[0][0]) if self.sent else 0
+    def one_done(self) -> bool:
+        """Count a trial that has returned. Returns whether it was the last of the first batch."""
+        self.n_open -= 1
+        if ended := self.n_open == 0:
+            self.sent.popleft()
+            self.n_open = len(self.sent[0][0]) if self.sent else 0
+        return ended
 
     def end(self) -> None:
         """Let it end after the batches that it has."""
         if not self.ending:
             self.ending = True
             with suppress(OSError):  # it has died; its end is waited for
-                self.pipe.send(None)
+                worker.write(self.pipe, pickle.dumps(None))
 
     def messages(self) -> Iterator[Any]:
-        """All messages that have arrived; afterwards `ended` says whether there will be no more."""
+        """All messages that have arrived whole; afterwards `ended` says whether there will be no more."""
         self.ended = not self.handle.is_alive()  # asked first: what it sent before is then in the pipe
-        while True:
+        while self.pipe.poll():
             try:
-                if not self.pipe.poll():
-                    return
-                message = self.pipe.recv()
-            except (EOFError, OSError):
+                content = os.read(self.pipe.fileno(), READ_BYTES)
+            except OSError:
+                content = b""
+            if not content:
                 self.ended = True
                 return
-            yield message
+            self.arrived += content
+            while len(self.arrived) >= (end := worker.LENGTH + int.from_bytes(self.arrived[: worker.LENGTH], "big")):
+                message = pickle.loads(memoryview(self.arrived)[worker.LENGTH : end])
+                del self.arrived[:end]
+                yield message
 
     def read_output(self) -> list[str]:
         """The lines that it has printed since the last call."""

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 from common.cluster.devices import hosts_here
@@ -118,6 +119,7 @@ class Contract:
             if name not in returned:
                 found = ", ".join(map(str, returned)) or "{}"
                 raise Breach(f"it returned {found} without {name}: return {self._example}")
+        values = {}
         for name, value in returned.items():
             if not isinstance(name, str) or "@" in name:
                 raise Breach(f"it returned a value called {name!r}: give it a name without @")
@@ -125,7 +127,8 @@ class Contract:
                 raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
             if math.isnan(value):
                 raise NoValue(f"it returned NaN as {name}: give float('inf') where a training has diverged")
-        return {name: float(value) for name, value in returned.items()}
+            values[name] = float(value)
+        return values
 
     @property
     def _example(self) -> str:
@@ -176,7 +179,7 @@ class TrialEvaluator:
         returned = self._call(given)
         if isinstance(returned, Evaluation):
             return returned
-        if inspect.isgenerator(returned):
+        if isinstance(returned, GeneratorType):
             return Evaluation(trial.key, self._stepped(returned, piece))
         return Evaluation(trial.key, self._contract.values(returned))
 

@@ -105,9 +105,11 @@ class Piece:
     def of(cls, trial: Trial) -> Piece:
         """The piece that made this trial. Raises ValueError for a key that is none of a search."""
         number, _, stage = trial.key.removeprefix("t").partition("/")
+        if not stage:
+            return cls(int(number), dict(trial.params))
         point = {name: value for name, value in trial.params.items() if name[0] != "@"}
         extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[0] == "@"}
-        return cls(int(number), point, int(stage) if stage else None, **{"last": True, **extra})
+        return cls(int(number), point, int(stage), **{"last": True, **extra})
 
 
 _UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold": -1}

@@ -15,7 +15,8 @@ from common.cluster.devices import CPU
 from common.engine import agent as module
 from common.engine.agent import Agent
 from common.engine.messages import Died, Returned, Run
-from common.engine.worker import Setup
+from common.engine.worker import LENGTH, Setup, write
+from common.engine.worker_process import WorkerProcess
 from common.trial import Place, Trial
 from tests.helpers import PATIENCE
 from tests.toys import Toy
@@ -53,6 +54,20 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
     assert agent.slots[0].process is None and not agent.slots[0].waiting
     agent.handle(Run(0, batch, life=1))
     assert heard(agent, told, Returned).results[0].key == "t1"
+
+
+def test_half_a_message_is_not_waited_for() -> None:
+    """Its worker may have been suspended while it sent a large array."""
+    ours, theirs = multiprocessing.Pipe()
+    process = WorkerProcess(multiprocessing.current_process(), ours, ours, 0.0, CPU)
+    pickled = pickle.dumps("result")
+    framed = len(pickled).to_bytes(LENGTH, "big") + pickled
+    write(theirs, framed[: LENGTH + 1])
+    assert not list(process.messages())
+    write(theirs, framed[LENGTH + 1 :] + framed + framed[:3])
+    assert list(process.messages()) == ["result", "result"]
+    theirs.close()
+    assert not list(process.messages()) and process.ended
 
 
 def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

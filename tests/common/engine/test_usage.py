@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from common.engine.usage import SAMPLE_S, Meter
-from common.engine.worker import evaluated
+from common.engine.worker import evaluated, unpacked
 from common.errors import Exit
 from common.report.timeline import timeline_of
 from common.storage.history import read_study
@@ -56,7 +56,9 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
             return super().read()
 
     batch = tuple(Trial(f"t{n}", {}) for n in range(3))
-    results = list(evaluated(lambda trials: (Evaluation(trial.key, {}) for trial in trials), batch, Slow("cpu")))
+    results = list(
+        map(unpacked, evaluated(lambda trials: (Evaluation(trial.key, {}) for trial in trials), batch, Slow("cpu")))
+    )
     assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 

@@ -49,6 +49,7 @@ def test_workers_cannot_share_a_gpu_in_exclusive_mode(doctor: Any) -> None:
     assert "error" not in doctor("--gpu", "0", modes={A: "Exclusive_Process"})
 
 
+@pytest.mark.slow
 def test_a_gpu_that_another_process_has_for_itself(doctor: Any) -> None:
     said = doctor(context=46, status=Exit.USAGE)
     assert "busy or unavailable (46)): another process has it, in EXCLUSIVE_PROCESS mode" in said
@@ -133,6 +134,7 @@ def orphan() -> Iterator[int]:
     started.stdout.close()
 
 
+@pytest.mark.slow
 def test_leftover_processes_are_named_and_not_ended(doctor: Any, orphan: int) -> None:
     parent = int(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[1])
     if parent != 1 or Path("/proc/1/comm").read_text().startswith("python"):

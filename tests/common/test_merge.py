@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from common import status
+from common import cli, status
 from common.engine.study import Shard, Study
 from common.errors import Exit, UsageError
 from common.merge import main, merge
 from common.storage.history import read_journal
 from common.trial import Search, Trial
-from tests.helpers import TOYS, journal_lines, studied, table_without_run
+from tests.helpers import journal_lines, studied, table_without_run
+from tests.toys import Toy
 
 STUDY = ("6", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
 ONE = ("--gpu", "none", "--workers", "1")
@@ -36,29 +37,35 @@ def test_shares_have_every_batch_once_and_about_as_many(of: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 2
 
 
-def test_shares_joined_are_the_study_that_one_job_runs(program: Any, tmp_path: Path) -> None:
+def test_shares_joined_are_the_study_that_one_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: Any) -> str:
+        """What the program prints; it runs in this process, its worker in one of its own."""
+        capsys.readouterr()
+        assert cli.main(Toy, list(map(str, (*STUDY, *ONE, "--results", *arguments)))) == Exit.DONE
+        return capsys.readouterr().out
+
     whole, joined = tmp_path / "whole", tmp_path / "joined"
-    program(*TOYS, *STUDY, *ONE, "--results", whole)
+    run(whole)
     shares = []
     for k in (1, 2, 3):
         share = tmp_path / f"share-{k}"
-        done = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", f"{k}/3")
-        assert f"shard {k}/3 is done" in done.stdout and not (share / "trials.csv").exists()
+        done = run(share, "--shard", f"{k}/3")
+        assert f"shard {k}/3 is done" in done and not (share / "trials.csv").exists()
         assert len(journal_lines(share)) == 6  # a third of the first rounds; no round was complete
         assert status.main([str(share)]) == Exit.STOPPED
         shares.append(share)
-    again = program(*TOYS, *STUDY, *ONE, "--results", share, "--shard", "3/3")
-    assert "shard 3/3 is done" in again.stdout and len(journal_lines(share)) == 6
-    program("-m", "common.merge", *shares, "--into", joined)
+    again = run(share, "--shard", "3/3")
+    assert "shard 3/3 is done" in again and len(journal_lines(share)) == 6
+    assert main([*map(str, shares), "--into", str(joined)]) == Exit.DONE
     assert len(journal_lines(joined)) == 18
     assert status.main([str(joined)]) == Exit.STOPPED
     # What is left, the second rounds, may be shared again.
     other = tmp_path / "other"
     shutil.copytree(joined, other)
-    program(*TOYS, *STUDY, *ONE, "--results", joined, "--shard", "1/2")
+    run(joined, "--shard", "1/2")
     assert 18 < len(journal_lines(joined)) < 36
     merge([other, joined], joined)
-    program(*TOYS, *STUDY, *ONE, "--results", joined)
+    run(joined)
     assert len(journal_lines(joined)) == 36
     assert table_without_run(joined / "trials.csv") == table_without_run(whole / "trials.csv")
     history, first = read_journal(joined), read_journal(whole)

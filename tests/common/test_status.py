@@ -28,20 +28,24 @@ from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, wait_for_lines, wa
 STATUS = ("-m", "common.status")
 
 
-def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path) -> None:
+def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(folder: Path, status: Exit = Exit.DONE) -> str:
+        assert main([str(folder)]) == status
+        return capsys.readouterr().out
+
     folder = tmp_path / "r"
     job = start(folder, "60", "--seconds", "1")  # half a minute, for all that happens before its end
     wait_for_lines(folder, 1)
-    assert ": running" in program(*STATUS, folder, status=Exit.STOPPED).stdout
+    assert ": running" in said(folder, Exit.STOPPED)
     job.send_signal(signal.SIGKILL)
     job.communicate()
-    text = program(*STATUS, folder, status=Exit.STOPPED).stdout
+    text = said(folder, Exit.STOPPED)
     assert ": stopped" in text and "0/1/cpu" in text
     program(*TOYS, "60", "--gpu", "none", "--workers", "2", "--results", folder)
-    text = program(*STATUS, folder).stdout
+    text = said(folder)
     assert ": complete" in text and "60 finished, 0 of them failed" in text and "runs       2" in text
     program(*TOYS, "3", "--gpu", "none", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
-    text = program(*STATUS, tmp_path / "f", status=Exit.FAILED_TRIALS).stdout
+    text = said(tmp_path / "f", Exit.FAILED_TRIALS)
     assert "failed     t1 at" in text and "exit code 7" in text
 
 

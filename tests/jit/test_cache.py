@@ -39,7 +39,7 @@ def run(folder: Path, program: str = PROGRAM, **environ: str) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("how", ["compiled", "part"])
+@pytest.mark.parametrize("how", [pytest.param("compiled", marks=pytest.mark.slow), "part"])
 def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how: str) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how=how, value=1))
     assert run(tmp_path) == "2 0"

@@ -303,6 +303,7 @@ def test_a_disk_that_the_cluster_left_is_deleted(labelled: bool, cloud: Cloud) -
     assert set(cloud.state()["disks"]) == {"pvc-2"}
 
 
+@pytest.mark.slow
 def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
     process = cloud.start("run", HANG="logs --follow")
     while not any("logs --follow" in call for call in cloud.calls):

@@ -172,6 +172,7 @@ def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
     assert not [call for call in pod.api.calls if call.startswith("DELETE")]
 
 
+@pytest.mark.slow
 def test_a_launcher_that_was_killed_is_followed_by_one_that_goes_on(pod: Pod) -> None:
     """Its Job starts another; with the container all its processes are gone. It costs the trials that ran."""
     first = pod.start()

@@ -79,9 +79,9 @@ def test_two_processes_find_what_one_finds(
     workers = [spawned(solve, shared.specs, multiclass, order) for order in orders]
     for (process, pipe), order in zip(workers, orders, strict=True):
         for gamma, fold in order:
-            assert pipe.poll(100)
+            assert pipe.poll(PATIENCE)
             assert pipe.recv() == ((gamma, fold), points(samples, own, gamma, fold))
-        process.join(30)
+        process.join(PATIENCE)
         assert process.exitcode == 0
 
 
@@ -135,7 +135,7 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
     assert 3 * matrix <= taken < 3.2 * matrix
     for process, pipe in workers:
         pipe.send("end")
-        process.join(30)
+        process.join(PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from common.cluster.shared_arrays import SharedArrays, Spec
 from kernel_svm.pool import Pool, SharedMatrix
+from tests.helpers import PATIENCE
 from tests.kernel_svm.conftest import Scratch, Spawned
 
 WIDTH, N_STRIPS = 32, 4
@@ -45,14 +46,14 @@ def expected(what: float) -> np.ndarray:
 def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, forked: Spawned) -> None:
     specs = scratch(WIDTH, "kernel 0").specs
     victim, said = forked(hold, specs, 10.0, 2)
-    assert said.poll(60) and said.recv() == "in the strip"
+    assert said.poll(PATIENCE) and said.recv() == "in the strip"
     other, answer = forked(hold, specs, 10.0, -1)
     assert not answer.poll(2), "a strip that is being filled is waited for"
     os.kill(victim.pid, signal.SIGKILL)
-    assert answer.poll(30)
+    assert answer.poll(PATIENCE)
     np.testing.assert_array_equal(answer.recv(), expected(10.0))
     answer.send("end")
-    other.join(30)
+    other.join(PATIENCE)
     assert other.exitcode == 0
 
 
@@ -68,26 +69,26 @@ def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
     waiting, answer = forked(hold, specs, 50.0, -1)
     assert not answer.poll(2), "two others use the only matrix"
     used.send("end")
-    user.join(30)
+    user.join(PATIENCE)
     assert not answer.poll(0.5), "one other still does"
     if killed:
         os.kill(friend.pid, signal.SIGKILL)
     else:
         shared.send("end")
-    assert answer.poll(30)
+    assert answer.poll(PATIENCE)
     np.testing.assert_array_equal(answer.recv(), expected(50.0))
     answer.send("end")
-    waiting.join(30)
+    waiting.join(PATIENCE)
 
 
 def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(scratch: Scratch, forked: Spawned) -> None:
     shared = scratch(WIDTH, "kernel 0", "kernel 1")
     workers = [forked(hold, shared.specs, what, -1) for what in (10.0, 20.0)]
     for (process, pipe), what in zip(workers, (10.0, 20.0), strict=True):
-        assert pipe.poll(60)
+        assert pipe.poll(PATIENCE)
         np.testing.assert_array_equal(pipe.recv(), expected(what))
         pipe.send("end")
-        process.join(30)
+        process.join(PATIENCE)
     matrices = matrices_of(shared.specs)
     before = {float(matrix.holds[0]): int(matrix.taken[0]) for matrix in matrices}
     assert set(before) == {10.0, 20.0}

@@ -119,7 +119,7 @@ def test_a_process_compiles_what_no_other_is_busy_with_and_then_waits(
         assert two_are_done.wait(PATIENCE) and done == ["second", "third"]
         other.join(0.2)
         assert other.is_alive() and done == ["second", "third"]
-    other.join(60)
+    other.join(PATIENCE)
     assert done == ["second", "third", "first"]
 
 

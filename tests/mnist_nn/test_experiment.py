@@ -268,14 +268,14 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
 
 
 def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(program: Any, tmp_path: Path) -> None:
-    """The one process is this one, which has PyTorch already."""
+    """The one process is this one, which has PyTorch already. It comes first and compiles what workers read then."""
     command = "1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
     command += "--max-channels 4 --max-hidden-layer 16".split()
     one, two = tmp_path / "one", tmp_path / "two"
-    how = ("--gpu", "none", "--workers", 1, "--results", two)
-    assert "ensemble of 1" in program("-m", "mnist_nn", *command, *how, ranks=2).stdout
     experiment = from_namespace(Bagging, parser_of(Bagging, "mnist_nn").parse_args(command))
     run_study(experiment, RunOptions(workers=0, results=one, quiet=True))
+    how = ("--gpu", "none", "--workers", 1, "--results", two)
+    assert "ensemble of 1" in program("-m", "mnist_nn", *command, *how, ranks=2).stdout
     assert (one / "predictions.npz").read_bytes() == (two / "predictions.npz").read_bytes()
     for name in ("results.csv", "trials.csv"):
         assert table_without_run(one / name) == table_without_run(two / name)

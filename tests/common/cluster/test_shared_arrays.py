@@ -12,6 +12,7 @@ import pytest
 from common.cluster.shared_arrays import SharedArrays, Spec, specs_of
 from common.errors import UsageError
 from common.trial import Trial, seed_of
+from tests.helpers import PATIENCE
 
 ARRAYS = {"x": np.arange(12, dtype=np.uint8).reshape(3, 4), "empty": np.zeros((0, 5)), "scalar": np.float64(3.5)}
 
@@ -33,7 +34,7 @@ def test_a_worker_sees_what_the_rank_wrote_and_cannot_change_it() -> None:
     here, there = context.Pipe()
     process = context.Process(target=_read, args=(allocated.specs, there))
     process.start()
-    assert here.poll(60)
+    assert here.poll(PATIENCE)
     for name, array in here.recv().items():
         np.testing.assert_array_equal(array, arrays[name])
         assert array.dtype == arrays[name].dtype

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.shared_cache import INDEX, SharedCache
 from common.optimize.kept import _Packed, in_memory
+from tests.helpers import PATIENCE
 
 SIZE = 4096
 
@@ -90,14 +91,14 @@ def test_one_process_computes_and_if_it_is_killed_the_next_one_does(tmp_path: Pa
         return process, here
 
     first, heard = started(600.0)
-    assert heard.poll(60) and heard.recv() == "begun"
+    assert heard.poll(PATIENCE) and heard.recv() == "begun"
     others = [started(0.2) for _ in range(3)]
     assert first.pid is not None and not others[0][1].poll(0.5)
     os.kill(first.pid, signal.SIGKILL)
     for process, pipe in others:
         said = ["begun"]
         while said[-1] == "begun":
-            assert pipe.poll(60)
+            assert pipe.poll(PATIENCE)
             said.append(pipe.recv())
         assert said[-1] == 4950.0
         process.join()

@@ -175,7 +175,7 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
     steps = [message for message in iter(ours.recv, None) if isinstance(message, Headway)]
     seconds = time.monotonic() - begin
     ours.send(None)
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 0
     assert steps[0] == Headway("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
 

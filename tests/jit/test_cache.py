@@ -48,6 +48,7 @@ def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how:
     assert run(tmp_path) == "6 0"
 
 
+@pytest.mark.slow
 def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
     run(tmp_path)

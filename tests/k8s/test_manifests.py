@@ -275,6 +275,7 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
         assert settings.resume and settings.results == Path("/results/ddp") and settings.data_folder == Path("/data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "kind"),
     [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("indexed-job", "Job"), ("seeds", "Job"), ("trainjob", "TrainJob")],

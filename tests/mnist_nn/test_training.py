@@ -183,6 +183,7 @@ print(sum(map(int, re.findall(r"AnonHugePages: *([0-9]+) kB", open("/proc/self/s
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="the kernel gives no huge pages")
 def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)

@@ -48,7 +48,8 @@ def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
         assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
 
 
-@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("forked", [True, False])
 def test_many_figures_are_drawn_by_helpers_into_the_same_files(
     tmp_path: Path, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

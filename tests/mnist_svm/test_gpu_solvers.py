@@ -127,7 +127,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("device", "asked"), [(("--gpu", "0,0"), "0 True"), (("--gpu", "none", "--workers", "2"), "2 False")]
+    ("device", "asked"),
+    [
+        (("--gpu", "0,0"), "0 True"),
+        pytest.param(("--gpu", "none", "--workers", "2"), "2 False", marks=pytest.mark.slow),
+    ],
 )
 def test_folds_of_a_gpu_are_divided_late_those_of_cpus_that_share_a_matrix_at_once(
     device: tuple[str, ...], asked: str, program: Any, tmp_path: Path

@@ -3,7 +3,8 @@
     python -m benchmarks.sharing_costs [--rows Ridge PCA ...] [--results FILE]
 
 Each search runs in one process, on one thread, sharing and not, at three sizes: few samples, many, and many features.
-The columns say how many times the expected CPU seconds it took, with the seconds in brackets.
+Rows of whole numbers have samples rounded to about ten values. The columns say how many times the expected CPU
+seconds it took, with the seconds in brackets.
 """
 
 from __future__ import annotations
@@ -60,13 +61,17 @@ def before(step: Any, grid: dict[str, Any]) -> Row:
 
 
 PENALTIES = list(np.logspace(-3, 3, 20))
-STAGES = [10, 20, 30, 40]
+STAGES = [3, 6, 9, 12]
 NUMBERS = ("RandomForestRegressor", "GradientBoostingRegressor", "Ridge", "KernelRidge", "Gaussian", "Lasso", "Elastic")
 ROWS: dict[str, Callable[[], Row]] = {
     "KNeighbors": lambda: (KNeighborsClassifier(), {"n_neighbors": list(range(1, 31, 3))}, {}),
     "KNeighbors, manhattan": lambda: (
         KNeighborsClassifier(metric="manhattan", algorithm="brute"), {"n_neighbors": list(range(1, 31, 3))}, {}
     ),
+    "KNeighbors, whole numbers": lambda: ROWS["KNeighbors"](),
+    "KNeighbors, manhattan, whole numbers": lambda: ROWS["KNeighbors, manhattan"](),
+    "GradientBoosting, whole numbers": lambda: ROWS["GradientBoosting"](),
+    "XGBoost, whole numbers": lambda: _xgboost(),
     "RandomForest": lambda: (RandomForestClassifier(random_state=0), {"n_estimators": STAGES}, {}),
     "RandomForestRegressor": lambda: (RandomForestRegressor(random_state=0), {"n_estimators": [5, 10]}, {}),
     "ExtraTrees": lambda: (ExtraTreesClassifier(random_state=0), {"n_estimators": STAGES}, {}),
@@ -127,6 +132,8 @@ def measure(name: str, n: int, p: int) -> dict[str, str]:
         if number
         else make_classification(n, p, n_informative=few // 2, n_classes=4, random_state=0)
     )
+    if "whole" in name:
+        X = np.rint(X)
     common: dict[str, Any] = {"cv": FOLDS, "refit": False}
     smallest = {key: values[:2] for key, values in grid.items()}
     GridSearchCV(model, smallest, workers=0, **common, **how).fit(X[:200], y[:200])  # imports
@@ -145,7 +152,9 @@ def measure(name: str, n: int, p: int) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     installed = [
-        name for name in ROWS if find_spec({"LightGBM": "lightgbm", "XGBoost": "xgboost"}.get(name, "sklearn"))
+        name
+        for name in ROWS
+        if find_spec({"LightGBM": "lightgbm", "XGBoost": "xgboost"}.get(name.partition(",")[0], "sklearn"))
     ]
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=installed)
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")

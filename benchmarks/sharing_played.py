@@ -62,11 +62,11 @@ class Catches(GridSearchCV):
 def study_of(
     estimator: Any, grid: Any, n: int, p: int, cv: int = 5, classes: int = 10, how: dict[str, Any] | None = None
 ) -> Folds:
-    """The study of a search, whose samples are of that size and all zero. how: other arguments of the search."""
+    """The study of a search, whose samples are random numbers. how: other arguments of the search."""
     y: Any = np.arange(n) % classes if classes > 1 else np.linspace(0, 1, n)
     search = Catches(estimator, grid, cv=cv, workers=0, refit=False, **(how or {}))
     try:
-        search.fit(np.zeros((n, p)), y)
+        search.fit(np.random.default_rng(0).random((n, p)), y)
     except Caught:
         return Folds(search, search.tasks)
     raise AssertionError("a search without tasks")

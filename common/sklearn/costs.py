@@ -25,12 +25,19 @@ FEATURES = ("n_components", "k", "max_features")  # parameters that say how many
 
 @dataclass(frozen=True)
 class Shape:
-    """Samples to learn from and to be asked about, their features, and classes (1 for numbers)."""
+    """Samples to learn from and to be asked about, their features, and classes (1 for numbers).
+
+    Attributes:
+        values: how many different values a feature has, 256 where these are many.
+        whole: whether they are whole numbers.
+    """
 
     n: int
     n_asked: int
     p: int
     classes: int = 1
+    values: float = 256
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,8 @@ def _has_formula(model: Any) -> bool:
 
 def after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
     """The samples as the next step sees them."""
+    if model is not None and type(model).__name__ not in _FILTERS:
+        shape = replace(shape, values=256, whole=False)
     for name in FEATURES:
         size = values.get(name, getattr(model, name, None))
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
@@ -185,9 +194,12 @@ def _neighbours(get: Get, s: Shape) -> Cost:
     plain = get.value("metric") in ("euclidean", "sqeuclidean", "cosine") or (
         get.value("metric") == "minkowski" and get("p", 2.0) == 2.0
     )
-    search = CALL + s.n * s.n_asked * (s.p / (FLOPS if plain else 4 * OPS) + 2 / OPS)
-    votes = CALL + s.n_asked * get("n_neighbors", 5.0) * 4 / OPS
-    return Cost(search + votes, once=search, each=votes)
+    pairs = s.n * s.n_asked
+    search = found = CALL + pairs * (s.p / (FLOPS if plain else 4 * OPS) + 2 / OPS)
+    if s.whole and s.values < 32 and (get.value("metric") == "manhattan" or get("p", 2.0) == 1.0):
+        found = CALL + pairs * (s.p / (16 * OPS) + 2 / OPS)  # sums of small types, see sharing/whole_numbers.py
+    each = CALL / 4 + s.n_asked * get("n_neighbors", 5.0) * 4 / OPS
+    return Cost(search + CALL + each, once=found + 4 * CALL, each=each)
 
 
 def _trees(features: Callable[[float], float]) -> Callable[[Get, Shape], Cost]:
@@ -202,23 +214,52 @@ def _trees(features: Callable[[float], float]) -> Callable[[Get, Shape], Cost]:
     return formula
 
 
+def _sorted(s: Shape) -> float:
+    """Seconds of a level of a tree that sorts the values of all samples."""
+    return 3 * s.n * s.p * math.log2(s.values + 1) / OPS
+
+
 def _boosting(get: Get, s: Shape) -> Cost:
     members, trees = get("n_estimators", 100.0), s.classes if s.classes > 2 else 1
-    grown = members * trees * (3 * CALL + s.n * s.p * min(get("max_depth", 3.0), 20.0) * 5 / OPS)
+    grown = members * trees * (3 * CALL + min(get("max_depth", 3.0), 20.0) * _sorted(s))
     asked = members * trees * (CALL / 50 + s.n_asked * 3 / OPS)
     return Cost(grown + asked, once=grown, each=CALL + asked)
 
 
-def _histograms(number: str, tree: float) -> Callable[[Get, Shape], Cost]:
-    """tree: seconds of a tree of nothing."""
+def _stumps(get: Get, s: Shape) -> Cost:
+    members = get("n_estimators", 50.0)
+    grown = members * (6 * CALL + 2 * _sorted(s))
+    asked = members * (CALL / 2 + s.n_asked * 3 / OPS)
+    return Cost(grown + asked, once=grown, each=CALL + asked)
+
+
+def _histograms(number: str, tree: float, node: Callable[[Get, Shape], float]) -> Callable[[Get, Shape], Cost]:
+    """tree: seconds of a tree of nothing. node: operations for the nodes of a tree, of each feature."""
 
     def formula(get: Get, s: Shape) -> Cost:
         trees = get(number, 100.0) * (s.classes if s.classes > 2 else 1)
-        grown = s.n * s.p * 20 / OPS + trees * (tree + s.n * s.p / OPS)
+        grown = s.n * s.p * 20 / OPS + trees * (tree + s.p * (s.n + node(get, s)) / OPS)
         asked = trees * (CALL / 10 + s.n_asked * 5 / OPS)
         return Cost(grown + asked, once=grown, each=CALL + asked)
 
     return formula
+
+
+def _leaves(get: Get, s: Shape, number: str, least: str) -> float:
+    return min(get(number, 31.0), s.n / max(get(least, 20.0), 1.0))
+
+
+def _of_hist(get: Get, s: Shape) -> float:
+    return _leaves(get, s, "max_leaf_nodes", "min_samples_leaf") * (5 * s.values + 300)
+
+
+def _of_lightgbm(get: Get, s: Shape) -> float:
+    return _leaves(get, s, "num_leaves", "min_child_samples") * 5 * s.values
+
+
+def _of_xgboost(get: Get, s: Shape) -> float:
+    """Of balanced trees; many nodes are pure before the largest depth."""
+    return min(2.0 ** (min(get("max_depth", 6.0), 60.0) + 1), 2 * math.sqrt(s.n)) * 4 * s.values
 
 
 def _penalties(calls_each: int, calls_alone: int) -> Callable[[Get, Shape], Cost]:
@@ -294,11 +335,11 @@ for _kind in ("Classifier", "Regressor"):
         f"RandomForest{_kind}": _trees(math.sqrt if _kind == "Classifier" else float),
         f"ExtraTrees{_kind}": _trees(_root_of_few if _kind == "Classifier" else float),
         f"Bagging{_kind}": _trees(float),
-        f"AdaBoost{_kind}": _boosting,
+        f"AdaBoost{_kind}": _stumps,
         f"GradientBoosting{_kind}": _boosting,
-        f"HistGradientBoosting{_kind}": _histograms("max_iter", 6 * CALL),
-        f"LGBM{_kind}": _histograms("n_estimators", 2 * CALL),
-        f"XGB{_kind}": _histograms("n_estimators", 6 * CALL),
+        f"HistGradientBoosting{_kind}": _histograms("max_iter", 3 * CALL, _of_hist),
+        f"LGBM{_kind}": _histograms("n_estimators", CALL / 2, _of_lightgbm),
+        f"XGB{_kind}": _histograms("n_estimators", CALL / 2, _of_xgboost),
     }
 _FORMULAS |= {
     "Ridge": _penalties(1, 3),
@@ -314,5 +355,5 @@ _FORMULAS |= {
     "LogisticRegression": _descent(50),
     "SVC": _vectors,
 }
-for _name in ("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe"):
-    _FORMULAS[_name] = _filters
+_FORMULAS |= dict.fromkeys(("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe"), _filters)
+_FILTERS = [name for name in _FORMULAS if name.startswith("Select")] + ["VarianceThreshold"]  # values pass unchanged

@@ -168,7 +168,19 @@ def shape_of(task: Any) -> Shape:
     classes = len(np.unique(labels)) if labels.ndim == 1 and labels.dtype.kind in "biuUS" else 1
     n_train, n_test = (int(np.size(task.kwargs[name])) for name in ("train", "test"))
     n_asked = n_test + n_train * bool(task.kwargs["return_train_score"])
-    return Shape(n_train, n_asked, size[1] if len(size) > 1 else 1, classes if classes <= 100 else 1)
+    n_features = size[1] if len(size) > 1 else 1
+    return Shape(n_train, n_asked, n_features, classes if classes <= 100 else 1, *_values_of(X))
+
+
+def _values_of(X: Any) -> tuple[float, bool]:
+    """About how many different values a feature has, at most 256, and whether they are whole; from some of them."""
+    if type(X) is not np.ndarray or X.ndim != 2 or X.dtype.kind not in "biuf" or not X.size:
+        return 256, False
+    some = X[:: -(-len(X) // 500), :: -(-X.shape[1] // 16)]
+    different = 1 + np.count_nonzero(np.diff(np.sort(some, axis=0), axis=0), axis=0)
+    # Where a part of the samples has few values, all have few.
+    values = float(np.mean(np.where(different > len(some) / 4, 256, np.minimum(different, 256))))
+    return values, bool((np.rint(some) == some).all())
 
 
 def costs_of(tasks: Sequence[Any], sharing: Sharing) -> tuple[dict[int, float], frozenset[int]]:

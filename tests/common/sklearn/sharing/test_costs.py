@@ -1,11 +1,13 @@
 """What fits are expected to take: plans say it, and the coordinator keeps slots busy by it, and fits shared."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
@@ -15,7 +17,7 @@ from sklearn.svm import SVC
 from benchmarks.sharing_played import ROWS, batches_of, costs_of, study_of
 from benchmarks.svm_division import play
 from common.engine.queue import Costs
-from common.sklearn.costs import expected, expected_alone
+from common.sklearn.costs import after, expected, expected_alone
 from common.sklearn.grids import graph_of, shape_of
 
 
@@ -87,6 +89,19 @@ def test_candidates_that_have_only_transformers_in_common_are_divided_too() -> N
     end, work = play(16, batches, costs_of(study, 16), seconds)
     undivided, least = play(16, batches, Costs(study.cost), seconds)
     assert least == pytest.approx(whole) and end < 0.6 * undivided and work < 1.7 * whole
+
+
+def test_samples_of_few_values_take_less() -> None:
+    """Fewer bins and fewer values to sort; until a step makes other numbers of them."""
+    many = study_of(GradientBoostingClassifier(), {"max_depth": [2]}, 600, 20).tasks[0]
+    few = replace(many, args=(np.rint(4 * many.args[0]), many.args[1]))
+    assert (shape_of(many).values, shape_of(many).whole) == (256, False)
+    assert (shape_of(few).values, shape_of(few).whole) == (5, True)
+    for model in (GradientBoostingClassifier(), HistGradientBoostingClassifier()):
+        (less,), (more,) = (expected_alone(model, {}, shape_of(task)) for task in (few, many))
+        assert less < 0.7 * more
+    assert after(SelectKBest(k=3), {}, shape_of(few)) == replace(shape_of(few), p=3)
+    assert not after(StandardScaler(), {}, shape_of(few)).whole
 
 
 class _Own(ClassifierMixin, BaseEstimator):

@@ -122,7 +122,7 @@ class MpiTransport(Transport):
             self._acknowledge(error)
 
     def _take_in(self) -> None:
-        """Begin to receive messages. None is waited for, as its sender may die before it is complete."""
+        """Begin to receive new messages and take in complete ones. None is waited for, as its sender may die."""
         status = MPI.Status()
         while (matched := self._comm.improbe(tag=MESSAGE, status=status)) is not None:
             self._arriving.setdefault(status.source, deque()).append(matched.irecv())
@@ -151,7 +151,7 @@ class MpiTransport(Transport):
         return thing
 
     def _next_from(self, rank: int) -> Any:
-        """The next message of a rank. Later ones stay, as they may belong to the next step."""
+        """The next message of a rank. Later ones stay in the inbox until they are asked for."""
         while True:
             for place, (sender, message) in enumerate(self._inbox):
                 if sender == rank and not isinstance(message, GivenUp):
@@ -199,7 +199,7 @@ class MpiTransport(Transport):
             self._orphaned(f"has heard nothing of rank 0 for {self._timeout:g} s")
 
     def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
-        """Send a beat with its study's number. To a rank that was given up and speaks again it says that it was."""
+        """Hear the beats of a rank, and send it one: the study's number, and whether this rank has given it up."""
         heard = False
         while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:
             study, given_up = matched.recv()

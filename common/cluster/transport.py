@@ -66,7 +66,7 @@ class Transport(ABC):
 
     @abstractmethod
     def watch(self, heartbeat_timeout: float) -> None:
-        """A study begins: from now on a rank that is silent for `timeout` seconds counts as dead; 0 for never."""
+        """A study begins: from now on a rank that is silent for so many seconds counts as dead; 0 for never."""
 
     @abstractmethod
     def settle(self) -> bool:

@@ -8,7 +8,8 @@ Householder transformations, revisited", ACM TOMS 32, 2006). It is backward stab
 factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the norm of K,
 and where there are few alphas, scikit-learn's own function solves with the shared K: to the bit.
 
-The RBF kernel of each gamma is made from the same squared distances, by scikit-learn's own operations.
+The RBF kernel of each gamma is made from the same squared distances, and the polynomial kernel of each from the same
+scalar products, by scikit-learn's own operations: to the bit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model._ridge import _solve_cholesky_kernel
 from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
@@ -139,23 +141,31 @@ class _Kernels:
 
     def __init__(self, X: Any, X_fit: Any):
         self._X, self._X_fit = X, X_fit
-        self._distances: np.ndarray | None = None
+        self._common: np.ndarray | None = None  # what the kernels of all gammas are made of
         self._room: np.ndarray | None = None  # for one kernel at a time
 
     def of(self, model: KernelRidge) -> np.ndarray:
         """The kernel matrix with that model's parameters, which the next one may overwrite."""
-        if model.kernel != "rbf":
+        powers = model.kernel in ("polynomial", "poly") and self._X.dtype.kind == "f"
+        if model.kernel != "rbf" and not powers:
             return np.asarray(model._get_kernel(self._X, self._X_fit))
-        if self._distances is None:
+        if self._common is None:
             Y = self._X if self._X_fit is None else self._X_fit
-            self._distances = euclidean_distances(self._X, Y, squared=True)
-            self._room = np.empty_like(self._distances)
+            if powers:
+                self._common = safe_sparse_dot(self._X, Y.T, dense_output=True)
+            else:
+                self._common = euclidean_distances(self._X, Y, squared=True)
+            self._room = np.empty_like(self._common)
         assert self._room is not None
-        factor = -(1.0 / self._X.shape[1] if model.gamma is None else model.gamma)
-        for begin in range(0, len(self._distances), _PANEL):  # rows that stay in the cache
+        gamma = 1.0 / self._X.shape[1] if model.gamma is None else model.gamma
+        for begin in range(0, len(self._common), _PANEL):  # rows that stay in the cache
             rows = slice(begin, begin + _PANEL)
-            K = np.multiply(self._distances[rows], factor, out=self._room[rows])
-            np.exp(K, K)
+            K = np.multiply(self._common[rows], gamma if powers else -gamma, out=self._room[rows])
+            if powers:
+                K += model.coef0
+                K **= model.degree
+            else:
+                np.exp(K, K)
         return self._room
 
 

@@ -34,7 +34,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
-from common.sklearn.sharing import family_of
+from common.sklearn.sharing import family_of, kernel_ridge
 from common.sklearn.sharing.family import SplitPart
 from common.sklearn.sharing.gaussian_processes import NoiseLevels
 from common.sklearn.sharing.kernel_ridge import Band
@@ -230,6 +230,22 @@ def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, sever
     weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
     grid = {"alpha": [1e-13, *np.logspace(-3, 3, 7)], "gamma": [0.1, 1.0]}
     compared(caplog, KernelRidge(kernel=kernel), grid, X, targets, atol=1e-8, fit_params=weights)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "work"), [("rbf", "euclidean_distances"), ("polynomial", "safe_sparse_dot"), ("poly", "safe_sparse_dot")]
+)
+def test_gammas_share_distances_or_products(caplog: Any, monkeypatch: Any, kernel: str, work: str) -> None:
+    """Computed once for the training and once for the validation samples of each fold; few alphas: to the bit."""
+    X, y = samples(4, whole=False, n=70)
+    calls = []
+    function = getattr(kernel_ridge, work)
+    monkeypatch.setattr(kernel_ridge, work, lambda *args, **how: (calls.append(1), function(*args, **how))[1])
+    grid = {"alpha": [0.1, 1.0], "gamma": [0.1, 1.0, 3.0]}
+    for model in (KernelRidge(kernel=kernel), KernelRidge(kernel=kernel, degree=2.5, coef0=60.0)):
+        calls.clear()
+        compared(caplog, model, grid, X, y.astype(float))
+        assert len(calls) == 3 * 2
 
 
 @pytest.mark.parametrize("n", [20, 65, 96, 128, 301])

@@ -5,6 +5,7 @@ import re
 import textwrap
 import tracemalloc
 import warnings
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,6 +181,22 @@ def test_several_scores_of_a_grid_of_svc_below_a_searched_step(caplog: Any) -> N
     grid = {"pca__n_components": [1, 3], "svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}
     search = compared(caplog, model, grid, X, Y, scoring=["accuracy", "f1_macro"])
     assert search.plan_.n_fits == 3 * (1 + 2)
+
+
+def test_several_scores_come_from_one_prediction(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each candidate on each fold, by either search."""
+    calls = []
+    predict = RandomForestClassifier.predict
+
+    @wraps(predict)
+    def counted(self: Any, X: Any) -> Any:
+        calls.append(type(self))
+        return predict(self, X)
+
+    monkeypatch.setattr(RandomForestClassifier, "predict", counted)
+    scoring = ["accuracy", "f1_macro", "balanced_accuracy"]
+    compared(caplog, RandomForestClassifier(random_state=0), {"n_estimators": [2, 4]}, X, Y, scoring=scoring)
+    assert len(calls) == 2 * 2 * 3 and calls.count(RandomForestClassifier) == 2 * 3
 
 
 def test_halving_says_what_its_candidates_share() -> None:

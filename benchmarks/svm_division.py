@@ -31,6 +31,7 @@ from common.engine.study import Study
 from common.experiment import WorkerContext
 from common.trial import Batch, Outcome, Place, Result, Search, Trial
 from mnist_svm.experiment import KERNEL_PART, SvmGrid
+from mnist_svm.points import TuningGrid
 
 PUBLISHED = Path(__file__).parent / "results" / "svm_published_ovo.md"
 SLOTS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 25, 30, 32, 36, 40, 48, 60, 64, 80, 96, 100, 120, 150, 200)
@@ -158,8 +159,8 @@ class Now(SvmGrid):
 class Before(Now):
     """The same with every gamma divided by fold, as it was on a few slots."""
 
-    def _search(self) -> Search:
-        search = super()._search()
+    def _search(self, grid: TuningGrid) -> Search:
+        search = super()._search(grid)
         results = yield [part for batch in next(search) for part in self.split_batch(batch)]
         try:
             results = yield search.send(results)

@@ -4,7 +4,6 @@ import fcntl
 import heapq
 import json
 import math
-import multiprocessing
 import os
 import pickle
 import pty
@@ -21,14 +20,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.process import without_main
+from common.cluster.devices import Device
 from common.engine.coordinator import Coordinator
 from common.engine.live import Overview
 from common.engine.messages import STARTING, STEP_SECONDS, WORKING, Headway, Returned, Run, Stepped
 from common.engine.progress import RUNNING, note_of, read_status_file
 from common.engine.queue import Costs
 from common.engine.study import Study
-from common.engine.worker import Built, Setup, main
+from common.engine.worker import Built, Setup
+from common.engine.worker_process import WorkerProcess
 from common.experiment import WorkerContext
 from common.storage.journal import Journal
 from common.trial import Place, Result, Trial
@@ -162,21 +162,25 @@ def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> 
 
 def test_a_worker_sends_one_step_a_second_at_most() -> None:
     """A real worker, and the test in the place of its agent: a trial of two seconds reports 200 steps."""
-    spawn = multiprocessing.get_context("spawn")
-    (ours, theirs), (_words, output) = spawn.Pipe(), spawn.Pipe()
     setup = Setup(pickle.dumps(Toy(1, seconds=2.0, steps=200)), {}, "cpu", os.getpid(), {})
-    process = spawn.Process(target=main, args=(setup, theirs, output))
-    with without_main():
-        process.start()
-    theirs.close()
-    assert ours.recv() == Built()
+    worker = WorkerProcess.start(setup, Device("cpu", ""), 1, 1, time.monotonic())
+
+    def heard() -> list[Any]:
+        assert worker.pipe.poll(PATIENCE)
+        return list(worker.messages())
+
+    messages = heard()
+    while Built() not in messages:
+        messages += heard()
     begin = time.monotonic()
-    ours.send(((Trial("t0", {"x": 0, "offset": 0}),), ()))
-    steps = [message for message in iter(ours.recv, None) if isinstance(message, Headway)]
+    worker.send(Run(0, (Trial("t0", {"x": 0, "offset": 0}),)), begin)
+    while not isinstance(messages[-1], tuple):  # its result
+        messages += heard()
     seconds = time.monotonic() - begin
-    ours.send(None)
-    process.join(PATIENCE)
-    assert process.exitcode == 0
+    worker.end()
+    worker.handle.join(PATIENCE)
+    assert worker.handle.exitcode == 0 and worker.reap(PATIENCE)
+    steps = [message for message in messages if isinstance(message, Headway)]
     assert steps[0] == Headway("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
 
 

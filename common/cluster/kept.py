@@ -1,7 +1,7 @@
-"""Values of links of a chain, kept for other trials: in memory that a node's workers share, or in a folder.
+"""Values that are computed once and kept for other trials: in memory that a node's workers share, or in a folder.
 
-A value is kept as bytes, so a trial cannot change the values of another one: arrays are read-only views of the bytes,
-everything else is made anew for each trial. This also holds for a value that was just computed, or has no room.
+A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes,
+everything else is made anew for each user. This also holds for a value that was just computed, or has no room.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common.cluster.devices import free_memory
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.cluster.shared_cache import ALIGNED, INDEX, SharedCache
 
-BUFFER = "links"  # name of the memory that a node's workers share
+BUFFER = "kept"  # name of the memory that a node's workers share
 
 
 class Keeper(Protocol):

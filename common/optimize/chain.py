@@ -19,10 +19,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from common.cluster.kept import Keeper, Nowhere, OnDisk, Unkept, buffers_for, in_memory
 from common.cluster.shared_arrays import Spec
 from common.errors import UsageError
 from common.experiment import WorkerContext
-from common.optimize.kept import Keeper, Nowhere, OnDisk, Unkept, buffers_for, in_memory
 from common.optimize.objectives import Breach, ObjectiveTrial, is_staged
 from common.settings import without_address
 from common.spaces import Space

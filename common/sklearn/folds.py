@@ -16,7 +16,11 @@ import numpy as np
 import sklearn
 from sklearn.base import clone
 from sklearn.model_selection import _validation
+from sklearn.pipeline import Pipeline
 
+from common.cluster.devices import free_memory
+from common.cluster.kept import Keeper, buffers_for, in_memory
+from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
 from common.sklearn.answers import Answer, encoded
@@ -86,7 +90,8 @@ class Folds(Experiment):
         content = cloudpickle.dumps(
             (list(self.tasks), self.sharing, sklearn.get_config()), 5, buffer_callback=buffers.append
         )
-        arrays = {"tasks": np.frombuffer(content, np.uint8)}
+        steps = isinstance(self.tasks[0].estimator, Pipeline)
+        arrays = {"tasks": np.frombuffer(content, np.uint8), "steps": np.array([steps])}
         for number, buffer in enumerate(buffers):
             arrays[f"buffer{number:06}"] = np.asarray(buffer.raw(), np.uint8)
         return arrays
@@ -157,7 +162,16 @@ class Folds(Experiment):
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         tasks, sharing, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(tasks, sharing, config)
+        return Evaluator(tasks, sharing, config, worker.buffers)
+
+    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
+        """Memory for samples between the steps of a Pipeline."""
+        return buffers_for(_room()) if data["steps"][0] else {}
+
+
+def _room() -> int:
+    """Bytes of a node that samples between the steps of a Pipeline may take."""
+    return free_memory() // 8
 
 
 def _one_round(batches: list[Batch]) -> Search:
@@ -174,12 +188,34 @@ class Evaluator:
 
     Args:
         config: scikit-learn's in the process that asked.
+        buffers: of the worker, see `Folds.shared_buffers`.
     """
 
-    def __init__(self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any]):
+    def __init__(
+        self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any], buffers: SharedArrays = NOTHING
+    ):
         self._tasks = {task.key: task for task in tasks}
-        self._sharing, self._config = sharing, config
-        self._steps = SharedSteps()
+        self._sharing, self._config, self._buffers = sharing, config, buffers
+
+    @cached_property
+    def _keeper(self) -> Keeper:
+        return in_memory(self._buffers, _room())
+
+    @cached_property
+    def _steps(self) -> SharedSteps:
+        return SharedSteps(self._keeper)
+
+    @cached_property
+    def _batch_sizes(self) -> dict[str, int]:
+        """By task, how many are done together where no batch is divided."""
+        groups = groups_of(list(self._tasks.values()), self._sharing)
+        return {key: len(group.keys) for group in groups for key in group.keys}
+
+    def _keeper_for(self, group: Group) -> Keeper | None:
+        """The keeper where others may have another part of a batch: they need the same samples between steps."""
+        if not isinstance(self._tasks[group.keys[0]].estimator, Pipeline):
+            return None
+        return self._keeper if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
     def answers(self) -> dict[str, Answer]:
         """Of all tasks; warnings of fits that are done together are noted at one go."""
@@ -227,5 +263,5 @@ class Evaluator:
                 log.info("not solved as a grid: %s", error)
         elif group.how == "shared":
             members = {task.candidate: task for task in tasks.values()}
-            yield from walked(members, graph_of(members, self._sharing))
+            yield from walked(members, graph_of(members, self._sharing), self._keeper_for(group))
         yield from self._one_by_one(tasks)  # what is left of them

@@ -185,7 +185,7 @@ def _fits(
     made: list[StepFit] = []
     for whole, common, members in groups.values():
         nothing = whole in (None, "passthrough")
-        model = None if nothing else _set(whole, common)
+        model = None if nothing else configured(whole, common)
         family = None if nothing else find(whole)
         by_setting: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
         for number, values in members:
@@ -202,13 +202,13 @@ def _fits(
             made.append(StepFit(text, model, common, family, tuple(settings)))
             continue
         for setting in settings:
-            alone = None if model is None else _set(model, setting.values)
+            alone = None if model is None else configured(model, setting.values)
             only = (Setting({}, setting.candidates, setting.fits),)
             made.append(StepFit(text, alone, {**common, **setting.values}, None, only))
     return tuple(made)
 
 
-def _set(model: Any, parameters: Mapping[str, Any]) -> Any:
+def configured(model: Any, parameters: Mapping[str, Any]) -> Any:
     """An unfitted copy with these parameters."""
     return clone(model).set_params(**cloned(parameters)) if parameters else clone(model)
 

@@ -1,39 +1,58 @@
-"""A Pipeline's transformers fitted once for all candidates that have them in common on a fold."""
+"""Transformers of a Pipeline fitted once for all candidates that have them in common on a split, on each node.
+
+Fitted transformers and the samples that came out are kept in memory that the workers of a node share, by the split and
+the steps so far. A step that has no room there is fitted again.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 import pickle
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import joblib
-import numpy as np
-import scipy.sparse
 from sklearn.pipeline import Pipeline
 
-from common.cluster.devices import free_memory, workers_here
+from common.cluster.kept import Keeper, Unkept
 
-KEPT = 8  # fitted transformers; candidates that share them come one after the other
+Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of them has none
+
+
+def after(steps: Steps, model: Any) -> Steps:
+    """The steps so far and this unfitted one."""
+    try:
+        return None if steps is None else (*steps, joblib.hash(model))
+    except (pickle.PicklingError, TypeError, AttributeError):  # it holds a lambda, for instance
+        return None
+
+
+def kept(keeper: Keeper | None, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
+    """What `compute` returns for the training samples of this split after these steps, or a copy that is kept."""
+    if keeper is None or steps is None:
+        return compute()
+    made: list[Any] = []
+
+    def computed() -> Any:
+        made.append(compute())
+        return made[0]
+
+    try:
+        return copy.deepcopy(keeper.value(json.dumps([split, *steps]), computed))  # the next step may write to it
+    except Unkept:
+        return made[0]
 
 
 class SharedSteps:
-    """Stands for the `memory` of a Pipeline (scikit-learn's own way to keep fitted transformers), in this process.
+    """Stands for the `memory` of a Pipeline, scikit-learn's own way to keep fitted transformers."""
 
-    They take at most an eighth of the memory that is free for this worker. The longest unused are dropped first. A step
-    that has no room is not kept, but fitted again.
-
-    Args:
-        limit: bytes to keep, if that is to be another number.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = free_memory() // 8 // workers_here() if limit is None else limit
-        self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # the longest unused first
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
         self._split = 0
-        self._last: tuple[Any, tuple[Any, ...]] = (None, ())  # samples that came out, and the steps they came through
+        self._steps: Steps = ()
 
     @contextmanager
     def of(self, estimator: Any, split: int) -> Iterator[None]:
@@ -41,7 +60,7 @@ class SharedSteps:
         if not isinstance(estimator, Pipeline) or estimator.memory is not None:
             yield
             return
-        self._split, self._last = split, (None, ())
+        self._split, self._steps = split, ()
         estimator.memory = self
         try:
             yield
@@ -49,31 +68,11 @@ class SharedSteps:
             estimator.memory = None
 
     def cache(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """scikit-learn's function that fits one transformer, remembered by split, steps before and parameters."""
+        """scikit-learn's function that fits one transformer. It is called for one step after the other."""
 
-        def fit_transform(transformer: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
-            before = self._last[1] if X is self._last[0] else ()
-            try:
-                steps = (*before, joblib.hash(transformer))
-            except (pickle.PicklingError, TypeError, AttributeError):  # it holds a lambda, for instance
-                return function(transformer, X, *args, **kwargs)
-            kept = self._kept.pop((self._split, *steps), None)
-            if kept is None:
-                kept = function(transformer, X, *args, **kwargs)
-            self._kept[self._split, *steps] = kept
-            while len(self._kept) > KEPT or sum(_bytes(X) for X, _ in self._kept.values()) > self._limit:
-                del self._kept[next(iter(self._kept))]
-            samples = copy.deepcopy(kept[0])  # the next step may write to them
-            self._last = samples, steps
-            return samples, kept[1]
+        def fit_transform(transformer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._steps = after(self._steps, transformer)
+            compute = partial(function, transformer, *args, **kwargs)
+            return kept(self._keeper, self._split, self._steps, compute)
 
         return fit_transform
-
-
-def _bytes(samples: Any) -> int:
-    """About the memory that transformed samples take."""
-    if scipy.sparse.issparse(samples):
-        return sum(int(getattr(samples, name, np.empty(0)).nbytes) for name in ("data", "indices", "indptr"))
-    if hasattr(samples, "memory_usage"):  # a table of pandas
-        return int(np.sum(samples.memory_usage(deep=True)))
-    return int(samples.nbytes) if hasattr(samples, "nbytes") else sys.getsizeof(samples)

@@ -6,7 +6,8 @@ import copy
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from sklearn.base import BaseEstimator, clone
@@ -14,8 +15,10 @@ from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
 
-from common.sklearn.plan import StepFit
+from common.cluster.kept import Keeper
+from common.sklearn.plan import StepFit, configured
 from common.sklearn.scores import FittedModel, answer, weight_name
+from common.sklearn.shared_steps import Steps, after, kept
 from common.sklearn.sharing.family import SplitPart
 
 log = logging.getLogger(__name__)
@@ -23,12 +26,15 @@ log = logging.getLogger(__name__)
 _KNOWN = ("sklearn", "kernel_svm", "lightgbm", "xgboost")  # packages whose parameters say what their steps write to
 
 
-def walked(tasks: Mapping[int, Any], fits: tuple[StepFit, ...]) -> Iterator[tuple[Any, dict[str, Any]]]:
+def walked(
+    tasks: Mapping[int, Any], fits: tuple[StepFit, ...], keeper: Keeper | None = None
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Fit and score candidates of one split that share fits.
 
     Args:
         tasks: by candidate, see `Task`; all of one split.
         fits: the graph of their fits.
+        keeper: has the samples between steps for other workers, who have other candidates below the same fits.
 
     Yields:
         (task, scikit-learn's answer) of each that could be done so; the others are to be fitted alone. A fit's time is
@@ -43,48 +49,109 @@ def walked(tasks: Mapping[int, Any], fits: tuple[StepFit, ...]) -> Iterator[tupl
     weights = _validation._check_method_params(X, params=given, indices=train)
     scored = X_train if first.kwargs["return_train_score"] else None
     part = SplitPart(X_train, y_train, weights.get(weight_name(first.estimator)), X_test, y_test, scored)
-    yield from _walk(fits, part, tasks, (y_train, y_test), 0.0, 0.0)
+    yield from _Walk(tasks, first.split, (y_train, y_test), keeper).below(fits, part, (), 0.0, 0.0)
 
 
-def _walk(
-    fits: tuple[StepFit, ...],
-    part: SplitPart,
-    tasks: Mapping[int, Any],
-    labels: Any,
-    fit_time: float,
-    score_time: float,
-) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """fit_time, score_time: of the steps before, divided by use."""
-    for fit in fits:
+@dataclass(frozen=True)
+class _Walk:
+    """Candidates of one split (tasks by number), its labels, and what keeps samples for other workers."""
+
+    tasks: Mapping[int, Any]
+    split: int
+    labels: Any
+    keeper: Keeper | None
+
+    def below(
+        self, fits: tuple[StepFit, ...], part: SplitPart, steps: Steps, fit_time: float, score_time: float
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """fit_time, score_time: of the steps before, divided by use."""
+        for fit in fits:
+            made = _Made(fit, part)
+            for place, setting in enumerate(fit.settings):
+                if setting.fits:
+                    yield from self._through(made, place, steps, fit_time, score_time)
+                elif (model := made.models[place]) is not None:
+                    for number in setting.candidates:
+                        found = FittedModel(model, None, fit_time + made.seconds_each)
+                        what = answer(self.tasks[number], found, (part.X_train, part.X_test), self.labels)
+                        what["score_time"] += score_time
+                        yield self.tasks[number], what
+
+    def _through(
+        self, made: _Made, place: int, steps: Steps, fit_time: float, score_time: float
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Transform the samples by one setting of a step, and walk on below it."""
+        setting, model, part = made.fit.settings[place], made.fit.model, made.part
+        keeper = None if model is None else self.keeper
+        if keeper is not None:
+            steps = after(steps, configured(model, setting.values))
+        begin, before, many = time.perf_counter(), made.seconds, len(setting.candidates)
+        try:
+            samples, asking = kept(keeper, self.split, steps, partial(made.transformed, place))
+        except _NotFitted:
+            return
+        except Exception as error:  # each candidate says so in its own way
+            log.info("%s: %s: %s", made.fit.name, type(error).__name__, error)
+            return
+        fitting = max(time.perf_counter() - begin - asking - (made.seconds - before), 0.0)
+        X, X_test, X_train = samples
+        del samples
+        below = SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train)
+        del X, X_test, X_train  # so they are gone before those of the next setting are made
+        spent = fit_time + made.seconds_each + fitting / many
+        yield from self.below(setting.fits, below, steps, spent, score_time + asking / many)
+
+
+class _NotFitted(Exception):
+    """A setting whose fit has failed, which was said."""
+
+
+class _Made:
+    """A step fitted for its settings, when the first of them is needed.
+
+    Attributes:
+        seconds: that the fit took; 0 as long as it was not needed.
+    """
+
+    def __init__(self, fit: StepFit, part: SplitPart) -> None:
+        self.fit, self.part, self.seconds = fit, part, 0.0
+
+    @cached_property
+    def models(self) -> list[Any]:
+        """Of each setting a fitted model, at the last step, or a `Transformed`; None if it failed."""
         begin = time.perf_counter()
         try:
-            made = _fitted(fit, part)
+            return _fitted(self.fit, self.part)
         except Exception as error:  # each candidate says so in its own way
-            log.info("%s is not fitted for several candidates: %s: %s", fit.name, type(error).__name__, error)
-            continue
-        used = sum(len(setting.candidates) for setting, one in zip(fit.settings, made, strict=True) if one is not None)
-        spent = fit_time + (time.perf_counter() - begin) / max(used, 1)
-        for setting, one in zip(fit.settings, made, strict=True):
-            if one is None:
-                continue
-            if not setting.fits:
-                for number in setting.candidates:
-                    found = FittedModel(one, None, spent)
-                    what = answer(tasks[number], found, (part.X_train, part.X_test), labels)
-                    what["score_time"] += score_time
-                    yield tasks[number], what
-                continue
-            begin, many = time.perf_counter(), len(setting.candidates)
-            try:
-                X, middle = one[1](), time.perf_counter()
-                below = _below(part, one[0], X)
-            except Exception as error:
-                log.info("%s: %s: %s", fit.name, type(error).__name__, error)
-                continue
-            del X
-            transformed = score_time + (time.perf_counter() - middle) / many
-            yield from _walk(setting.fits, below, tasks, labels, spent + (middle - begin) / many, transformed)
-            del below  # before the samples of the next setting are made
+            log.info("%s is not fitted for several candidates: %s: %s", self.fit.name, type(error).__name__, error)
+            return [None] * len(self.fit.settings)
+        finally:
+            self.seconds = time.perf_counter() - begin
+
+    @property
+    def seconds_each(self) -> float:
+        """The seconds divided by the number of candidates that use the fit."""
+        if not self.seconds:
+            return 0.0
+        used = zip(self.fit.settings, self.models, strict=True)
+        return self.seconds / max(sum(len(setting.candidates) for setting, one in used if one is not None), 1)
+
+    def transformed(self, place: int) -> tuple[tuple[Any, Any, Any], float]:
+        """The samples of the part (X, X_test, X_train) after this step, and the seconds that the last two took.
+
+        Raises:
+            _NotFitted: The step is not fitted for this setting.
+        """
+        if (one := self.models[place]) is None:
+            raise _NotFitted
+        model, transformed_X = one
+        if model is None:
+            return (self.part.X, self.part.X_test, self.part.X_train), 0.0
+        X, begin = transformed_X(), time.perf_counter()
+        asked = _own(self.part, model)
+        X_test = model.transform(asked.X_test)
+        X_train = None if asked.X_train is None else model.transform(asked.X_train)
+        return (X, X_test, X_train), time.perf_counter() - begin
 
 
 def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
@@ -110,16 +177,6 @@ def _alone(model: Any, part: SplitPart, last: bool) -> Any:
         samples = [model.fit_transform(part.X, part.y)]
         return model, samples.pop  # which hands them on and keeps nothing
     return model, partial(model.fit(part.X, part.y).transform, part.X)
-
-
-def _below(part: SplitPart, model: Any, X: Any) -> SplitPart:
-    """The samples as the next step sees them."""
-    if model is None:
-        return part
-    asked = _own(part, model)
-    X_test = model.transform(asked.X_test)
-    X_train = None if asked.X_train is None else model.transform(asked.X_train)
-    return SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train)
 
 
 def _own(part: SplitPart, model: Any) -> SplitPart:

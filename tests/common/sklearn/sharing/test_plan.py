@@ -24,7 +24,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from common.sklearn import GridSearchCV, HalvingGridSearchCV, walk
+from common.cluster.kept import in_memory
+from common.cluster.shared_arrays import NOTHING, SharedArrays
+from common.experiment import WorkerContext
+from common.sklearn import GridSearchCV, HalvingGridSearchCV, folds, searches, walk
 from common.sklearn.shared_steps import SharedSteps
 from tests.common.sklearn.iris import X, Y, same
 from tests.common.sklearn.sharing.beside import compared
@@ -246,10 +249,10 @@ class Counted(TransformerMixin, BaseEstimator):
         return X + self.shift
 
 
-@pytest.mark.parametrize(("limit", "fits"), [(10 * X.nbytes, 4), (2 * X.nbytes, 6), (0, 8)])
+@pytest.mark.parametrize(("limit", "fits"), [(10 * X.nbytes, 4), (5 * X.nbytes // 2, 6), (0, 8)])
 def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_it(limit: int, fits: int) -> None:
     """Four transformers in turn, twice; the last one comes first the second time."""
-    kept, scores = SharedSteps(limit), []
+    kept, scores = SharedSteps(in_memory(NOTHING, limit)), []
     Counted.fits = 0
     for shift in (0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0):
         model = Pipeline([("count", Counted(shift)), ("ridge", RidgeClassifier())])
@@ -257,6 +260,33 @@ def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_i
             scores.append(model.fit(X, Y).score(X, Y))
     assert scores == scores[::-1]
     assert Counted.fits == fits
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
+    room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers take the parts of divided batches in turn; without room each fits the steps before its part."""
+    model = Pipeline([("count", Counted()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
+    grid = {"count__shift": [0.0, 1.0], "pca__n_components": [2, 3], "ridge__alpha": [0.1, 10.0]}
+    here, given = folds.answers_here, []
+    monkeypatch.setattr(searches, "answers_here", lambda *args: given.append(args) or here(*args))
+    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False).fit(X, Y)
+    ((tasks, _),) = given
+    study = folds.Folds(search, tasks)
+    data = study.data()
+    buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})
+    workers = [study.objective(WorkerContext("cpu", data, buffers, 2)) for _ in range(2)]
+    batches = [batch for one in study.searches() for several in one for batch in several]
+    parts = [part for batch in batches for part in study.split_batch(batch)]
+    Counted.fits = 0
+    found = {one.key: one.values for n, part in enumerate(parts) for one in workers[n % 2](part)}
+    assert (len(parts), Counted.fits) == (8, 4 if room else 8)
+    for number in range(8):
+        for split in range(2):
+            values = found[f"c{number:05}/f{split}"]
+            for name in ("test", "train"):
+                assert values[f"{name}_scores"] == search.cv_results_[f"split{split}_{name}_score"][number]
 
 
 def test_groups_reach_the_splitter_and_a_k_beyond_the_samples_fails_alone(caplog: Any) -> None:

@@ -205,14 +205,15 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
 def test_nothing_in_the_code_unpickles_files() -> None:
     """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
 
-    Lines that may: what a process of the same job has sent (the experiment, tasks, the outcome of a search, signatures
-    to compile); the script that a user names to `common.accelerate`; and values of a `Chain`, which a node's workers
-    share, or which lie in a folder that the user names and that is refused where others can change it.
+    Lines that may: what a process of the same job has sent (the experiment, tasks, batches and results by the pipe of a
+    worker, the outcome of a search, signatures to compile); the script that a user names to `common.accelerate`; and
+    values of a `Chain`, which a node's workers share, or which lie in a folder that the user names and that is refused
+    where others can change it.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])",
         "pickle.loads(wanted)", "pickle.load(sys.stdin.buffer)", "exec(code, vars(main))",
-        "pickle.loads(content, buffers=buffers)",
+        "pickle.loads(content, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
     )  # fmt: skip
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):

@@ -373,5 +373,5 @@ def test_within_the_tolerance(caplog: Any, estimator: Any, grid: Any, seed: int)
     X, y = samples(seed, whole=False)
     scoring = "neg_log_loss" if "C" in grid else None
     ours = compared(caplog, estimator, grid, X, y, atol=1e-5, share="tolerance", scoring=scoring)
-    assert ours.plan_.n_saved == 3 * 2 * len(grid.get("l1_ratio", [1]))
+    assert ours.plan_.n_saved == 3 * 2 * len(grid.get("l1_ratio", [1])) and "warm starts within tol" in str(ours.plan_)
     assert compared(caplog, estimator, grid, X, y, scoring=scoring).plan_.n_saved == 0  # exact by default

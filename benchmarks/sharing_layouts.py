@@ -55,7 +55,7 @@ def labelled(n: int, p: int) -> tuple[Any, Any]:
 
 # Samples of a row, its folds, and how many times as many members its ensembles have.
 LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
-    "kNN": (lambda: labelled(16_000, 64), 10, 1),
+    "kNN": (lambda: labelled(16_000, 64), 24, 1),
     "forest": (digits, 10, 3),
     "extra": (digits, 10, 4),
     "boosting": (lambda: digits(600), 12, 1),

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.cluster.kept import _Packed, in_memory
+from common.cluster.kept import BUFFER, _Packed, in_memory
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.cluster.shared_cache import INDEX, SharedCache
 from tests.helpers import PATIENCE
@@ -21,7 +21,7 @@ SIZE = 4096
 
 
 def allocated(size: int = SIZE) -> SharedArrays:
-    return SharedArrays.allocate({"links": Spec((INDEX + size,), "|u1")})
+    return SharedArrays.allocate({BUFFER: Spec((INDEX + size,), "|u1")})
 
 
 def key(number: int) -> bytes:
@@ -36,7 +36,7 @@ def content(number: int, length: int) -> bytes:
 def test_values_are_whole_and_stay_as_they_are_while_they_are_seen(steps: list[tuple[int, int, bool]]) -> None:
     """Beside a model: a value that was found is the one that was put last; views that are held never change."""
     buffers = allocated()
-    cache = SharedCache(buffers, "links")
+    cache = SharedCache(buffers, BUFFER)
     lengths: dict[int, int] = {}
     held: list[tuple[int, int, memoryview]] = []
     for number, length, keep in steps:
@@ -59,7 +59,7 @@ def test_values_are_whole_and_stay_as_they_are_while_they_are_seen(steps: list[t
 
 
 def test_the_longest_unused_gives_way() -> None:
-    cache = SharedCache(allocated(), "links")
+    cache = SharedCache(allocated(), BUFFER)
     for number in range(4):
         assert cache.put(key(number), SIZE // 4, lambda out, n=number: out.fill(n)) is not None  # type: ignore[misc]
     assert cache.get(key(0)) is not None

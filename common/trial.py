@@ -23,7 +23,7 @@ _PLAIN = frozenset({float, int, str, bool})  # what a journal gives back exactly
 
 @dataclass(frozen=True, init=False)
 class Trial:
-    """One point of a search. Studies make millions of them, so there is no quicker or smaller way to make one.
+    """One point of a search. Studies make millions of them, so it has slots, and a constructor that sets them directly.
 
     Attributes:
         key: unique in its study and the same in every run of it; seeds are derived from it.

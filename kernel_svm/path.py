@@ -218,7 +218,10 @@ def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights,
 @compiled
 def _walk_all(rows, slot, tolerance, limit, give_up, pair, signs, weights, penalties, counts, doubles, marks,
               lane_sign, blocks, state, wanted, lanes, columns, betas, rhos, iterations, converged):  # fmt: skip
-    """Go along the first ``counts[n]`` penalties of each problem n; as `_walk`. The rest of the results is 0."""
+    """Go along the first ``counts[n]`` penalties of each problem n; as `_walk`. The rest of the results is 0.
+
+    Room for one problem at a time: doubles (4, width) for weights, f, beta and bounds, marks (2, width) for up and low.
+    """
     while state[PATH] < signs.shape[0]:
         n = state[PATH]
         if state[AT] == 0 and state[STAGE] == 0:
@@ -227,7 +230,7 @@ def _walk_all(rows, slot, tolerance, limit, give_up, pair, signs, weights, penal
         width = lanes[n]
         status = _walk(
             rows, slot, tolerance, limit, give_up, blocks[: width // LANES], columns[n, :width],
-            lane_sign[:width], doubles[0, :width], doubles[2, :width], doubles[1, :width],
+            lane_sign[:width], doubles[0, :width], doubles[1, :width], doubles[2, :width],
             marks[0, :width], marks[1, :width], doubles[3, :width], penalties[: counts[n]], state, wanted, betas[n],
             rhos[n], iterations[n], converged[n],
         )  # fmt: skip
@@ -367,12 +370,11 @@ def solve_path(
     tolerance: float,
     max_iter: int,
     weights: np.ndarray | None = None,
-    give_up: bool = False,
     pair: bool = False,
 ) -> Path:
     """Solve one binary problem.
 
-    The arguments are those of `solve_paths`; ``sign`` and ``weights`` are (width,).
+    The arguments are those of `solve_paths`; ``sign`` and ``weights`` are (width,), and every C is solved.
     """
     own = None if weights is None else weights[None]
-    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, give_up=give_up, pair=pair)[0]
+    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair)[0]

@@ -39,7 +39,7 @@ class Meter:
             self._gpu.read()
 
     def read(self) -> Used:
-        """What was used since the last call, and the process's peak of memory, at most SAMPLE_S seconds old."""
+        """What was used since the last call, and the process's peak of memory, at most MEMORY_S seconds old."""
         spent, now = self._spent(), time.monotonic()
         if now - self._looked >= MEMORY_S:
             self._peak_bytes, self._looked = peak_bytes(), now

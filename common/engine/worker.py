@@ -9,8 +9,8 @@
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
-Messages are pickles, those to the agent each after its length, so that the agent never waits for half a message. Of
-short trials, sending by `multiprocessing` would take a quarter of what a worker does between two of them.
+Messages are pickles. Each one to the agent comes after its length, so that the agent never waits for the rest of a
+message, as it would in `Connection.recv`.
 
 A worker ends with its rank, even if the rank is killed. Its stdout and stderr go through a pipe to the agent, which
 shows them or keeps the last lines for the report of a crash.

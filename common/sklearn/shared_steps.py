@@ -22,7 +22,7 @@ from common.cluster.kept import Keeper, Unkept
 Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of them has none
 
 
-def after(steps: Steps, model: Any) -> Steps:
+def extended(steps: Steps, model: Any) -> Steps:
     """The steps so far and this unfitted one."""
     try:
         return None if steps is None else (*steps, joblib.hash(model))
@@ -30,7 +30,7 @@ def after(steps: Steps, model: Any) -> Steps:
         return None
 
 
-def kept(keeper: Keeper | None, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
+def computed_once(keeper: Keeper | None, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
     """What `compute` returns for the training samples of this split after these steps, or a copy that is kept."""
     if keeper is None or steps is None:
         return compute()
@@ -71,8 +71,8 @@ class SharedSteps:
         """scikit-learn's function that fits one transformer. It is called for one step after the other."""
 
         def fit_transform(transformer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._steps = after(self._steps, transformer)
+            self._steps = extended(self._steps, transformer)
             compute = partial(function, transformer, *args, **kwargs)
-            return kept(self._keeper, self._split, self._steps, compute)
+            return computed_once(self._keeper, self._split, self._steps, compute)
 
         return fit_transform

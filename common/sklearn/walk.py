@@ -18,7 +18,7 @@ from sklearn.utils.validation import has_fit_parameter
 from common.cluster.kept import Keeper
 from common.sklearn.plan import StepFit, configured
 from common.sklearn.scores import FittedModel, answer, weight_name
-from common.sklearn.shared_steps import Steps, after, kept
+from common.sklearn.shared_steps import Steps, computed_once, extended
 from common.sklearn.sharing.family import SplitPart
 
 log = logging.getLogger(__name__)
@@ -84,10 +84,10 @@ class _Walk:
         setting, model, part = made.fit.settings[place], made.fit.model, made.part
         keeper = None if model is None else self.keeper
         if keeper is not None:
-            steps = after(steps, configured(model, setting.values))
+            steps = extended(steps, configured(model, setting.values))
         begin, before, many = time.perf_counter(), made.seconds, len(setting.candidates)
         try:
-            samples, asking = kept(keeper, self.split, steps, partial(made.transformed, place))
+            samples, asking = computed_once(keeper, self.split, steps, partial(made.transformed, place))
         except _NotFitted:
             return
         except Exception as error:  # each candidate says so in its own way
@@ -158,9 +158,8 @@ def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
     """Of each setting a fitted model, at the last step, or a `Transformed`; None if it failed."""
     last = not fit.settings[0].fits
     if fit.model is None:
-        return [
-            None if last else (None, lambda: part.X)
-        ]  # a Pipeline that ends in "passthrough" is left to scikit-learn
+        # A Pipeline that ends in "passthrough" is left to scikit-learn.
+        return [None if last else (None, lambda: part.X)]
     if fit.family is not None:
         if last and part.weight is not None and not has_fit_parameter(fit.model, "sample_weight"):
             raise TypeError("its fit takes no sample weights")
@@ -194,8 +193,5 @@ def _writes(model: Any) -> bool:
     return (
         any(name.rpartition("__")[2].startswith("copy") and value is False for name, value in parameters.items())
         or any(callable(value) and not isinstance(value, BaseEstimator) for value in parameters.values())
-        or any(
-            type(thing).__module__.split(".")[0] not in ("sklearn", "kernel_svm", "lightgbm", "xgboost")
-            for thing in things
-        )
+        or any(type(thing).__module__.split(".")[0] not in _KNOWN for thing in things)
     )

@@ -88,8 +88,9 @@ class TrialLines:
             if end == b'%08x"}' % checksum(content):
                 beginning, _, text = content.partition(_PARAMS)
                 key = beginning[8:]
-                plain = b"\\" not in content or (b"\\" not in key and b"\\u" not in text)
-                plain = plain and key.isascii() and b'"' not in key
+                plain = key.isascii() and b'"' not in key
+                if b"\\" in content:  # most lines have none, which one look shows
+                    plain = plain and b"\\" not in key and b"\\u" not in text
                 if text and plain and beginning[:8] == _KEY and 0 < len(key) <= LONGEST_KEY:
                     texts[key.decode()] = text
                     continue

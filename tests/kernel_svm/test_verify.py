@@ -16,18 +16,19 @@ from kernel_svm.path import Path, Whole, solve_path
 from tests.kernel_svm.emulator import COMPILER, Emulator
 from tests.kernel_svm.problems import Binary, clouds, folds_of
 
+pytestmark = pytest.mark.numerical
+
 PENALTIES = np.array([0.1, 1.0, 100.0])
 
 
 @pytest.fixture(scope="module")
 def solved() -> tuple[np.ndarray, Lanes, Path]:
-    """A matrix, the lanes of a problem, and its path by the solver for the CPU."""
+    """Matrix, lanes of a problem, and its path by the solver for the CPU, whose blocks of lanes may be shorter."""
     problem = Binary(120, 0.1)
-    return (
-        problem.matrix,
-        Lanes.of(problem.sign),
-        solve_path(Whole(problem.matrix), problem.sign, PENALTIES, 1e-3, 10**7),
-    )
+    lanes = Lanes.of(problem.sign)
+    path = solve_path(Whole(problem.matrix), problem.sign, PENALTIES, 1e-3, 10**7)
+    betas = np.ascontiguousarray(problem.spread(path)[:, lanes.columns])
+    return problem.matrix, lanes, replace(path, columns=lanes.columns, betas=betas)
 
 
 def check(solved: tuple[np.ndarray, Lanes, Path], path: Path, c: int) -> None:

@@ -1,4 +1,4 @@
-"""What fits take beside what `common.sklearn.costs` expects, for each class that it has a formula for.
+"""What fits take beside what `common.sklearn.costs` expects, for each class that has a formula.
 
     python -m benchmarks.sharing_costs [--rows Ridge PCA ...] [--results FILE]
 

@@ -38,9 +38,10 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_division import play
 from common.engine.queue import Costs
 from common.sklearn import GridSearchCV
-from common.sklearn.costs import Shape, after, expected
+from common.sklearn.costs import expected, shape_of
 from common.sklearn.folds import Folds
-from common.sklearn.grids import graph_of, shape_of
+from common.sklearn.formulas import Shape, after
+from common.sklearn.groups import graph_of
 from common.sklearn.plan import StepFit
 from common.trial import Batch
 

@@ -16,7 +16,6 @@ from sklearn.model_selection import _search, _search_successive_halving
 import common.sklearn
 import kernel_svm
 from common.sklearn import searches
-from common.sklearn.grids import SHARED
 
 SEARCHES = {
     "GridSearchCV": _search,
@@ -66,7 +65,7 @@ class Replaced:
         lines = []
         for (name, reason), number in self._fits.items():
             how = f"evaluated one by one on all devices: {reason}"
-            if reason in (None, SHARED):
+            if reason in (None, searches.SHARED):
                 how = "solved as a grid" if reason is None else "that share fits with other candidates, on all devices"
             lines.append(f"{name}: {number} fits {how}")
         if self._svc:

@@ -1,64 +1,22 @@
-"""What fits are expected to take, from the numbers of samples and features: before the work, and without measuring.
+"""What the fits of a search are expected to take: before the work, and without measuring.
 
-The formulas count what scikit-learn's algorithms do, at the rates of one core of 2026. They are guesses, rarely more
-than a few times off, which is as much as the queue reckons with (`Costs.surprise` in common/engine/queue.py). They
-say in which order batches are handed out, where one is divided so that no slot is idle, and what a plan saves. No
-result depends on them.
+The seconds of a step are those of `formulas`. They decide in which order batches are handed out, and where one is
+divided so that no slot is idle. A plan says what it saves by them. No result depends on them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from sklearn.pipeline import Pipeline
 
+from common.sklearn.formulas import Shape, after, cost_of
 from common.sklearn.plan import StepFit
-
-FLOPS = 2e10  # of products and factorisations of matrices, a second
-OPS = 4e8  # of all else
-CALL = 5e-4  # seconds of a fit or a score of nothing
-FEATURES = ("n_components", "k", "max_features")  # parameters that say how many features come out of a step
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Samples to learn from and to be asked about, their features, and classes (1 for numbers).
-
-    Attributes:
-        values: how many different values a feature has, 256 where these are many.
-        whole: whether they are whole numbers.
-    """
-
-    n: int
-    n_asked: int
-    p: int
-    classes: int = 1
-    values: float = 256
-    whole: bool = False
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of a step for one setting.
-
-    Attributes:
-        alone: of a fit by itself, with its answers for the samples asked about.
-        once: of the work of one fit for all settings.
-        part: of its work for each of the family's parts.
-        each: of its work for each setting. By default all work is for each.
-    """
-
-    alone: float
-    once: float = 0.0
-    part: float = 0.0
-    each: float | None = None
-
-    @property
-    def own(self) -> float:
-        return self.alone if self.each is None else self.each
+from common.sklearn.task import Task
 
 
 @dataclass
@@ -78,7 +36,7 @@ class Expected:
     alone: float = 0.0
     above: float = 0.0
     once: dict[int, float] = field(default_factory=dict)
-    of: dict[int, float] = field(default_factory=dict)
+    of: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, seconds: float, numbers: Sequence[int], all_of_them: bool) -> None:
         """Seconds of a fit before the last step, and the candidates below it."""
@@ -86,7 +44,7 @@ class Expected:
         if all_of_them:
             self.above += seconds
         else:
-            self.of[numbers[0]] = self.of.get(numbers[0], 0.0) + seconds
+            self.of[numbers[0]] += seconds
 
 
 def expected(fits: tuple[StepFit, ...], shape: Shape) -> Expected:
@@ -102,27 +60,28 @@ def expected(fits: tuple[StepFit, ...], shape: Shape) -> Expected:
 
 def _add(fit: StepFit, shape: Shape, found: Expected, all_of_them: bool) -> None:
     """all_of_them: whether all candidates hang below this fit."""
-    costs = [_cost(fit.model, setting.values, shape) for setting in fit.settings]
-    once = max(cost.once if fit.family is not None else cost.alone for cost in costs)
-    own = [cost.own if fit.family is not None else 0.0 for cost in costs]
-    parts = [[0]] if fit.family is None else fit.family.parts(fit.model, [s.values for s in fit.settings])
-    if fit.family is not None:
-        for places in parts:
+    values = [setting.values for setting in fit.settings]
+    costs = [cost_of(fit.model, one, shape) for one in values]
+    if fit.family is None:  # it has one setting
+        once, own = costs[0].alone, [0.0]
+    else:
+        once, own = max(cost.once for cost in costs), [cost.own for cost in costs]
+        for places in fit.family.parts(fit.model, values):
             own[places[0]] += max(costs[place].part for place in places)
-    found.alone += sum(c.alone * len(s.candidates) for c, s in zip(costs, fit.settings, strict=True))
+    found.alone += sum(cost.alone * len(s.candidates) for cost, s in zip(costs, fit.settings, strict=True))
     if not any(setting.fits for setting in fit.settings):
         found.shared += once + sum(own)
         found.once[fit.candidates[0]] = once
-        for place, setting in enumerate(fit.settings):
+        for seconds, setting in zip(own, fit.settings, strict=True):
             for number in setting.candidates:
-                found.of[number] = found.of.get(number, 0.0) + own[place] / len(setting.candidates)
+                found.of[number] += seconds / len(setting.candidates)
         return
     found.add(once, fit.candidates, all_of_them)
-    for place, setting in enumerate(fit.settings):
-        only = all_of_them and len(fit.settings) == 1
-        found.add(own[place], setting.candidates, only)
+    all_below = all_of_them and len(fit.settings) == 1
+    for seconds, setting in zip(own, fit.settings, strict=True):
+        found.add(seconds, setting.candidates, all_below)
         for below in setting.fits:
-            _add(below, after(fit.model, setting.values, shape), found, only and len(setting.fits) == 1)
+            _add(below, after(fit.model, setting.values, shape), found, all_below and len(setting.fits) == 1)
 
 
 def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) -> list[float]:
@@ -133,227 +92,28 @@ def expected_alone(estimator: Any, parameters: Mapping[str, Any], shape: Shape) 
         own = {key[len(prefix) :]: value for key, value in parameters.items() if key.startswith(prefix)}
         whole = parameters.get(name, step) if name else step
         model = None if whole in (None, "passthrough") else whole
-        seconds.append(_cost(model, own, shape).alone)
+        seconds.append(cost_of(model, own, shape).alone)
         shape = after(model, own, shape)
     return seconds
 
 
-def known(estimator: Any) -> bool:
-    """Whether the formulas are made for this estimator, or for all steps of this Pipeline, and so to be relied on."""
-    *before, last = (step for _, step in estimator.steps) if isinstance(estimator, Pipeline) else (estimator,)
-    return _has_formula(last) and all(
-        _has_formula(step) or type(step).__module__.startswith("sklearn.preprocessing.") for step in before
-    )
+def shape_of(task: Task) -> Shape:
+    """The size of a task."""
+    X, y = task.args[:2]
+    size, labels = getattr(X, "shape", (1, 1)), np.asarray(y)
+    classes = len(np.unique(labels)) if labels.ndim == 1 and labels.dtype.kind in "biuUS" else 1
+    n_train, n_test = (int(np.size(task.kwargs[name])) for name in ("train", "test"))
+    n_asked = n_test + n_train * bool(task.kwargs["return_train_score"])
+    n_features = size[1] if len(size) > 1 else 1
+    return Shape(n_train, n_asked, n_features, classes if classes <= 100 else 1, *_values_of(X))
 
 
-def _has_formula(model: Any) -> bool:
-    return type(model).__name__ in _FORMULAS and type(model).__module__.partition(".")[0] in ("sklearn", "kernel_svm")
-
-
-def after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:
-    """The samples as the next step sees them."""
-    if model is not None and type(model).__name__ not in _FILTERS:
-        shape = replace(shape, values=256, whole=False)
-    for name in FEATURES:
-        size = values.get(name, getattr(model, name, None))
-        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-            return replace(shape, p=size)
-    return shape
-
-
-def _cost(model: Any, values: Mapping[str, Any], shape: Shape) -> Cost:
-    if model is None:
-        return Cost(0.0)
-    formula = _FORMULAS.get(type(model).__name__, _of_any)
-    return formula(Get(model, values), shape)
-
-
-class Get:
-    """The parameters of a candidate."""
-
-    def __init__(self, model: Any, values: Mapping[str, Any]):
-        self._model, self._values = model, values
-
-    def value(self, name: str) -> Any:
-        """A parameter as it is; None where there is none of that name."""
-        return self._values.get(name, getattr(self._model, name, None))
-
-    def __call__(self, name: str, default: float) -> float:
-        """A parameter as a number, or the default if it is no number."""
-        value = self.value(name)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-        return float(value) if good else default
-
-
-def _of_any(get: Get, s: Shape) -> Cost:
-    """Something that looks at each number a few times, as scalers do."""
-    return Cost(6 * CALL + 10 * (s.n + s.n_asked) * s.p / OPS)
-
-
-def _neighbours(get: Get, s: Shape) -> Cost:
-    plain = get.value("metric") in ("euclidean", "sqeuclidean", "cosine") or (
-        get.value("metric") == "minkowski" and get("p", 2.0) == 2.0
-    )
-    pairs = s.n * s.n_asked
-    search = found = CALL + pairs * (s.p / (FLOPS if plain else 4 * OPS) + 2 / OPS)
-    if s.whole and s.values < 32 and (get.value("metric") == "manhattan" or get("p", 2.0) == 1.0):
-        found = CALL + pairs * (s.p / (16 * OPS) + 2 / OPS)  # sums of small types, see sharing/whole_numbers.py
-    each = CALL / 4 + s.n_asked * get("n_neighbors", 5.0) * 4 / OPS
-    return Cost(search + CALL + each, once=found + 4 * CALL, each=each)
-
-
-def _trees(features: Callable[[float], float]) -> Callable[[Get, Shape], Cost]:
-    """An ensemble of deep trees. features: the number, of so many, that each division looks at."""
-
-    def formula(get: Get, s: Shape) -> Cost:
-        trees, depth = get("n_estimators", 100.0), min(get("max_depth", 50.0), math.log2(max(s.n, 2)))
-        grown = trees * (2 * CALL + s.n * depth * features(s.p) * 20 / OPS)
-        asked = trees * (CALL / 5 + s.n_asked * depth * 2 / OPS)
-        return Cost(grown + asked, once=grown + asked, each=CALL)
-
-    return formula
-
-
-def _sorted(s: Shape) -> float:
-    """Seconds of a level of a tree that sorts the values of all samples."""
-    return 3 * s.n * s.p * math.log2(s.values + 1) / OPS
-
-
-def _boosting(get: Get, s: Shape) -> Cost:
-    members, trees = get("n_estimators", 100.0), s.classes if s.classes > 2 else 1
-    grown = members * trees * (3 * CALL + min(get("max_depth", 3.0), 20.0) * _sorted(s))
-    asked = members * trees * (CALL / 50 + s.n_asked * 3 / OPS)
-    return Cost(grown + asked, once=grown, each=CALL + asked)
-
-
-def _stumps(get: Get, s: Shape) -> Cost:
-    members = get("n_estimators", 50.0)
-    grown = members * (6 * CALL + 2 * _sorted(s))
-    asked = members * (CALL / 2 + s.n_asked * 3 / OPS)
-    return Cost(grown + asked, once=grown, each=CALL + asked)
-
-
-def _histograms(number: str, tree: float, node: Callable[[Get, Shape], float]) -> Callable[[Get, Shape], Cost]:
-    """tree: seconds of a tree of nothing. node: operations for the nodes of a tree, of each feature."""
-
-    def formula(get: Get, s: Shape) -> Cost:
-        trees = get(number, 100.0) * (s.classes if s.classes > 2 else 1)
-        grown = s.n * s.p * 20 / OPS + trees * (tree + s.p * (s.n + node(get, s)) / OPS)
-        asked = trees * (CALL / 10 + s.n_asked * 5 / OPS)
-        return Cost(grown + asked, once=grown, each=CALL + asked)
-
-    return formula
-
-
-def _leaves(get: Get, s: Shape, number: str, least: str) -> float:
-    return min(get(number, 31.0), s.n / max(get(least, 20.0), 1.0))
-
-
-def _of_hist(get: Get, s: Shape) -> float:
-    return _leaves(get, s, "max_leaf_nodes", "min_samples_leaf") * (5 * s.values + 300)
-
-
-def _of_lightgbm(get: Get, s: Shape) -> float:
-    return _leaves(get, s, "num_leaves", "min_child_samples") * 5 * s.values
-
-
-def _of_xgboost(get: Get, s: Shape) -> float:
-    """Of balanced trees; many nodes are pure before the largest depth."""
-    return min(2.0 ** (min(get("max_depth", 6.0), 60.0) + 1), 2 * math.sqrt(s.n)) * 4 * s.values
-
-
-def _penalties(calls_each: int, calls_alone: int) -> Callable[[Get, Shape], Cost]:
-    """The calls are those of nothing, for each penalty and for a fit by itself."""
-
-    def formula(get: Get, s: Shape) -> Cost:
-        small = min(s.n, s.p)
-        product = s.n * s.p * (2 * small / FLOPS + 5 / OPS)
-        each = small**3 / FLOPS + s.n_asked * s.p * s.classes / OPS
-        return Cost(calls_alone * CALL + product + each, once=2 * CALL + product, each=calls_each * CALL + each)
-
-    return formula
-
-
-def _kernels(get: Get, s: Shape) -> Cost:
-    matrix = s.n * (s.n + s.n_asked) * (2 * s.p / FLOPS + 4 / OPS)
-    each = CALL + s.n * (30 * s.n / FLOPS + s.n_asked / OPS / 4)
-    part = matrix / 2 + 1.5 * s.n**3 / FLOPS
-    return Cost(matrix + 0.4 * s.n**3 / FLOPS + each, once=matrix, part=part, each=each)
-
-
-def _components(get: Get, s: Shape) -> Cost:
-    small = min(s.n, s.p)
-    whole = 2 * CALL + s.n * s.p * 8 * small / FLOPS
-    each = CALL + (s.n + s.n_asked) * s.p * (2 * get("n_components", small) / FLOPS + 2 / OPS)
-    return Cost(whole + each, once=whole, each=each)
-
-
-def _filters(get: Get, s: Shape) -> Cost:
-    scores, each = 2 * CALL + 20 * s.n * s.p / OPS, CALL + (s.n + s.n_asked) * s.p / OPS
-    return Cost(scores + each, once=scores, each=each)
-
-
-def _variances(get: Get, s: Shape) -> Cost:
-    scores, each = CALL + 4 * s.n * s.p / OPS, CALL + (s.n + s.n_asked) * s.p / OPS
-    return Cost(scores + each, once=scores, each=each)
-
-
-def _model_within(get: Get, s: Shape) -> Cost:
-    fit, each = _cost(get.value("estimator"), {}, s).alone, CALL + (s.n + s.n_asked) * s.p / OPS
-    return Cost(fit + each, once=fit, each=each)
-
-
-def _discriminants(get: Get, s: Shape) -> Cost:
-    covariance, each = 4 * CALL + 4 * s.n * s.p**2 / FLOPS, 8 * CALL + 30 * s.p**3 / FLOPS
-    return Cost(covariance + each, once=covariance, each=each)
-
-
-def _descent(passes: int) -> Callable[[Get, Shape], Cost]:
-    """Coordinate descent, or Newton's and related steps; warm starts spare about half."""
-
-    def formula(get: Get, s: Shape) -> Cost:
-        alone = 4 * CALL + passes * s.n * s.p * s.classes / OPS
-        return Cost(alone, once=alone / 2, each=alone / 2)
-
-    return formula
-
-
-def _vectors(get: Get, s: Shape) -> Cost:
-    pairs = s.n * (s.n + s.n_asked)
-    solved = CALL + pairs * (s.p / 5 + 26) / OPS
-    return Cost(solved, once=pairs * 2 * s.p / FLOPS, each=CALL + pairs * 2 / OPS)
-
-
-def _root_of_few(p: float) -> float:
-    return math.sqrt(p) / 2
-
-
-_FORMULAS: dict[str, Callable[[Get, Shape], Cost]] = {}
-for _kind in ("Classifier", "Regressor"):
-    _FORMULAS |= {
-        f"KNeighbors{_kind}": _neighbours,
-        f"RandomForest{_kind}": _trees(math.sqrt if _kind == "Classifier" else float),
-        f"ExtraTrees{_kind}": _trees(_root_of_few if _kind == "Classifier" else float),
-        f"Bagging{_kind}": _trees(float),
-        f"AdaBoost{_kind}": _stumps,
-        f"GradientBoosting{_kind}": _boosting,
-        f"HistGradientBoosting{_kind}": _histograms("max_iter", 3 * CALL, _of_hist),
-        f"LGBM{_kind}": _histograms("n_estimators", CALL / 2, _of_lightgbm),
-        f"XGB{_kind}": _histograms("n_estimators", CALL / 2, _of_xgboost),
-    }
-_FORMULAS |= {
-    "Ridge": _penalties(1, 3),
-    "RidgeClassifier": _penalties(4, 16),
-    "KernelRidge": _kernels,
-    "GaussianProcessRegressor": _kernels,
-    "LinearDiscriminantAnalysis": _discriminants,
-    "VarianceThreshold": _variances,
-    "SelectFromModel": _model_within,
-    "PCA": _components,
-    "Lasso": _descent(12),
-    "ElasticNet": _descent(12),
-    "LogisticRegression": _descent(50),
-    "SVC": _vectors,
-}
-_FORMULAS |= dict.fromkeys(("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe"), _filters)
-_FILTERS = [name for name in _FORMULAS if name.startswith("Select")] + ["VarianceThreshold"]  # values pass unchanged
+def _values_of(X: Any) -> tuple[float, bool]:
+    """About how many different values a feature has, at most 256, and whether they are whole; from some of them."""
+    if type(X) is not np.ndarray or X.ndim != 2 or X.dtype.kind not in "biuf" or not X.size:
+        return 256, False
+    some = X[:: -(-len(X) // 500), :: -(-X.shape[1] // 16)]
+    different = 1 + np.count_nonzero(np.diff(np.sort(some, axis=0), axis=0), axis=0)
+    # Where a part of the samples has few values, all have few.
+    values = float(np.mean(np.where(different > len(some) / 4, 256, np.minimum(different, 256))))
+    return values, bool((np.rint(some) == some).all())

@@ -24,16 +24,8 @@ from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
 from common.sklearn.answers import Answer, encoded
-from common.sklearn.grids import (
-    Group,
-    Sharing,
-    costs_of,
-    graph_of,
-    groups_of,
-    parts_of,
-    shared_cost_of,
-    solved,
-)
+from common.sklearn.grids import solved
+from common.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
 from common.sklearn.shared_steps import SharedSteps
 from common.sklearn.task import Task
 from common.sklearn.walk import walked
@@ -218,7 +210,7 @@ class Evaluator:
         return self._keeper if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
     def answers(self) -> dict[str, Answer]:
-        """Of all tasks; warnings of fits that are done together are noted at one go."""
+        """The answers of all tasks. Fits that are done together have their warnings noted together."""
         found: dict[str, Answer] = {}
         for group in groups_of(list(self._tasks.values()), self._sharing):
             tasks = {key: self._tasks[key] for key in group.keys}

@@ -154,7 +154,7 @@ class Plan:
         for reason in self.alone.values():
             reasons[reason] = reasons.get(reason, 0) + 1
         lines += [f"one by one: {_number(n, 'candidate')}, as {reason}" for reason, n in reasons.items()]
-        head = f"{self.n_fits} fits of steps on {_number(self.n_splits, 'split')}; {self.n_saved} are spared by sharing"
+        head = f"{self.n_fits} fits of steps on {_number(self.n_splits, 'split')}; {self.n_saved} are saved by sharing"
         if self.n_saved:
             head += f", about {_seconds(self.seconds)} instead of {_seconds(self.seconds_alone)} of one core"
         return "\n".join([head, *("    " + line for line in lines)])

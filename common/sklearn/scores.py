@@ -10,7 +10,6 @@ from typing import Any
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
 from sklearn.model_selection import _validation
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import _num_samples
 
 
@@ -58,7 +57,7 @@ def _gave_up(model: Any) -> Exception | None:
     if getattr(model, "fit_status_", 0) and model.max_iter == -1:
         return ConvergenceWarning(
             "the fit did not end within the solver's own limit of iterations: scale the samples, or set max_iter to "
-            "have a score nevertheless"
+            "have a score anyway"
         )
     return None
 
@@ -68,8 +67,3 @@ def standard(scorer: Any) -> bool:
     if isinstance(scorer, _MultimetricScorer):
         return all(map(standard, scorer._scorers.values()))
     return isinstance(scorer, _BaseScorer | _PassthroughScorer)
-
-
-def weight_name(estimator: Any) -> str:
-    """The name of the parameter of `fit` that has the weights of samples for the last step."""
-    return f"{estimator.steps[-1][0]}__sample_weight" if isinstance(estimator, Pipeline) else "sample_weight"

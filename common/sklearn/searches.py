@@ -33,14 +33,16 @@ from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.sklearn.answers import Answer, answers_of, converged_of, results_of
-from common.sklearn.costs import known
 from common.sklearn.folds import Folds, answers_here
-from common.sklearn.grids import SHARED, Sharing, plan_of, why_not
+from common.sklearn.formulas import known
+from common.sklearn.grids import why_no_grid
+from common.sklearn.groups import Sharing, plan_of
 from common.sklearn.plan import Plan
 from common.sklearn.task import Task
 from common.studies import join, run_study
 
 SOON = 3.0  # expected seconds of one core up to which fits are made in this process: workers take as long to start
+SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -136,7 +138,7 @@ class OnEngine(_search.BaseSearchCV):
         asked = (self.results, self.workers, self.n_jobs, self.gpu, self.trial_timeout)
         if any(one is not None for one in asked) or launched().size > 1 or plan.seconds > SOON:
             return False
-        replaced = any(hasattr(value, "fit") for task in tasks for value in (task.kwargs["parameters"] or {}).values())
+        replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
         return known(tasks[0].estimator) and not replaced
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
@@ -173,7 +175,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _no_grid(self, task: Task, plan: Plan) -> str | None:
         """Why a task is not solved as part of a grid; None where it is."""
-        reason = why_not(task) if self.accelerate else "accelerate is False"
+        reason = why_no_grid(task) if self.accelerate else "accelerate is False"
         other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
         return SHARED if other else reason
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from common.settings import without_address
 from common.trial import Trial
@@ -36,8 +37,25 @@ class Task:
     def key(self) -> str:
         return f"c{self.candidate:05}/f{self.split}"
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those of the candidate."""
+        return self.kwargs["parameters"] or {}
+
+    @property
+    def weight_name(self) -> str:
+        """The argument of `fit` that has the weights of samples for the last step."""
+        pipeline = isinstance(self.estimator, Pipeline)
+        return f"{self.estimator.steps[-1][0]}__sample_weight" if pipeline else "sample_weight"
+
+    @property
+    def given_to_fit(self) -> list[str]:
+        """The arguments of `fit` other than samples, labels and weights."""
+        given = [name for name, value in self.kwargs["fit_params"].items() if value is not None]
+        return [name for name in given if name != self.weight_name]
+
     def trial(self) -> Trial:
-        parameters = {name: _scalar(value) for name, value in (self.kwargs["parameters"] or {}).items()}
+        parameters = {name: _scalar(value) for name, value in self.parameters.items()}
         return Trial(self.key, {"split": self.split, **{f"param_{name}": value for name, value in parameters.items()}})
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from common.cluster.kept import Keeper
 from common.sklearn.plan import StepFit, configured
-from common.sklearn.scores import FittedModel, answer, weight_name
+from common.sklearn.scores import FittedModel, answer
 from common.sklearn.shared_steps import Steps, computed_once, extended
 from common.sklearn.sharing.family import SplitPart
 
@@ -48,7 +48,7 @@ def walked(
     given = {name: value for name, value in first.kwargs["fit_params"].items() if value is not None}
     weights = _validation._check_method_params(X, params=given, indices=train)
     scored = X_train if first.kwargs["return_train_score"] else None
-    part = SplitPart(X_train, y_train, weights.get(weight_name(first.estimator)), X_test, y_test, scored)
+    part = SplitPart(X_train, y_train, weights.get(first.weight_name), X_test, y_test, scored)
     yield from _Walk(tasks, first.split, (y_train, y_test), keeper).below(fits, part, (), 0.0, 0.0)
 
 

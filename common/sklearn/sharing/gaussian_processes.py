@@ -71,7 +71,7 @@ class NoiseLevels(Family):
 
     def why_not(self, model: Any) -> str | None:
         fixed = model.optimizer is None or (model.kernel is not None and model.kernel.n_dims == 0)
-        return None if fixed else "its kernel is fitted, to each noise level anew"
+        return None if fixed else "its kernel is fitted again for each noise level"
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         if part.weight is not None:

@@ -17,8 +17,9 @@ from sklearn.svm import SVC
 from benchmarks.sharing_played import ROWS, batches_of, costs_of, study_of
 from benchmarks.svm_division import play
 from common.engine.queue import Costs
-from common.sklearn.costs import after, expected, expected_alone
-from common.sklearn.grids import graph_of, shape_of
+from common.sklearn.costs import expected, expected_alone, shape_of
+from common.sklearn.formulas import after
+from common.sklearn.groups import graph_of
 
 
 @pytest.mark.parametrize("n_slots", [2, 3])
@@ -79,7 +80,7 @@ def test_candidates_that_have_only_transformers_in_common_are_divided_too() -> N
     """Each may go alone; what is computed again is the transformers."""
     study, batches, seconds = batches_of("dear step")
     first = study.tasks[0]
-    steps = expected_alone(first.estimator, first.kwargs["parameters"], shape_of(first))
+    steps = expected_alone(first.estimator, first.parameters, shape_of(first))
     assert len(batches) == 5 and steps[0] > steps[1]
     for batch in batches:
         assert study.split_batch(batch) == [(trial,) for trial in batch]

@@ -36,7 +36,7 @@ from tests.helpers import ROOT, journal_lines
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
 GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
 TREE = """\
-40 fits of steps on 5 splits; 230 are spared by sharing, about 0.1 s instead of 0.5 s of one core
+40 fits of steps on 5 splits; 230 are saved by sharing, about 0.1 s instead of 0.5 s of one core
     StandardScaler: 18 candidates
         PCA, one fit for n_components 1, 2, 3: 18 candidates
             KNeighborsClassifier p=1, one fit for n_neighbors 1, 3, 9: 3 candidates, 3 times

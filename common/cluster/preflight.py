@@ -95,6 +95,7 @@ def widen_binding(transport: Transport, launcher: str) -> str:
 def problems(
     nodes: Sequence[Node],
     workers: int | None,
+    *,
     allow_shared_host: bool,
     allow_mixed_versions: bool,
     environ: Mapping[str, str] = os.environ,
@@ -161,9 +162,11 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Findin
     )]  # fmt: skip
 
 
-def check(nodes: Sequence[Node], workers: int | None, allow_shared_host: bool, allow_mixed_versions: bool) -> None:
+def check(nodes: Sequence[Node], workers: int | None, *, allow_shared_host: bool, allow_mixed_versions: bool) -> None:
     """Log the problems of a run that begins. Raises UsageError for the first that is fatal."""
-    for problem in problems(nodes, workers, allow_shared_host, allow_mixed_versions):
+    for problem in problems(
+        nodes, workers, allow_shared_host=allow_shared_host, allow_mixed_versions=allow_mixed_versions
+    ):
         if problem.fatal:
             raise UsageError(problem.text)
         log.warning(problem.text)

@@ -186,7 +186,9 @@ class Agent:
         device, n_slots = self._device_of(slot, run), 1 + len(run.beside)
         threads = self._threads * (n_slots if device.kind == "cpu" else 1)
         setup = replace(self._setup, device=slot.device.kind)
-        process = WorkerProcess.start(setup, device, threads, len(self.slots) // n_slots, self._time)
+        process = WorkerProcess.start(
+            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time
+        )
         log.debug("%s: worker %s started", slot.place, process.handle.pid)
         return process
 

@@ -65,11 +65,11 @@ class Dispatch:
     # -- what waits
 
     def push(
-        self, batch: Batch, attempt: int = 1, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
+        self, batch: Batch, attempt: int = 1, *, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
         if self._gangs.of(batch) is None:
-            self.queue.push(batch, attempt, avoid, no_room)
+            self.queue.push(batch, attempt, avoid=avoid, no_room=no_room)
         else:
             self._gangs.push(batch, attempt)
 
@@ -171,7 +171,9 @@ class Dispatch:
         """Give the slot the first batch of the queue that it may have; False when there is none."""
         state = self.slots[slot]
         while True:
-            waiting = self.queue.pop(slot, self._kind(slot), len(self.slots), lambda: self._free_in(slot))
+            waiting = self.queue.pop(
+                slot, self._kind(slot), n_slots=len(self.slots), free_in=lambda: self._free_in(slot)
+            )
             if waiting is None:
                 return False
             if self.pace.is_too_late(waiting.cost):

@@ -17,7 +17,7 @@ from common.trial import Batch, Gang, Trial
 
 
 @dataclass
-class Reservation:
+class KeptSlots:
     """Slots that are kept for a gang.
 
     Attributes:
@@ -59,7 +59,7 @@ class Gangs:
     ):
         self._gang_of, self._slots, self._idle = gang_of, slots, idle
         self._queue = Queue(costs, numbers)
-        self._kept: list[Reservation] = []
+        self._kept: list[KeptSlots] = []
         self._lead_of: dict[SlotId, SlotId] = {}  # of slots that are lent
 
     def __bool__(self) -> bool:
@@ -101,7 +101,7 @@ class Gangs:
             if reason := self._lacks(gang):
                 found.append((self._queue.take(), [], reason))
             elif ranks := self._chosen(gang):
-                self._kept.append(Reservation(self._queue.take(), ranks))
+                self._kept.append(KeptSlots(self._queue.take(), ranks))
                 self._fill(self._kept[-1], found)
             else:
                 break
@@ -125,7 +125,7 @@ class Gangs:
         self._lead_of.pop(slot, None)
         self._cancel([kept for kept in self._kept if slot[0] in kept.missing])
 
-    def _fill(self, kept: Reservation, begun: list[tuple[QueuedBatch, list[SlotId], str]]) -> None:
+    def _fill(self, kept: KeptSlots, begun: list[tuple[QueuedBatch, list[SlotId], str]]) -> None:
         """Take the idle slots that it wants; it begins once it has all."""
         for slot in list(self._idle):
             if kept.wants(slot):
@@ -137,7 +137,7 @@ class Gangs:
             self._lead_of.update(dict.fromkeys(others, lead))
             begun.append((kept.waited, [lead, *others], ""))
 
-    def _cancel(self, some: list[Reservation]) -> None:
+    def _cancel(self, some: list[KeptSlots]) -> None:
         """Give back the slots of these gangs, which choose again later."""
         for kept in list(some):
             self._kept.remove(kept)

@@ -112,18 +112,22 @@ class Queue:
         self,
         batch: Batch,
         attempt: int = 1,
+        *,
         avoid: SlotId | None = None,
         no_room: frozenset[Kind] = frozenset(),
         inherited: float = 0.0,
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
-        waiting = QueuedBatch(0.0, next(self._numbers), batch, self._costs, attempt, avoid, no_room, inherited)
+        waiting = QueuedBatch(
+            0.0, next(self._numbers), batch, self._costs,
+            attempt=attempt, avoid=avoid, no_room=no_room, inherited=inherited,
+        )  # fmt: skip
         # What may fail again is done first, so that a broken study shows early.
         waiting.priority = -math.inf if attempt > 1 else -waiting.cost
         self.put_back(waiting)
 
     def pop(
-        self, slot: SlotId, kind: Kind, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
+        self, slot: SlotId, kind: Kind, *, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
     ) -> QueuedBatch | None:
         """Take the first batch that this slot may have, or a piece of it; None where there is none.
 

@@ -111,7 +111,7 @@ class RankZero:
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
         shard = Shard.parse(self.options.shard)
-        return Study(self.experiment.searches(), history.trials, known, shard, retry)
+        return Study(self.experiment.searches(), history.trials, known, shard=shard, renew=retry)
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""

@@ -66,6 +66,7 @@ class Study:
         searches: Iterable[Search],
         trials: Mapping[str, Trial],
         results: MutableMapping[str, Result],
+        *,
         shard: Shard = Shard(),
         renew: bool = False,
     ):

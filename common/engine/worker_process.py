@@ -50,7 +50,7 @@ class WorkerProcess:
     news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
     @classmethod
-    def start(cls, setup: worker.Setup, device: Device, threads: int, n_workers: int, now: float) -> WorkerProcess:
+    def start(cls, setup: worker.Setup, device: Device, *, threads: int, n_workers: int, now: float) -> WorkerProcess:
         """A new process.
 
         Args:

@@ -31,7 +31,7 @@ def test_shares_have_every_batch_once_and_about_as_many(of: int) -> None:
     def search(name: str) -> Search:
         yield [(Trial(f"{name}{i}", {}), Trial(f"{name}{i}b", {})) for i in range(5)]
 
-    shares = [Study([search(name) for name in "abcd"], {}, {}, Shard(k + 1, of)).start() for k in range(of)]
+    shares = [Study([search(name) for name in "abcd"], {}, {}, shard=Shard(k + 1, of)).start() for k in range(of)]
     everything = Study([search(name) for name in "abcd"], {}, {}).start()
     assert sorted(batch[0].key for share in shares for batch in share) == sorted(b[0].key for b in everything)
     assert max(map(len, shares)) - min(map(len, shares)) <= 2

@@ -399,7 +399,7 @@ def seconds_to_the_end(costs: list[float], shared: float, n_slots: int) -> float
         slot = free.index(min(free))
         now = free[slot]
         left = [max(0.0, other - now) for number, other in enumerate(free) if number != slot]
-        waiting = queue.pop((0, slot), (0, "cpu"), n_slots, lambda left=left: (0.0, left))
+        waiting = queue.pop((0, slot), (0, "cpu"), n_slots=n_slots, free_in=lambda left=left: (0.0, left))
         if waiting is None:
             return max(free)
         free[slot] += waiting.cost

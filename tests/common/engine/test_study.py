@@ -94,7 +94,7 @@ def test_a_shard_has_every_nth_batch_from_its_own_on() -> None:
 
 
 def test_a_search_with_batches_of_other_shards_does_not_advance() -> None:
-    study = Study([two_rounds("a", [])], {}, {}, Shard(1, 2))
+    study = Study([two_rounds("a", [])], {}, {}, shard=Shard(1, 2))
     ((first, second),) = study.start()
     assert (study.n_asked, study.n_open) == (3, 2)
     assert study.record(square(first)) == study.record(square(second)) == []

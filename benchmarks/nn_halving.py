@@ -3,7 +3,7 @@
     python -m benchmarks.nn_halving --data DIR [--etas 2 3 4] [--results FILE]
 
 Without halving every parameter set of every bootstrap sample is cross-validated to its own end. With it the same
-trainings are asked for, rung by rung; a training that is continued begins anew, and every epoch of it is counted.
+trainings are asked for, rung by rung; a training that is continued begins again, and every epoch of it is counted.
 As the first epochs of a training are the same in both searches to the last bit, so are the losses of the sets
 that come to the last rung. Regret is how much higher the cross-validation loss of the chosen set is than that of
 the best one, both trained to their end. Work is epochs times weights, as large networks take longer.

@@ -6,7 +6,7 @@
 The reference way is a DataLoader over a data set of PIL images with torchvision's transforms, autograd, and
 torch.optim.SGD, one network at a time. "fused", "kept" and "compiled" are the best that PyTorch offers for images that
 stay on the device. "fused" is autograd with fused SGD. "kept" is the same with gradients that are zeroed instead of
-made anew. "compiled" is the same with loss and gradient compiled by torch.compile; compiling is not in the time.
+made again. "compiled" is the same with loss and gradient compiled by torch.compile; compiling is not in the time.
 
 All ways train in one process on one thread with the same batch size; they alternate round by round. What is shown is
 the median round's CPU time per step, and the median over rounds of the ratios: the reference's time to ours, and the

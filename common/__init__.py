@@ -10,11 +10,13 @@
     print(study.best.params, study.best.values)
 
 `common.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
-search returns; `common.strategies` has the strategies. An `Experiment` is a study with settings of its own: `run_study`
-runs it here, `run` makes it a program with a command line, `evaluate` is the study in this process, for a debugger.
-What its methods are given and return is in `common.trial` and `common.experiment`, what is raised in `common.errors`
-and `common.studies`. `common.sklearn` has scikit-learn's searches. Importing this is quick: a name is loaded when it is
-first used, and no name loads MPI, a GPU library or scikit-learn.
+search returns. `common.strategies` has the strategies. `common.sklearn` has scikit-learn's searches.
+
+An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
+command line, and `evaluate` runs it in this process, for a debugger. `common.trial` and `common.experiment` have the
+types that its methods take and return, `common.errors` and `common.studies` the exceptions.
+
+Importing this is quick: a name is loaded when it is first used. No name loads MPI, a GPU library or scikit-learn.
 """
 
 from __future__ import annotations

@@ -42,15 +42,15 @@ class DoctorChecks:
     """Checks of `python -m common.doctor` for an experiment.
 
     Attributes:
-        settings: a dataclass of options that it takes too, whose instances have `examined()`: a line that says what is
-            there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
-        libraries: what its workers import on "cpu" and on "cuda"; it cannot run where one is broken.
-        optional: what they use where it works.
+        settings: a dataclass of more options for the doctor. Its instances have `examined()`, which returns a line that
+            says what is there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
+        libraries: the libraries that its workers import on "cpu" and on "cuda". If one is broken, it cannot run.
+        optional: libraries that its workers use if they work.
         self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
-            process can see; with the argument "anew" not one that is kept.
+            process can see. With the argument "again" they make the check although a verdict is kept.
         benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
-            "cuda", and the seconds after which nothing more is begun. They return a dictionary: `rows` of what was
-            measured, the result and what is assumed; and `rates`, which `common.rates` keeps.
+            "cuda", and the seconds after which they begin nothing more. They return a dictionary: `rows`, each of what
+            was measured, the result and the assumed value; and `rates`, which `common.rates` keeps.
     """
 
     settings: type | None = None
@@ -78,13 +78,13 @@ class WorkerContext:
         device: "cpu", or "cuda" for the one GPU that this process can see.
         data: read-only views of the arrays that `Experiment.data` returned.
         buffers: arrays of `Experiment.shared_buffers`, as many as the node had room for, writeable. Workers must
-            synchronise access themselves (record locks on `buffers.descriptor(name)`) and tolerate another worker
-            being killed at any moment.
-        n_workers: workers of this node, which share the buffers.
-        report_step: tells people how far the running trial is: `report_step(7, 20, "epoch")`. At most one call a second
-            is sent; it has no influence on anything else. With `trials=5` these steps are those of five trials of the
-            batch together. Without steps, `report_step(0, unit="compiling")` says what is done meanwhile; said by
-            `Experiment.objective` it is a reason of its own in the report's timeline.
+            synchronise access themselves (record locks on `buffers.descriptor(name)`). Another worker may be killed at
+            any moment.
+        n_workers: number of workers of this node, which share the buffers.
+        report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
+            and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
+            together. `report_step(0, unit="compiling")` names work that has no steps. If `Experiment.objective` calls
+            it, the report's timeline shows this work as a reason of its own.
     """
 
     device: str = "cpu"
@@ -102,34 +102,34 @@ class Experiment(ABC):
     """
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
-    goal: ClassVar[str] = ""  # of its trials, such as "minimize loss": what report.html calls the best
-    no_parameters: ClassVar[tuple[str, ...]] = ()  # of trials: names that tell candidates apart, but are not searched
+    goal: ClassVar[str] = ""  # such as "minimize loss": by this report.html chooses the best trial
+    no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
 
     def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
-        """Raise UsageError where these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
+        """Raise UsageError if these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
 
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
         return {}
 
     def self_checks(self) -> Sequence[Sequence[str]]:
-        """Checks that each worker on a GPU asks for before it computes there: "module:function" and its arguments.
+        """Functions that check a GPU before a worker computes there: "module:function" and its arguments.
 
-        Processes that call them are started on each GPU before the data are loaded, so that verdicts are kept when
-        workers ask. Called on every rank; must not import heavy libraries.
+        Before the data are loaded, a process on each GPU calls them. They keep their verdicts, which the workers read.
+        Called on every rank; must not import heavy libraries.
         """
         return ()
 
     def beginnings(self) -> Mapping[str, Any]:
-        """Facts of the machine on which a study begins that it keeps, as JSON, since its workers choose by them.
+        """Facts about the machine by which workers choose, such as measured rates, as JSON.
 
-        Called on rank 0 only, at each start; the first answer of a study is kept in its journal, and workers find it as
-        `data[BEGINNINGS]` at all starts. So what is measured between two starts changes nothing in a study.
+        Called on rank 0 only, at each start. The journal keeps the first answer of a study, and workers find it as
+        `data[BEGINNINGS]` at every start. So a measurement between two starts changes nothing in a study.
         """
         return {}
 
     def digest(self, data: Data) -> str:
-        """A digest of the data: a study is continued only with the same."""
+        """A digest of the data. A study continues only with data of the same digest."""
         return digest(data)
 
     @abstractmethod
@@ -144,108 +144,108 @@ class Experiment(ABC):
             worker: its device, the data, and buffers shared with other workers.
 
         Returns:
-            A function of a batch that yields an `Evaluation` of each trial. One with an `error` is tried once more,
-            elsewhere if there is another slot, then recorded as failed. An exception does the same, at the price of
-            the worker. A trial that this slot has no room for is a `NoRoom`: where it fits no other slot either, it is
-            left open.
+            A function of a batch that yields an `Evaluation` of each trial. If it has an `error`, the trial is tried
+            once more, on another slot if there is one, and then recorded as failed. An exception has the same effect,
+            and also ends the worker. If this slot has no room for a trial, the function yields a `NoRoom`. Other slots
+            then try the trial; if it fits none, it is left open.
         """
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         """Arrays that the workers of one node share and fill themselves, the most important first.
 
-        As many of them as the node has room for are allocated, all zero; `WorkerContext.buffers` has them. Called on
-        every rank; must not import heavy libraries.
+        The node allocates as many of them as it has room for, all zero, as `WorkerContext.buffers`. Called on every
+        rank; must not import heavy libraries.
 
         Args:
             device: "cpu" or "cuda".
             data: the arrays that `data()` returned.
-            n_workers: workers of this node.
+            n_workers: number of workers of this node.
         """
         return {}
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:  # noqa: B027
-        """Raise UsageError for an answer of the objective with which the study must end. Called on rank 0.
+        """Raise UsageError if an answer of the objective must end the study. Called on rank 0.
 
-        Nothing of that answer is kept, so the same command evaluates the trial again.
+        Such an answer is not kept, so the same command evaluates the trial again.
 
         Args:
-            trial: that was evaluated.
-            evaluation: what the objective said, also a failure.
-            kept: an evaluation of this study that did not fail; None where there is none yet.
+            trial: the trial that was evaluated.
+            evaluation: the answer of the objective, which may be a failure.
+            kept: an earlier evaluation of this study that did not fail; None if there is none.
         """
 
     def cost(self, trial: Trial) -> float:
-        """How long this trial may take compared with others: costly batches are handed out first."""
+        """The expected time of a trial, in any unit. Costly batches are handed out first."""
         return 1.0
 
     def gang(self, trial: Trial) -> Gang | None:
-        """The slots that a trial needs at a time; None for one. A batch needs those of its first trial.
+        """The slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
 
-        Its worker sees the devices that it has on its own node, and `common.cluster.devices.hosts_here` names its nodes
-        where it has several.
+        The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
+        `common.cluster.devices.hosts_here` names them.
         """
         return None
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
-        """The smallest parts of a batch, in its order, for when a slot would be idle otherwise.
+        """The smallest parts of a batch, in its order. Slots that would be idle get some of them.
 
-        Parts are evaluated apart, so what the batch shares (`shared_cost`) is computed once for each. Its results must
-        not depend on that.
+        Each part is evaluated by itself, so each computes what the batch shares (`shared_cost`). Results must not
+        depend on the division.
         """
         return [batch]
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
-        """Cost that the trials of a batch share, in the unit of `cost`; asked where `split_batch` divides it.
+        """The cost of the work that the trials of a batch share, in the unit of `cost`.
 
-        It is computed again for each part. Where it is 0 a batch is divided as soon as there are two slots; where it
-        is not, as late as possible. The default is the cost of the costliest trial.
+        Each part of a divided batch does this work again. If the cost is 0, a batch is divided as soon as there are two
+        slots, otherwise as late as possible. The default is the cost of the costliest trial.
 
         Args:
-            batch: trials that are evaluated together.
-            workers: the most on CPUs that a node of this job has: those that share its buffers.
+            batch: trials that are evaluated together, which `split_batch` can divide.
+            workers: the largest number of CPU workers of a node of this job; they share its buffers.
         """
         return max(map(self.cost, batch))
 
     def surprise(self) -> float:
-        """How many times its cost a batch may take, beside the others: the more, the earlier it is divided."""
+        """By which factor costs may be wrong, compared with each other. A larger one divides batches earlier."""
         return SURPRISE
 
     def memory_bytes(self, trial: Trial, data: Data) -> int:
-        """About how much memory a CPU worker needs for this trial, in bytes; 0 where that is not known.
+        """About how much memory a CPU worker needs for this trial, in bytes; 0 if that is not known.
 
-        So that a start can say how many workers fit. Called on rank 0; must not import heavy libraries.
+        A start says by it how many workers fit. Called on rank 0; must not import heavy libraries.
         """
         return 0
 
     def n_trials(self) -> int | None:
-        """How many trials the study will have, for the progress bar; None when it cannot be known."""
+        """The number of trials of the study, for the progress bar; None if it cannot be known."""
         return None
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
-        """Tables, figures and printed summary, on rank 0, of a finished study.
+        """Write tables and figures of a finished study, and print a summary. Called on rank 0.
 
         Args:
             outcomes: every trial, search by search in the order asked; failed ones too.
             conclusions: what each search returned, in their order.
             data: what `data()` returned.
-            folder: results folder.
+            folder: the results folder.
         """
         write_trials(folder / "trials.csv", outcomes)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         """Sections of report.html for this kind of study, added to those of any study: see `common.report.content`.
 
-        Called at the end of a study, and by `python -m common.report` at any time, so that results may be missing.
+        Called at the end of a study, and by `python -m common.report` at any time, when results may be missing.
         Must not import heavy libraries.
 
         Args:
             history: the journal.
-            data: what `data()` returned; None where the images or samples are not at hand.
+            data: what `data()` returned; None if the images or samples are not at hand.
         """
         return ()
 
     def data_here(self) -> Data | None:
-        """As `data`, but only if that needs no download: for the report of an older study; None where it does."""
+        """The arrays of `data` for the report of an older study; None if they would have to be downloaded."""
         return None
 
 

@@ -77,7 +77,7 @@ def check(
     key: Mapping[str, str],
     *arguments: str,
     limit_s: float = LIMIT_S,
-    anew: bool = False,
+    again: bool = False,
     folder: Path | None = None,
 ) -> Verdict:
     """The verdict of `module.examine(*arguments)` for this key, by a process of its own if there is none yet.
@@ -90,7 +90,7 @@ def check(
         *arguments: of its `examine`.
         key: all that the verdict depends on, such as GPU, driver, versions and a digest of the sources.
         limit_s: seconds after which the process is killed.
-        anew: check even if there is a verdict.
+        again: check even if there is a verdict.
         folder: for verdicts; default: one of the user's own.
     """
     key = {"module": module, "arguments": " ".join(arguments), **key}
@@ -99,7 +99,7 @@ def check(
     with suppress(OSError):  # no folder that can be written
         folder = folder or private_folder()
         with locked(folder / f"{name}.lock"):
-            verdict = None if anew else _read(folder / f"{name}.json", key)
+            verdict = None if again else _read(folder / f"{name}.json", key)
             if verdict is None:
                 verdict = run(module, *arguments, limit_s=limit_s)
                 with written_whole(folder / f"{name}.json", "w") as file:

@@ -181,7 +181,7 @@ def _converter(kind: type, meta: Any) -> Any:
 
     def convert(text: str) -> Any:
         if choices is not None and text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
         if kind is Path or kind is str:
             try:
                 text.encode()

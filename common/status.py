@@ -165,7 +165,7 @@ def now(seen: Seen) -> str:
 def look(folder: Path) -> Iterator[Status]:
     """The study again and again, once a second at most, until it has ended.
 
-    Its journal is read anew when it has grown; of a large one seldom, so that reading takes little of the time.
+    Its journal is read again when it has grown; of a large one seldom, so that reading takes little of the time.
 
     Raises:
         UsageError: there is no study.

@@ -21,7 +21,7 @@ Losses = Generator[Sequence[Batch], list[Result], np.ndarray]
 def climbed(shape: tuple[int, int], ladder: Sequence[tuple[int, int]], batches: Batches) -> Losses:
     """Every fold of the sets of each rung, a round for each rung.
 
-    A training that ended by itself on a lower rung is not repeated. Others begin anew: keeping the weights of all
+    A training that ended by itself on a lower rung is not repeated. Others begin again: keeping the weights of all
     trainings of a rung would take 8 bytes for each weight.
 
     Args:

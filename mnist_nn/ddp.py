@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parse_with_config(parser, arguments))
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-        if restarts.isdigit() and int(restarts):  # torchrun has lost a process and starts all anew
+        if restarts.isdigit() and int(restarts):  # torchrun has lost a process and starts all again
             settings = dataclasses.replace(settings, resume=True)
         # Threads that spin at the end of each operation take the cores that the other processes need. OpenMP reads this
         # when PyTorch is imported.

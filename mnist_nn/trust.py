@@ -49,17 +49,19 @@ def warn_untrusted(step: str, batch_size: int) -> None:
         _log.warning("--step %s is used as asked, though nothing has shown that it is right on this GPU", step)
 
 
-def verdict_of(kind: str, batch_size: int, anew: bool = False) -> Verdict:
+def verdict_of(kind: str, batch_size: int, again: bool = False) -> Verdict:
     """Verdict of the check on the first visible device of a kind, "cuda" or "cpu"."""
     here = Path(__file__).parent
     sources = digest(*map(here.joinpath, ("steps", "net.py", "training.py", "selfcheck.py", "small_trainings.py")))
     versions = {name: _version(name) for name in ("torch", "triton")}
-    return check("mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), anew=anew)
+    return check(
+        "mnist_nn.selfcheck", {**gpu_key(), **versions, "sources": sources}, kind, str(batch_size), again=again
+    )
 
 
-def verdict_of_gpu(anew: str = "", batch_size: str = "10") -> Verdict:
+def verdict_of_gpu(again: str = "", batch_size: str = "10") -> Verdict:
     """The same of the GPU that this process sees."""
-    return verdict_of("cuda", int(batch_size), bool(anew))
+    return verdict_of("cuda", int(batch_size), bool(again))
 
 
 def mixed_ways(outcomes: Iterable[Outcome]) -> str:

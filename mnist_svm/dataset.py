@@ -24,7 +24,7 @@ class Dataset:
     Attributes:
         images: float32 (n, n_pixels), standardised.
         labels: integers (n,).
-        test_images, test_labels: likewise.
+        test_images, test_labels: the same of the test images.
         folds: into how many validation folds the training images of a search are cut.
     """
 

@@ -138,7 +138,7 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
 
 
 def workers_of(pid: int) -> set[int]:
-    """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins anew."""
+    """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins again."""
     return {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
 
 

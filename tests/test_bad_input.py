@@ -90,11 +90,11 @@ REFUSED = {
     "svm 3 --train-size 1": "--train-size: 1 is too small",
     "svm 3 --test-size 0": "--test-size: 0 is too small",
     # choices
-    "svm 3 --multiclass all": "'all' is none of ovo, ovr",
-    "svm 3 --solver libsvm": "'libsvm' is none of auto",
-    "svm 3 --dataset cifar10": "'cifar10' is none of mnist, fashion-mnist, digits",
-    "nn 2 2 --dataset MNIST": "'MNIST' is none of",
-    "data --dataset imagenet": "'imagenet' is none of",
+    "svm 3 --multiclass all": "'all' is not one of ovo, ovr",
+    "svm 3 --solver libsvm": "'libsvm' is not one of auto",
+    "svm 3 --dataset cifar10": "'cifar10' is not one of mnist, fashion-mnist, digits",
+    "nn 2 2 --dataset MNIST": "'MNIST' is not one of",
+    "data --dataset imagenet": "'imagenet' is not one of",
     # how it is run
     "svm 3 --gpu 0": "--gpu 0, but no GPU is visible",
     "nn 2 2 --gpu 99": "--gpu 99, but no GPU is visible",
@@ -154,7 +154,7 @@ REFUSED = {
     "predict toys NOT-UTF8": "is not valid UTF-8",
     "predict models a-file": "models/models/bootstrap-00.pt is not a model",
     "doctor --threads 0": "--threads: 0 is too small",
-    "doctor --dataset nothing": "'nothing' is none of",
+    "doctor --dataset nothing": "'nothing' is not one of",
     "doctor --expect-nodes 2": "--expect-nodes 2, but there is 1",
     "doctor extra": "unrecognized arguments: extra",
     "doctor NEWLINE": "unrecognized arguments",
@@ -166,10 +166,10 @@ REFUSED = {
     "ddp --lr -1": "-1 is too small",
     "ddp --momentum 1.5": "1.5 is too large",
     "ddp --nproc-per-node 0": "--nproc-per-node: 0 is too small",
-    "ddp --strategy zero": "'zero' is none of ddp, fsdp",
-    "ddp --backend smoke": "'smoke' is none of gloo, nccl",
+    "ddp --strategy zero": "'zero' is not one of ddp, fsdp",
+    "ddp --backend smoke": "'smoke' is not one of gloo, nccl",
     "ddp --backend nccl --no-cuda": "--backend nccl",
-    "ddp --amp fp8": "'fp8' is none of bf16, fp16",
+    "ddp --amp fp8": "'fp8' is not one of bf16, fp16",
     "ddp --network search": "--network search needs --from RESULTS",
     "ddp --network kubeflow --from toys": "name two networks",
     "ddp --log-path NOT-UTF8": "is not valid UTF-8",
@@ -191,7 +191,7 @@ REFUSED = {
     "merge toys other --into joined": "is not a journal header",
     "export": "required: ",
     "export absent": "absent holds no study",
-    "export toys --to smoke": "'smoke' is none of csv",
+    "export toys --to smoke": "'smoke' is not one of csv",
 }
 
 WORDS = {"EMPTY": "", "NUL": "a\0b", "NOT-UTF8": os.fsdecode(b"\xff\xfe"), "NEWLINE": "a\nb", "NINES": "9" * 5000}

@@ -1,7 +1,7 @@
 """Values that are computed once and kept for other trials: in memory that a node's workers share, or in a folder.
 
 A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes,
-everything else is made anew for each user. This also holds for a value that was just computed, or has no room.
+everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
 """
 
 from __future__ import annotations

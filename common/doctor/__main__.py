@@ -126,10 +126,10 @@ def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tu
 
 
 def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threads: int) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of self-checks, made anew: host, device, program, check, fault, seconds."""
+    """Rows of the table of self-checks, made again: host, device, program, check, fault, seconds."""
     for name, checks in every.items():
         for function in checks.self_checks:
-            answer = probe.answer(probe.begin(device, function, threads, ["anew"]), 2 * LIMIT_S)
+            answer = probe.answer(probe.begin(device, function, threads, ["again"]), 2 * LIMIT_S)
             findings = dict(answer.get("findings") or {})  # type: ignore[call-overload]
             if ended := answer.get("error") or answer.get("ended"):
                 findings["the check itself"] = str(ended)
@@ -203,7 +203,12 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
         n_bytes = max(n_bytes, size)
         problems += [Finding(*what) for what in wrong]
     nodes = [one.node for one in examined]
-    problems += preflight.problems(nodes, options.workers, options.allow_shared_host, options.allow_mixed_versions)
+    problems += preflight.problems(
+        nodes,
+        options.workers,
+        allow_shared_host=options.allow_shared_host,
+        allow_mixed_versions=options.allow_mixed_versions,
+    )
     problems += check_ranks(examined, n_bytes)
     problems += check_clocks([node.host for node in nodes], clocks, *between)
     print(table(examined))

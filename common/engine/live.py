@@ -102,7 +102,7 @@ class Overview:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Overview:
-        """From what `as_json` gave, if that is what it is. Raises ValueError, TypeError or KeyError."""
+        """The inverse of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
         counts = {name: int(content[name]) for name in ("done", "failed", "total", "slots", "n_running")}
         running = [
             Running(str(one["key"]), str(one["place"]), float(one["seconds"]), str(one["step"]))

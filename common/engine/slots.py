@@ -54,7 +54,7 @@ class SlotState:
         batch, n_open = self.given[0].waited.batch, len(self.given[0].open)
         if step is not None and not step.total > 0:
             if not step.done:
-                self.marks = []  # the clock of its work starts anew: it has been starting, or waiting
+                self.marks = []  # the clock of its work starts again: it has been starting, or waiting
             return
         share = 0.0 if step is None else min(1.0, step.done / step.total) * min(step.trials, n_open)
         self.marks = [*self.marks[:1], (now, (len(batch) - n_open + share) / len(batch))]

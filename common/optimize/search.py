@@ -176,7 +176,7 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
 
 
 def _check_numbers(workers: Any, batch: Any, trial_timeout: Any) -> None:
-    """Raise UsageError for numbers that are none, or out of their range."""
+    """Raise UsageError for values that are not numbers, or out of their range."""
     require_whole("workers", workers, 0)
     require_whole("batch", batch, 1)
     if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
@@ -218,7 +218,7 @@ def _slots(options: RunOptions) -> int:
 
 
 def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping[str, Any]], Gang]:
-    """What a trial needs, of its parameters. Raises UsageError for numbers that are none, also later."""
+    """The gang that a trial needs, from its parameters. Raises UsageError for bad numbers, also when it is called."""
 
     def number(name: str, need: Need, params: Mapping[str, Any], low: int) -> int:
         found = need(params) if callable(need) else need

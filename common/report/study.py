@@ -151,7 +151,7 @@ class StudyRead:
 def read_candidates(
     history: History, goal: Goal | None, besides: Iterable[str] = ()
 ) -> tuple[list[Candidate], dict[str, tuple[Trial, Result]]]:
-    """The candidates of a journal, and the trials that are none.
+    """The candidates of a journal, and the trials that belong to none.
 
     Args:
         history: of the journal.

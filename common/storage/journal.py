@@ -158,7 +158,7 @@ def is_running(folder: Path) -> bool:
 def repair(folder: Path) -> tuple[list[Damage], Path]:
     """Set the damaged lines of a journal aside, and trials whose arrays are damaged, in a file of their own.
 
-    The journal is then written anew, whole or not at all, with all other lines as they were, each with a checksum.
+    The journal is then written again, whole or not at all, with all other lines as they were, each with a checksum.
 
     Returns:
         (what was damaged, in the order of lines; the file that holds these lines, which is made only if there is any).

@@ -1,7 +1,7 @@
 """What a strategy is: something that proposes pieces of work and is told what became of them.
 
     Strategy.begin(problem) -> proposers, each independent of the others
-    Proposer.ask(most)      -> pieces; none: it has come to its end
+    Proposer.ask(most)      -> pieces; no piece: the proposer has ended
     Proposer.tell(piece, told)    in the order asked
 
 A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
@@ -54,7 +54,7 @@ class Problem:
         return tuple(-values[name] if maximized else values[name] for name, maximized in self.objectives.items())
 
     def requires(self, what: str, *, staged: bool = False) -> None:
-        """Raise UsageError where there are several objectives, or one without steps though the strategy needs them."""
+        """Raise UsageError for several objectives, and for one without steps if the strategy needs them."""
         if len(self.objectives) > 1:
             names = ", ".join(self.objectives)
             raise UsageError(f"{what} compares one value, not {names}: use strategy='nsga2', 'tpe' or 'random'")
@@ -103,7 +103,7 @@ class Piece:
 
     @classmethod
     def of(cls, trial: Trial) -> Piece:
-        """The piece that made this trial. Raises ValueError for a key that is none of a search."""
+        """The piece that made this trial. Raises ValueError for a key that no search has."""
         number, _, stage = trial.key.removeprefix("t").partition("/")
         if not stage:
             return cls(int(number), dict(trial.params))
@@ -149,7 +149,7 @@ class Sampler(ABC):
     """Draws points, one for each trial."""
 
     adaptive = True  # whether results change its draws
-    finite = False  # whether it comes to an end by itself
+    finite = False  # whether its points come to an end
 
     @abstractmethod
     def point(self, index: int) -> Point | None:

@@ -208,7 +208,7 @@ def _distribution(library: Any, part: Part) -> Any:
 
 
 def _seeded(sampler: Any, rng: np.random.RandomState) -> Any:
-    """The sampler with all its random streams begun anew: Optuna's own way to do so takes the clock's seed."""
+    """The sampler with all its random streams begun again: Optuna's own way to do so takes the clock's seed."""
     for part in vars(sampler).values():
         if isinstance(getattr(part, "rng", None), np.random.RandomState):
             part.rng.seed(rng.randint(2**31))

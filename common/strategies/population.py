@@ -29,7 +29,7 @@ class PopulationBased(Strategy):
         every: Steps of a generation.
         quantile: Share of the members that is replaced after each, and of those that they are replaced by.
         factor: Numbers are multiplied by it or divided.
-        resample: Probability that a parameter is drawn anew instead.
+        resample: Probability that a parameter is drawn at random instead.
     """
 
     max_steps: int
@@ -102,10 +102,10 @@ class _Population(Proposer):
     def _explored(self, point: Point, rng: np.random.Generator) -> Point:
         found: Point = {}
         for name, part in self._problem.space.parts.items():
-            up, anew, u = rng.random() < 0.5, rng.random() < self._how.resample, float(rng.random())
+            up, redrawn, u = rng.random() < 0.5, rng.random() < self._how.resample, float(rng.random())
             value = point[name]
-            if anew or isinstance(part, Choice):
-                found[name] = part.at(u) if anew else value
+            if redrawn or isinstance(part, Choice):
+                found[name] = part.at(u) if redrawn else value
                 continue
             moved = float(value) * (self._how.factor if up else 1 / self._how.factor)
             if isinstance(part, Int):

@@ -63,7 +63,7 @@ class RankInfo:
 class Rendezvous:
     """The store that all launched processes share, and the transport that told where it is, if one did.
 
-    `store` is kept by its owner until all have left. `run` names this attempt, when torchrun starts processes anew.
+    `store` is kept by its owner until all have left. `run` names this attempt, when torchrun starts processes again.
     """
 
     launch: LaunchInfo
@@ -133,7 +133,7 @@ def join(environ: Mapping[str, str] = os.environ) -> Rendezvous:
     if me.launcher not in ("", "torch"):
         die_with(os.getppid())
     if address is None:
-        raise UsageError(f"{me.launcher} does not tell where rank 0 is: set MASTER_ADDR and MASTER_PORT")
+        raise UsageError(f"{me.launcher} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT")
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = open_store(address, is_master=me.rank == 0 and not agent)
     return Rendezvous(me, Address(address.host, store.port), store, run, None)
@@ -236,7 +236,7 @@ def ranks_here(
     try:
         roll = [json.loads(rendezvous.store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
-        raise UsageError(f"not all {me.size} processes have come ({str(error).splitlines()[0]})") from error
+        raise UsageError(f"not all {me.size} processes have connected ({str(error).splitlines()[0]})") from error
     for host, _, why, _ in roll:
         if why:
             raise UsageError(f"on {host}: {why}")

@@ -102,7 +102,7 @@ def step_for(
     """The step of that name, or what "auto" means for the network of these parameters.
 
     Raises:
-        ValueError: the name is none of STEPS.
+        ValueError: the name is not in STEPS.
     """
     if name not in STEPS:
         raise ValueError(f"there is no training step {name!r}; there are {', '.join(STEPS)}")

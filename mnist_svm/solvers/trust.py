@@ -25,11 +25,11 @@ def is_trusted() -> bool:
     return not verdict_of_gpu().problem
 
 
-def verdict_of_gpu(anew: str = "") -> Verdict:
+def verdict_of_gpu(again: str = "") -> Verdict:
     """Verdict of the check on the first visible GPU."""
     sources = digest(SOURCE.parent, Path(kernel_svm.__file__).parent)
     return check(
-        "kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, anew=bool(anew)
+        "kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, again=bool(again)
     )
 
 

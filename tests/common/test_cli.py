@@ -22,7 +22,7 @@ REFUSED = {
     ("3", "--seconds", "-1"): "-1 is too small",
     ("3", "--rounds", "1", "--rounds", "2"): "--rounds is given twice",
     ("3", "--round", "1"): "--round",
-    ("3", "--fault", "flud"): "'flud' is none of",
+    ("3", "--fault", "flud"): "'flud' is not one of",
     ("3", "--gpu", "x"): "'x'",
     ("3", "--gpu", "99"): "no GPU is visible",
     ("3", "--gpu", "all"): "no GPU is visible",

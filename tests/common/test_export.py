@@ -239,7 +239,7 @@ def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_pat
     for words, text in (
         ((written, "--into", tmp_path / "there"), "exists: remove it"),
         ((tmp_path / "nowhere",), "holds no study"),
-        ((written, "--to", "excel"), "'excel' is none of csv"),
+        ((written, "--to", "excel"), "'excel' is not one of csv"),
         (
             (written, "--to", "optuna", "--into", tmp_path / "y", "--minimize", "speed"),
             "no trial has a value called speed",

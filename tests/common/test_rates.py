@@ -52,7 +52,7 @@ def test_the_doctor_measures_this_processor(program: Any, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_study_keeps_the_rates_that_it_began_with(program: Any, tmp_path: Path) -> None:
-    """Measured anew, or for the first time, between two starts: nothing changes."""
+    """Measured again, or for the first time, between two starts: nothing changes."""
     command = "-m mnist_nn 1 1 --dataset digits --train-size 60 --folds 2 --gpu none --workers 1 --plot 0 --epochs 1"
     words = (*command.split(), "--max-channels", "2", "--max-hidden-layer", "4")
     first = {"batch_size": 10, "seconds": {"1000": {"grouped": 1e-5, "manual": 2e-5}}}

@@ -86,7 +86,7 @@ def test_a_verdict_holds_for_its_key_alone(tmp_path):
     for key in (KEY, KEY, {**KEY, "driver": "560.1"}, {**KEY, "sources": "other"}):
         check(CHECKS, key, "well", str(tmp_path), folder=tmp_path)
     assert starts() == 3
-    check(CHECKS, KEY, "well", str(tmp_path), folder=tmp_path, anew=True)
+    check(CHECKS, KEY, "well", str(tmp_path), folder=tmp_path, again=True)
     assert starts() == 4
 
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API server that knows pods and one Job, and an MPI operator that makes workers anew.
+"""A Kubernetes API server that knows pods and one Job, and an MPI operator that makes workers again.
 
     with Api(folder, rules, ["svm-worker-0"]) as api:
         api.fail("svm-worker-0", "Evicted")

@@ -163,7 +163,7 @@ def test_attempts_that_lose_a_worker_do_not_count(pod: Pod) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_was_deleted_is_waited_for(pod: Pod) -> None:
-    """As by `kubectl delete pod`: the operator makes it anew by itself. It costs the attempt that lost it."""
+    """As by `kubectl delete pod`: the operator makes it again by itself. It costs the attempt that lost it."""
     process = attempt_that_is_lost(pod)
     pod.api.pods["svm-worker-0"]["metadata"]["deletionTimestamp"] = "now"
     (pod.folder / "fail").touch()

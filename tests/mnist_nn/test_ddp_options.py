@@ -298,8 +298,8 @@ def test_a_file_of_options_that_cannot_work_ends_in_one_line(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--optimizer adam", "'adam' is none of sgd, adamw"),
-        ("--amp fp8", "'fp8' is none of bf16, fp16"),
+        ("--optimizer adam", "'adam' is not one of sgd, adamw"),
+        ("--amp fp8", "'fp8' is not one of bf16, fp16"),
         ("--warmup-steps -1", "-1 is too small"),
         (
             "--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1",

@@ -41,11 +41,11 @@ def test_a_nested_search_never_sees_its_outer_fold() -> None:
     assert len(of_search) == 2 * 3 + 1 and len(whole_search()) == NESTED.n_trials() == 3 * 2 * 7
     objective = NESTED.objective(WorkerContext("cpu", changed))
     for trial, known in of_search:
-        (anew,) = objective((trial,))
+        (again,) = objective((trial,))
         same = {name: value for name, value in known.values.items() if name != "outer_error"}
-        assert same.items() <= anew.values.items(), trial.key
+        assert same.items() <= again.values.items(), trial.key
         for name, answers in known.arrays.items():
-            assert name == "outer_probabilities" and not np.array_equal(answers, anew.arrays[name])
+            assert name == "outer_probabilities" and not np.array_equal(answers, again.arrays[name])
 
 
 def test_the_plain_search_is_the_same_with_and_without_outer_folds() -> None:

@@ -95,7 +95,7 @@ class Machine:
     driver: bool = True
 
     def environ(self, **changes: str) -> dict[str, str]:
-        """Writes it all anew. Skips where there is no C compiler."""
+        """Writes it all again. Skips where there is no C compiler."""
         self.folder.mkdir(exist_ok=True)
         library, nvml = self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1"
         for old in (library, nvml):

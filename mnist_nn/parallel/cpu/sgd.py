@@ -8,7 +8,7 @@ each host exchanges sums with the other hosts.
 
     slots[i]   gradients of process i of the host
     weights    process i updates part i; all parameters are views of it
-    velocity   likewise: the gradients added up over time
+    velocity   the gradients added up over time, in the same parts
     total      with several hosts: part i is made by process i of all slots, then added up over the hosts by the first
 """
 
@@ -44,7 +44,7 @@ SPIN_S, SLEEP_S = 1e-3, 1e-4  # seconds
 class SharedSGD:
     """SGD as torch.optim.SGD, with the mean of the gradients of `parameters` over all processes of the group.
 
-    velocity: of every parameter, zero at first. param_groups: one, whose "lr" may be set anew before each step.
+    velocity: of every parameter, zero at first. param_groups: one, whose "lr" may be set again before each step.
     mean_gradients: of every parameter in the last step, where `keep_gradients` was true.
 
     Args:

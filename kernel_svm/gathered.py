@@ -19,6 +19,7 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import part
+from kernel_svm.binary import Binary
 from kernel_svm.newton import newton_step
 from kernel_svm.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
 
@@ -39,11 +40,12 @@ def _aligned(count, width):
 
 
 @part
-def active(sign, f, up, low, extremes, lanes):
+def active(own, extremes, lanes):
     """Write the lanes that may still move to ``lanes``; return how many."""
     least, most = extremes
+    f, up, low = own.f, own.up, own.low
     count = 0
-    for t in range(sign.size):
+    for t in range(f.size):
         if (up[t] and low[t]) or (up[t] and f[t] <= most) or (low[t] and f[t] >= least):
             lanes[count] = t
             count += 1
@@ -75,8 +77,9 @@ def _nth(values, n):
 
 
 @part
-def most_violating(f, up, low, lanes):
+def most_violating(own, lanes):
     """WORKING of the lanes at most, in their order: half of them those that most want to rise, half to fall."""
+    f, up, low = own.f, own.up, own.low
     keys = np.empty((2, lanes.size))
     for p in range(lanes.size):
         t = lanes[p]
@@ -112,62 +115,67 @@ def _gather(rows, slot, columns, matrix):
 
 
 @part
-def solve_gathered(rows, slot, columns, lanes, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
-    """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns (status, iterations)."""
+def solve_gathered(own, lanes, tolerance, limit, extremes):
+    """Iterate on ``lanes`` alone, then bring f of all lanes up to date. Returns the number of iterations."""
     # No slices are assigned here: numba takes seconds to compile what it says when their sizes differ.
-    moved = beta.copy()
+    moved = own.beta.copy()
     count = lanes.size
     width = -(-count // LANES) * LANES
     now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
-    g, b, sub_bounds, s = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
-    sub_up, sub_low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    blocks, own_slot = np.empty(width // LANES, np.int32), np.empty(width, np.int32)
+    f, beta, bounds, sign = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
+    up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+    blocks, slot, columns = np.empty(width // LANES, np.int32), np.empty(width, np.int32), np.empty(width, np.int64)
     for p in range(width):
-        own_slot[p] = p
+        slot[p] = columns[p] = p
     for p in range(width // LANES):
         blocks[p] = p
     # The state of the gathered problem begins as that of the whole one.
     for p in range(count):
         t = lanes[p]
-        source_columns[p], g[p], b[p], s[p], sub_bounds[p] = columns[t], f[t], beta[t], sign[t], bounds[t]
-    source, source_slot = rows, slot
+        source_columns[p], sign[p], bounds[p] = own.columns[t], own.sign[t], own.bounds[t]
+        f[p], beta[p] = own.f[t], own.beta[t]
+    source, source_slot = own.rows, own.slot
     done = spent = 0
     next_newton = NEWTON
     while True:
         matrix = _aligned(count, width)
         _gather(source, source_slot, source_columns, matrix)
-        set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
+        small = Binary(
+            matrix, slot, blocks[: width // LANES], columns[:width], sign[:width], bounds[:width], f[:width],
+            beta[:width], up[:width], low[:width],
+        )  # fmt: skip
+        set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
         while True:
             at_most = min(CHECK, limit - done)
             status, k, _ = iterate(
-                matrix, own_slot, blocks[: width // LANES], s, g, b, sub_up, sub_low, sub_bounds, tolerance, at_most,
-                extremes,
+                matrix, slot, small.blocks, small.sign, small.f, small.beta, small.up, small.low, small.bounds,
+                tolerance, at_most, extremes,
             )  # fmt: skip
             done += k
             spent += k
             if status == CONVERGED or done == limit:
                 break
             if done >= next_newton:
-                work = newton_step(matrix, s[:width], g[:width], b[:width], sub_up, sub_low, sub_bounds, tolerance)
-                set_masks(s[:width], b, sub_bounds, sub_up, sub_low)
+                work = newton_step(small, tolerance)
+                set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
                 next_newton = done + max(NEWTON, work // (WORTH * width))
-            m = active(s[:width], g, sub_up, sub_low, extremes, kept)
+            m = active(small, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break
         for p in range(count):
-            moved[now[p]] = b[p]
+            moved[now[p]] = beta[p]
         if status == CONVERGED or done == limit:
             break
         for p in range(m):
             q = kept[p]
-            now[p], g[p], b[p], s[p], sub_bounds[p] = now[q], g[q], b[q], s[q], sub_bounds[q]
+            now[p], f[p], beta[p], sign[p], bounds[p] = now[q], f[q], beta[q], sign[q], bounds[q]
         for p in range(m, width):
-            s[p] = 0
-        source, source_slot, source_columns = matrix, own_slot, kept[:m].copy()
+            sign[p] = 0
+        source, source_slot, source_columns = matrix, slot, kept[:m].copy()
         count, spent = m, 0
         width = -(-count // LANES) * LANES
-    for t in range(beta.size):
-        beta[t], moved[t] = moved[t], moved[t] - beta[t]
-    add_rows(rows, slot, columns, moved, f)
-    set_masks(sign, beta, bounds, up, low)
-    return status, done
+    for t in range(moved.size):
+        own.beta[t], moved[t] = moved[t], moved[t] - own.beta[t]
+    add_rows(own.rows, own.slot, own.columns, moved, own.f)
+    set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
+    return done

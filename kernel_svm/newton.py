@@ -13,6 +13,8 @@ chooses which multipliers are free at first.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from jit import LANES
@@ -25,17 +27,43 @@ RELEASED = 16  # multipliers that leave their bounds at a time, at most
 ROUNDS = 100  # times that some do: where rounding errors exceed the tolerance, some always would
 
 
+class Free(NamedTuple):
+    """Multipliers that move together, and the rows of a Cholesky factor of their matrix, a triangle.
+
+    What is below the diagonal is never used. For steps whose sum is 0 the matrix is as good as one of scalar products,
+    of differences to sample ``one``, plus a constant.
+
+    Attributes:
+        factor: float64 (room, stride).
+        kept: int64 (lanes,), their lanes, in the order of the factor's columns.
+        inside: bool (lanes,), True for these.
+        one: the lane of a sample.
+        scale: what is added to each scalar product.
+        slopes, sums: float64 (stride,), right sides, of the gradient and of the sum, solved by the transposed triangle.
+        values: float64 (stride,), room.
+    """
+
+    factor: np.ndarray
+    kept: np.ndarray
+    inside: np.ndarray
+    one: int
+    scale: float
+    slopes: np.ndarray
+    sums: np.ndarray
+    values: np.ndarray
+
+
 @part
-def newton_step(matrix, sign, f, beta, up, low, bounds, tolerance):
+def newton_step(own, tolerance):
     """Move the free multipliers to where they are best, and others that reach or leave their bounds on the way.
 
     Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns the
     multiplications that it took, roughly.
     """
-    n = f.size
+    n = own.f.size
     kept, inside, count = np.empty(n, np.int64), np.zeros(n, np.bool_), np.int64(0)  # a plain 0 is a type of its own
     for t in range(n):
-        if up[t] and low[t]:
+        if own.up[t] and own.low[t]:
             kept[count], inside[t] = t, True
             count += 1
     if count < 2 or count > MOST:
@@ -43,26 +71,29 @@ def newton_step(matrix, sign, f, beta, up, low, bounds, tolerance):
     room = min(n, MOST, 2 * count + 64)
     one, scale = kept[0], 0.0
     for p in range(count):
-        scale = max(scale, -2.0 * np.float64(matrix[one, kept[p]]))
+        scale = max(scale, -2.0 * np.float64(own.rows[one, kept[p]]))
     stride = -(-room // LANES) * LANES + LANES
-    factor, work = aligned_doubles(room * stride).reshape(room, stride), count * count * count // 3
-    if not _factor(factor, matrix, kept, count, one, scale):
+    free = Free(
+        aligned_doubles(room * stride).reshape(room, stride), kept, inside, one, scale, aligned_doubles(stride),
+        aligned_doubles(stride), aligned_doubles(stride),
+    )  # fmt: skip
+    work = count * count * count // 3
+    if not _factor(own, free, count):
         return work
-    target, change = beta.copy(), aligned_doubles(n)
-    slopes, sums, values = aligned_doubles(stride), aligned_doubles(stride), aligned_doubles(stride)
+    target, change = own.beta.copy(), aligned_doubles(n)
     for _ in range(ROUNDS):
         for p in range(count):
-            values[p] = -f[kept[p]]
-        _solve_transposed(factor, values, count, slopes)
+            free.values[p] = -own.f[kept[p]]
+        _solve_transposed(free, count, free.slopes)
         for p in range(count):
-            values[p] = 1.0
-        _solve_transposed(factor, values, count, sums)
-        count, walked = _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, target)
+            free.values[p] = 1.0
+        _solve_transposed(free, count, free.sums)
+        count, walked = _walk_to_best(own, free, count, target)
         work += walked + count * n
-        if not _move(matrix, sign, f, beta, bounds, target, change):
+        if not _move(own, target, change):
             return work
         before = count
-        count = _release(factor, matrix, sign, f, beta, kept, inside, count, one, scale, tolerance, values, slopes)
+        count = _release(own, free, count, tolerance)
         work += (count - before) * count * count // 2
         if count == before:
             break
@@ -70,18 +101,16 @@ def newton_step(matrix, sign, f, beta, up, low, bounds, tolerance):
 
 
 @part
-def _factor(factor, matrix, kept, count, one, scale):
-    """Write the rows of a Cholesky factor of the matrix of some lanes, a triangle; False where it fails.
-
-    For steps whose sum is 0 the matrix is as good as one of scalar products, of differences to sample ``one``, plus a
-    constant. What is below the diagonal is never used.
-    """
+def _factor(own, free, count):
+    """Write the factor; False where it fails."""
+    matrix, factor, kept, one = own.rows, free.factor, free.kept, free.one
     stride, width = factor.shape[1], -(-count // LANES) * LANES
     for p in range(count):
         i = kept[p]
         for q in range(p, count):
-            factor[p, q] = np.float64(matrix[i, kept[q]]) - matrix[one, i] - matrix[one, kept[q]] + scale
-        factor[p, p] += RIDGE * scale
+            j = kept[q]
+            factor[p, q] = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j] + free.scale
+        factor[p, p] += RIDGE * free.scale
     for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
         for p in range(0, fours, 4):
@@ -105,9 +134,9 @@ def _factor(factor, matrix, kept, count, one, scale):
 
 
 @part
-def _solve_transposed(factor, values, count, out):
+def _solve_transposed(free, count, out):
     """Solve the transposed triangle for ``values``, which are lost, both whole vectors."""
-    stride = factor.shape[1]
+    factor, values, stride = free.factor, free.values, free.factor.shape[1]
     for p in range(count):
         out[p] = values[p] / factor[p, p]
         size = splat(-out[p])
@@ -116,12 +145,13 @@ def _solve_transposed(factor, values, count, out):
 
 
 @part
-def _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, target):
+def _walk_to_best(own, free, count, target):
     """Move ``target``, multipliers of ``kept``, to where all that stay between their bounds are best.
 
-    ``slopes`` and ``sums`` are the right sides, solved by the transposed triangle: of the gradient and of the sum.
     Returns how many stay, and the multiplications that it took, roughly.
     """
+    sign, bounds = own.sign, own.bounds
+    factor, kept, slopes, sums = free.factor, free.kept, free.slopes, free.sums
     stride = factor.shape[1]
     step, work = aligned_doubles(stride), 0
     while True:
@@ -149,16 +179,16 @@ def _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, targe
             moved = reached if p == first else target[t] + length * step[p]
             rest += moved - target[t]
             target[t] = moved
-            own = min(abs(moved), bounds[t] - abs(moved))
-            if own > room:
-                widest, room = t, own
+            inner = min(abs(moved), bounds[t] - abs(moved))
+            if inner > room:
+                widest, room = t, inner
         target[widest] -= rest  # a rounding error
         if first < 0 or count == 2:
             return count, work
         for p in range(count):
             slopes[p] *= 1.0 - length
-        inside[kept[first]] = False
-        _take_out(factor, slopes, sums, first, count)
+        free.inside[kept[first]] = False
+        _take_out(free, first, count)
         for p in range(first, count - 1):
             kept[p] = kept[p + 1]
         count -= 1
@@ -167,13 +197,13 @@ def _walk_to_best(factor, slopes, sums, sign, bounds, kept, inside, count, targe
 
 
 @part
-def _take_out(factor, slopes, sums, column, count):
+def _take_out(free, column, count):
     """Take a column out of a triangle with ``count``; those after it move to the left.
 
     Below its diagonal every later row has one element then; each is turned into the row above (Givens), in the right
     sides, too.
     """
-    stride = factor.shape[1]
+    factor, slopes, sums, stride = free.factor, free.slopes, free.sums, free.factor.shape[1]
     for p in range(column):
         for at in range(p * stride + column, p * stride + count, LANES):
             store(factor, at, load(factor, at + 1))
@@ -191,8 +221,9 @@ def _take_out(factor, slopes, sums, column, count):
 
 
 @part
-def _move(matrix, sign, f, beta, bounds, target, change):
+def _move(own, target, change):
     """Take multipliers to ``target`` if that is better and within the bounds, and f with them; else False."""
+    matrix, sign, f, beta, bounds = own.rows, own.sign, own.f, own.beta, own.bounds
     for t in range(f.size):
         change[t] = 0.0
     for t in range(f.size):
@@ -203,10 +234,10 @@ def _move(matrix, sign, f, beta, bounds, target, change):
     slope = curvature = 0.0
     inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
     for t in range(f.size):
-        size, own = target[t] - beta[t], target[t] * sign[t]
+        size, alpha = target[t] - beta[t], target[t] * sign[t]
         slope += size * f[t]
         curvature += size * change[t]
-        inside = inside and 0.0 <= own <= bounds[t]
+        inside = inside and 0.0 <= alpha <= bounds[t]
     if not (inside and slope + curvature / 2 < 0.0):
         return False
     for t in range(f.size):
@@ -216,8 +247,10 @@ def _move(matrix, sign, f, beta, bounds, target, change):
 
 
 @part
-def _release(factor, matrix, sign, f, beta, kept, inside, count, one, scale, tolerance, values, column):
+def _release(own, free, count, tolerance):
     """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
+    matrix, sign, f, beta = own.rows, own.sign, own.f, own.beta
+    factor, kept, inside, one, column = free.factor, free.kept, free.inside, free.one, free.slopes
     middle, before = 0.0, count
     for p in range(count):
         middle += f[kept[p]]
@@ -232,9 +265,10 @@ def _release(factor, matrix, sign, f, beta, kept, inside, count, one, scale, tol
         if best < 0:
             break
         for p in range(count):
-            values[p] = np.float64(matrix[best, kept[p]]) - matrix[one, best] - matrix[one, kept[p]] + scale
-        _solve_transposed(factor, values, count, column)
-        rest = (1.0 + RIDGE) * scale - 2.0 * np.float64(matrix[one, best])
+            product = np.float64(matrix[best, kept[p]]) - matrix[one, best] - matrix[one, kept[p]]
+            free.values[p] = product + free.scale
+        _solve_transposed(free, count, column)
+        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, best])
         for p in range(count):
             rest -= column[p] * column[p]
         if rest <= 0.0:

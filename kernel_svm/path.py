@@ -1,18 +1,7 @@
 """One binary problem solved for every C of a list, from the smallest to the largest.
 
-The solutions for neighbouring C have most in common, so each starts from the one before, scaled by an exact
-line search. Two cases need something else. If no multiplier of a solution touches its bound C, the same
-solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
-takes fewer iterations.
-
-Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
-pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
-
-The arrays of the compiled functions are listed in `smo`.
+`walk` has how; here is what Python calls, and what it is given back.
 """
-
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
 
 from __future__ import annotations
 
@@ -23,225 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from jit import LANES
-from jit.simd import aligned_zeros, compiled, part, writable
-from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from kernel_svm.projected import descend
-from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
-
-LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
-AHEAD = 64  # rows that are asked for together with a missing one
-FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
-GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
-
-# Progress of paths, in an int64 array, so that they can pause for a missing row and go on: number of the path, of C,
-# its stage (0, then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows
-# that are missing, whether steps of all multipliers pay.
-PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(8)
-BEGUN, PAIRS = 1, 2
-
-
-@part
-def _cover(sign, weights, blocks, columns, lane_sign, lane_weights):
-    """Find the lanes of a problem, from sign and weights by column, and write their arrays; return how many."""
-    width = 0
-    for b in range(sign.size // LANES):
-        there = False
-        for t in range(b * LANES, (b + 1) * LANES):
-            there = there or sign[t] != 0
-        if there:
-            blocks[width // LANES] = b
-            for t in range(b * LANES, (b + 1) * LANES):
-                columns[width], lane_sign[width], lane_weights[width] = t, sign[t], weights[t]
-                width += 1
-    return width
-
-
-@part
-def _wish(slot, columns, f, up, low, extremes, column, wanted):
-    """List ``column`` and others that are far from optimal and not there; return how many."""
-    least, most = extremes
-    middle = (least + most) / 2
-    wanted[0] = column
-    count = 1
-    for t in range(f.size):
-        if count == min(AHEAD, wanted.size):
-            break
-        missing = slot[columns[t]] < 0 and columns[t] != column
-        if missing and ((up[t] and f[t] < middle) or (low[t] and f[t] > middle)):
-            wanted[count] = columns[t]
-            count += 1
-    return count
-
-
-@part
-def _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted):
-    """One C from where ``f`` and ``beta`` stand; wanted rows are columns in ``wanted[:state[WANTED]]``."""
-    extremes = np.empty(2)
-    lanes = np.empty(sign.size, np.int64)
-    while True:
-        at_most = min(state[LEFT], limit - state[DONE])
-        status, k, column = iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, at_most, extremes)
-        state[DONE] += k
-        state[SPENT] += k
-        state[LEFT] -= k
-        if status == MISSING:
-            state[WANTED] = _wish(slot, columns, f, up, low, extremes, column, wanted)
-            return MISSING
-        if status == CONVERGED or state[DONE] >= limit:
-            return status
-        count = active(sign, f, up, low, extremes, lanes)
-        partial = count > MAX_ACTIVE
-        size, spared = (WORKING, sign.size) if partial else (count, sign.size - count)
-        cost = GATHER * size * size
-        if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
-            cost += size * sign.size
-        if size <= 0.8 * sign.size and state[SPENT] * spared >= cost:
-            gathered, goal = lanes[:count], tolerance
-            if partial:
-                gathered = most_violating(f, up, low, gathered)
-                goal = max(tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
-            missing = 0
-            for t in gathered:
-                if slot[columns[t]] < 0:
-                    wanted[missing] = columns[t]
-                    missing += 1
-            if missing:
-                state[WANTED] = missing
-                return MISSING
-            _, k = solve_gathered(
-                rows, slot, columns, gathered, sign, f, beta, up, low, bounds, goal, limit - state[DONE], extremes
-            )
-            state[DONE] += k
-            state[SPENT] = 0
-        state[LEFT] = CHECK
-
-
-@part
-def _start(sign, weights, f, beta, bound, previous, converged):
-    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
-    linear = quadratic = 0.0
-    support = free = 0
-    for t in range(sign.size):
-        if sign[t] != 0 and beta[t] != 0.0:
-            alpha = abs(beta[t])
-            linear += alpha
-            quadratic += beta[t] * (f[t] + sign[t])
-            support += 1
-            free += alpha < previous * weights[t]
-    if converged and 0 < support == free:
-        return True
-    least, most = np.inf, -np.inf
-    if previous > 0.0:
-        ratio = bound / previous
-        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
-        for t in range(sign.size):
-            if sign[t] != 0:
-                alpha, top = abs(beta[t]), bound * weights[t]
-                alpha = top if alpha == previous * weights[t] and scale == ratio else min(alpha * scale, top)
-                beta[t] = alpha * sign[t]
-                f[t] = scale * (f[t] + sign[t]) - sign[t]
-                if alpha < top if sign[t] > 0 else alpha > 0.0:
-                    least = min(least, f[t])
-                if alpha > 0.0 if sign[t] > 0 else alpha < top:
-                    most = max(most, f[t])
-    if previous == 0.0 or (FREE * free < support and most - least > GAP):
-        for t in range(sign.size):
-            beta[t] = 0.0
-            f[t] = -sign[t]
-    return False
-
-
-@part
-def _lacking(slot, columns, sign, wanted):
-    """List the rows of the problem that are not there; return how many."""
-    count = 0
-    for t in range(sign.size):
-        if sign[t] != 0 and slot[columns[t]] < 0:
-            wanted[count] = columns[t]
-            count += 1
-    return count
-
-
-@part
-def _intercept(sign, f, up, low):
-    """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
-    total, free, least, most = 0.0, 0, np.inf, -np.inf
-    for t in range(sign.size):
-        if up[t] and low[t]:
-            total += f[t]
-            free += 1
-        elif up[t]:
-            least = min(least, f[t])
-        elif low[t]:
-            most = max(most, f[t])
-    return total / free if free else (least + most) / 2
-
-
-@part
-def _walk(rows, slot, tolerance, limit, give_up, blocks, columns, sign, weights, f, beta, up, low, bounds, penalties,
-          state, wanted, betas, rhos, iterations, converged):  # fmt: skip
-    """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
-    while state[AT] < penalties.size:
-        c = state[AT]
-        for t in range(weights.size):
-            bounds[t] = penalties[c] * weights[t]
-        if state[STAGE] == 0:
-            previous = penalties[c - 1] if c else 0.0
-            same = _start(sign, weights, f, beta, penalties[c], previous, c > 0 and converged[c - 1])
-            set_masks(sign, beta, bounds, up, low)
-            state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
-            if same:
-                for t in range(beta.size):
-                    betas[c, t] = betas[c - 1, t]
-                rhos[c], converged[c], iterations[c] = rhos[c - 1], True, 0
-                state[AT], state[STAGE] = c + 1, 0
-                continue
-        if state[STAGE] == BEGUN and state[PAYS]:
-            state[WANTED] = _lacking(slot, columns, sign, wanted)
-            if state[WANTED]:
-                return MISSING
-            steps, pays = descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limit)
-            state[DONE], state[PAYS] = steps, pays
-        state[STAGE] = PAIRS
-        status = _solve(rows, slot, blocks, columns, sign, f, beta, up, low, bounds, tolerance, limit, state, wanted)
-        if status == MISSING:
-            return MISSING
-        for t in range(beta.size):
-            betas[c, t] = beta[t]
-        rhos[c], converged[c], iterations[c] = _intercept(sign, f, up, low), status == CONVERGED, state[DONE]
-        state[AT], state[STAGE] = c + 1, 0
-        if give_up and not converged[c]:
-            break
-    return CONVERGED
-
-
-@compiled
-def _walk_all(rows, slot, tolerance, limit, give_up, pair, signs, weights, penalties, counts, doubles, marks,
-              lane_sign, blocks, state, wanted, lanes, columns, betas, rhos, iterations, converged):  # fmt: skip
-    """Go along the first ``counts[n]`` penalties of each problem n; as `_walk`. The rest of the results is 0.
-
-    Room for one problem at a time: doubles (4, width) for weights, f, beta and bounds, marks (2, width) for up and low.
-    """
-    while state[PATH] < signs.shape[0]:
-        n = state[PATH]
-        if state[AT] == 0 and state[STAGE] == 0:
-            lanes[n] = _cover(signs[n], weights[n], blocks, columns[n], lane_sign, doubles[0])
-            state[PAYS] = pair or lanes[n] <= MAX_ACTIVE
-        width = lanes[n]
-        status = _walk(
-            rows, slot, tolerance, limit, give_up, blocks[: width // LANES], columns[n, :width],
-            lane_sign[:width], doubles[0, :width], doubles[1, :width], doubles[2, :width],
-            marks[0, :width], marks[1, :width], doubles[3, :width], penalties[: counts[n]], state, wanted, betas[n],
-            rhos[n], iterations[n], converged[n],
-        )  # fmt: skip
-        if status == MISSING:
-            return MISSING
-        for c in range(state[AT], penalties.size):
-            for t in range(width):
-                betas[n, c, t] = 0.0
-            rhos[n, c], iterations[n, c], converged[n, c] = 0.0, 0, False
-        state[PATH], state[AT], state[STAGE] = n + 1, 0, 0
-    return CONVERGED
+from jit.simd import aligned_zeros, writable
+from kernel_svm.walk import WANTED, walk
 
 
 class Kernel(Protocol):
@@ -351,14 +123,13 @@ def solve_paths(
         np.empty(shape, np.int64), np.empty(shape, np.bool_),
     )  # fmt: skip
     results = found.lanes, found.columns, found.betas, found.rhos, found.iterations, found.converged
+    room = (
+        aligned_zeros((4, width), np.float64), np.empty((2, width), np.uint8), np.empty(width, np.int8),
+        np.empty(width // LANES, np.int32),
+    )  # fmt: skip
     state, wanted = np.zeros(8, np.int64), np.empty(width, np.int64)
-    doubles, marks = aligned_zeros((4, width), np.float64), np.empty((2, width), np.uint8)
-    lane_sign, blocks = np.empty(width, np.int8), np.empty(width // LANES, np.int32)
-    rows = writable(kernel.rows)
-    while _walk_all(
-        rows, kernel.slot, tolerance, max_iter, give_up, pair, signs, weights, every, counts, doubles, marks,
-        lane_sign, blocks, state, wanted, *results,
-    ):  # fmt: skip
+    matrix, ending = (writable(kernel.rows), kernel.slot), (tolerance, max_iter, give_up, pair)
+    while walk(matrix, (signs, weights, counts), every, ending, results, room, state, wanted):
         kernel.fetch(wanted[: state[WANTED]])
     return found
 

@@ -98,25 +98,27 @@ def violation_of(f, up, low):
 
 
 @part
-def _typical(rows, slot, columns, sign):
+def _typical(own):
     """The mean curvature of moving a pair of samples by half each: 1 of an identity."""
+    sign, columns = own.sign, own.columns
     total, count = 0.0, 0
     for i in range(0, sign.size, max(1, sign.size // SEEN)):
         if sign[i] != 0:
-            row = slot[columns[i]]
+            row = own.slot[columns[i]]
             for t in range(sign.size):
                 if sign[t] != 0 and t != i:
-                    total -= np.float64(rows[row, columns[t]])
+                    total -= np.float64(own.rows[row, columns[t]])
                     count += 1
     return total / max(count, 1)
 
 
 @part
-def descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limit):
+def descend(own, tolerance, limit):
     """Make steps while they pay, at most ``limit``; every row of the problem must be there.
 
     Returns (steps, whether they paid). Where they do not, f, beta and masks are left as they were.
     """
+    sign, f, beta, up, low, bounds = own.sign, own.f, own.beta, own.up, own.low, own.bounds
     n = f.size
     bottom, top, wish, target = aligned_doubles(n), aligned_doubles(n), aligned_doubles(n), aligned_doubles(n)
     change, old_f, old_beta = aligned_doubles(n), f.copy(), beta.copy()
@@ -126,7 +128,7 @@ def descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limi
     first = violation = violation_of(f, up, low)
     if not violation >= tolerance:
         return 0, True
-    curvature, size, steps = _typical(rows, slot, columns, sign), 1.0, 0
+    curvature, size, steps = _typical(own), 1.0, 0
     while violation >= tolerance and steps < limit and curvature > 0.0:
         rate = splat(-size / curvature)
         for at in range(0, n, LANES):
@@ -138,7 +140,7 @@ def descend(rows, slot, columns, sign, f, beta, up, low, bounds, tolerance, limi
             wish[t], change[t] = target[t] - beta[t], 0.0  # the step
             slope += wish[t] * f[t]
             size += wish[t] * wish[t]
-        add_rows(rows, slot, columns, wish, change)
+        add_rows(own.rows, own.slot, own.columns, wish, change)
         for t in range(n):
             curvature += wish[t] * change[t]
         if not slope < 0.0:

@@ -18,7 +18,7 @@ Lanes. A problem covers whole blocks of LANES columns of the matrix: those that 
 Lane ``t`` is column ``LANES * blocks[t // LANES] + t % LANES``. Lanes of no sample have sign 0: neither mask admits
 them, their f is meaningless.
 
-Arrays of the compiled functions here and in `path`, all contiguous:
+Arrays of the compiled functions here and in `walk`, all contiguous:
 
     rows         float32 (any, width)          rows of K - 1
     slot         int32 (width,)                row of ``rows`` that is a column's row of K - 1; -1: not in memory now
@@ -31,7 +31,7 @@ Arrays of the compiled functions here and in `path`, all contiguous:
     up, low      uint8 (lanes,)                1 where beta may rise, or fall
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
-    state        int64 (8,)                    progress of paths: PATH, AT, STAGE, DONE ... of `path`
+    state        int64 (8,)                    progress of paths: PATH, AT, STAGE, DONE ... of `walk`
     wanted       int64 (lanes,)                columns whose rows are missing, the first ``state[WANTED]``
     betas        float64 (n_penalties, lanes)  solutions
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)

@@ -57,7 +57,7 @@ def refined(
 
 @compiled
 def thresholds(sign, weights, penalties, betas, others, start):
-    """LIBSVM's rho of each solution, a column of ``betas`` from ``start`` on, as `path._intercept` has it."""
+    """LIBSVM's rho of each solution, a column of ``betas`` from ``start`` on, as `walk._intercept` has it."""
     result = np.empty(penalties.size)
     for c in range(result.size):
         # Two sums: the first is 0 where all multipliers are free, and would hide the second.

@@ -12,9 +12,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from jit import padded
+from jit import LANES, padded
 from jit.simd import aligned_zeros
 from kernel_svm import fit_grid
+from kernel_svm.binary import Binary
 from kernel_svm.kernel import kernel_minus_one, prepare
 from kernel_svm.path import Whole, solve_path
 from kernel_svm.projected import descend, project
@@ -77,12 +78,14 @@ def test_a_kernel_that_is_nearly_the_identity_takes_a_few_steps() -> None:
 def test_steps_that_do_not_pay_are_taken_back() -> None:
     matrix, sign = problem(1e-3)
     width = len(sign)
-    slot, columns = np.arange(width, dtype=np.int32), np.arange(width)
+    columns = np.arange(width)
+    slot, blocks = columns.astype(np.int32), columns[: width // LANES].astype(np.int32)
     f, beta, bounds = -sign.astype(np.float64), vector(np.zeros(width)), np.full(width, 1000.0)
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     set_masks(sign, beta, bounds, up, low)
     before = [part.copy() for part in (f, beta, up, low)]
-    assert descend(matrix, slot, columns, sign, f, beta, up, low, bounds, TOLERANCE, 1000) == (0, False)
+    own = Binary(matrix, slot, blocks, columns, sign, bounds, f, beta, up, low)
+    assert descend(own, TOLERANCE, 1000) == (0, False)
     for part, old in zip((f, beta, up, low), before, strict=True):
         assert np.array_equal(part, old)
 

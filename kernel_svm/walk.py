@@ -1,0 +1,281 @@
+"""The compiled walk of binary problems along C, see `path`.
+
+The solutions for neighbouring C have most in common, so each starts from the one before, scaled by an exact
+line search. Two cases need something else. If no multiplier of a solution touches its bound C, the same
+solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
+takes fewer iterations.
+
+Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
+pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
+
+The arrays are listed in `smo`.
+"""
+
+# mypy: allow-untyped-defs
+# Compiled functions have no annotations: numba infers their types.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jit import LANES
+from jit.simd import compiled, part
+from kernel_svm.binary import Binary
+from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
+from kernel_svm.projected import descend
+from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
+
+LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
+AHEAD = 64  # rows that are asked for together with a missing one
+FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
+GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
+
+# Progress of paths, in an int64 array, so that they can pause for a missing row and go on: number of the path, of C,
+# its stage (0, then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows
+# that are missing, whether steps of all multipliers pay.
+PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(8)
+BEGUN, PAIRS = 1, 2
+
+
+class Ending(NamedTuple):
+    """When to end, as `path.solve_paths` is told."""
+
+    tolerance: float
+    limit: int
+    give_up: bool
+
+
+class Found(NamedTuple):
+    """Solutions of one problem, an element or a row for each C, as in `path.Path`."""
+
+    betas: np.ndarray
+    rhos: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+
+
+@part
+def _cover(sign, weights, blocks, columns, lane_sign, lane_weights):
+    """Find the lanes of a problem, from sign and weights by column, and write their arrays; return how many."""
+    width = 0
+    for b in range(sign.size // LANES):
+        there = False
+        for t in range(b * LANES, (b + 1) * LANES):
+            there = there or sign[t] != 0
+        if there:
+            blocks[width // LANES] = b
+            for t in range(b * LANES, (b + 1) * LANES):
+                columns[width], lane_sign[width], lane_weights[width] = t, sign[t], weights[t]
+                width += 1
+    return width
+
+
+@part
+def _wish(own, extremes, column, wanted):
+    """List ``column`` and others that are far from optimal and not there; return how many."""
+    slot, columns, f = own.slot, own.columns, own.f
+    least, most = extremes
+    middle = (least + most) / 2
+    wanted[0] = column
+    count = 1
+    for t in range(f.size):
+        if count == min(AHEAD, wanted.size):
+            break
+        missing = slot[columns[t]] < 0 and columns[t] != column
+        if missing and ((own.up[t] and f[t] < middle) or (own.low[t] and f[t] > middle)):
+            wanted[count] = columns[t]
+            count += 1
+    return count
+
+
+@part
+def _solve(own, ending, state, wanted):
+    """One C from where ``own`` stands; wanted rows are columns in ``wanted[:state[WANTED]]``."""
+    extremes = np.empty(2)
+    size = own.sign.size
+    lanes = np.empty(size, np.int64)
+    while True:
+        at_most = min(state[LEFT], ending.limit - state[DONE])
+        status, k, column = iterate(
+            own.rows, own.slot, own.blocks, own.sign, own.f, own.beta, own.up, own.low, own.bounds, ending.tolerance,
+            at_most, extremes,
+        )  # fmt: skip
+        state[DONE] += k
+        state[SPENT] += k
+        state[LEFT] -= k
+        if status == MISSING:
+            state[WANTED] = _wish(own, extremes, column, wanted)
+            return MISSING
+        if status == CONVERGED or state[DONE] >= ending.limit:
+            return status
+        count = active(own, extremes, lanes)
+        partial = count > MAX_ACTIVE
+        taken, spared = (WORKING, size) if partial else (count, size - count)
+        cost = GATHER * taken * taken
+        if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
+            cost += taken * size
+        if taken <= 0.8 * size and state[SPENT] * spared >= cost:
+            gathered, goal = lanes[:count], ending.tolerance
+            if partial:
+                gathered = most_violating(own, gathered)
+                goal = max(ending.tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
+            missing = 0
+            for t in gathered:
+                if own.slot[own.columns[t]] < 0:
+                    wanted[missing] = own.columns[t]
+                    missing += 1
+            if missing:
+                state[WANTED] = missing
+                return MISSING
+            state[DONE] += solve_gathered(own, gathered, goal, ending.limit - state[DONE], extremes)
+            state[SPENT] = 0
+        state[LEFT] = CHECK
+
+
+@part
+def _start(own, weights, bound, previous, converged):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
+    sign, f, beta = own.sign, own.f, own.beta
+    linear = quadratic = 0.0
+    support = free = 0
+    for t in range(sign.size):
+        if sign[t] != 0 and beta[t] != 0.0:
+            alpha = abs(beta[t])
+            linear += alpha
+            quadratic += beta[t] * (f[t] + sign[t])
+            support += 1
+            free += alpha < previous * weights[t]
+    if converged and 0 < support == free:
+        return True
+    least, most = np.inf, -np.inf
+    if previous > 0.0:
+        ratio = bound / previous
+        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        for t in range(sign.size):
+            if sign[t] != 0:
+                alpha, top = abs(beta[t]), bound * weights[t]
+                alpha = top if alpha == previous * weights[t] and scale == ratio else min(alpha * scale, top)
+                beta[t] = alpha * sign[t]
+                f[t] = scale * (f[t] + sign[t]) - sign[t]
+                if alpha < top if sign[t] > 0 else alpha > 0.0:
+                    least = min(least, f[t])
+                if alpha > 0.0 if sign[t] > 0 else alpha < top:
+                    most = max(most, f[t])
+    if previous == 0.0 or (FREE * free < support and most - least > GAP):
+        for t in range(sign.size):
+            beta[t] = 0.0
+            f[t] = -sign[t]
+    return False
+
+
+@part
+def _lacking(own, wanted):
+    """List the rows of the problem that are not there; return how many."""
+    sign, slot, columns = own.sign, own.slot, own.columns
+    count = 0
+    for t in range(sign.size):
+        if sign[t] != 0 and slot[columns[t]] < 0:
+            wanted[count] = columns[t]
+            count += 1
+    return count
+
+
+@part
+def _intercept(own):
+    """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
+    f, up, low = own.f, own.up, own.low
+    total, free, least, most = 0.0, 0, np.inf, -np.inf
+    for t in range(f.size):
+        if up[t] and low[t]:
+            total += f[t]
+            free += 1
+        elif up[t]:
+            least = min(least, f[t])
+        elif low[t]:
+            most = max(most, f[t])
+    return total / free if free else (least + most) / 2
+
+
+@part
+def _walk(own, weights, penalties, ending, found, state, wanted):
+    """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
+    while state[AT] < penalties.size:
+        c = state[AT]
+        for t in range(weights.size):
+            own.bounds[t] = penalties[c] * weights[t]
+        if state[STAGE] == 0:
+            previous = penalties[c - 1] if c else 0.0
+            same = _start(own, weights, penalties[c], previous, c > 0 and found.converged[c - 1])
+            set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
+            state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
+            if same:
+                for t in range(weights.size):
+                    found.betas[c, t] = found.betas[c - 1, t]
+                found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
+                state[AT], state[STAGE] = c + 1, 0
+                continue
+        if state[STAGE] == BEGUN and state[PAYS]:
+            state[WANTED] = _lacking(own, wanted)
+            if state[WANTED]:
+                return MISSING
+            state[DONE], state[PAYS] = descend(own, ending.tolerance, ending.limit)
+        state[STAGE] = PAIRS
+        status = _solve(own, ending, state, wanted)
+        if status == MISSING:
+            return MISSING
+        for t in range(weights.size):
+            found.betas[c, t] = own.beta[t]
+        found.rhos[c], found.converged[c], found.iterations[c] = _intercept(own), status == CONVERGED, state[DONE]
+        state[AT], state[STAGE] = c + 1, 0
+        if ending.give_up and not found.converged[c]:
+            break
+    return CONVERGED
+
+
+@compiled
+def walk(matrix, problems, penalties, ending, found, room, state, wanted):
+    """Go along the penalties of each problem until a row is missing; True if rows are wanted, then call it again.
+
+    Args:
+        matrix: rows, slot.
+        problems: signs int8 and weights float64, both (n, width), and counts int64 (n,): the number of penalties that
+            are solved. What is found of the others is 0.
+        penalties: float64 (n_penalties,).
+        ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
+        found: lanes, columns, betas, rhos, iterations, converged of `path.Paths`.
+        room: for one problem at a time: doubles (4, width) for weights, f, beta and bounds, marks uint8 (2, width) for
+            up and low, sign (width,), blocks.
+        state: 0 at first.
+        wanted: int64 (width,), columns whose rows are missing.
+    """
+    rows, slot = matrix
+    signs, weights, counts = problems
+    tolerance, limit, give_up, pair = ending
+    lanes, columns, betas, rhos, iterations, converged = found
+    doubles, marks, lane_sign, blocks = room
+    while state[PATH] < signs.shape[0]:
+        n = state[PATH]
+        if state[AT] == 0 and state[STAGE] == 0:
+            lanes[n] = _cover(signs[n], weights[n], blocks, columns[n], lane_sign, doubles[0])
+            state[PAYS] = pair or lanes[n] <= MAX_ACTIVE
+        width = lanes[n]
+        own = Binary(
+            rows, slot, blocks[: width // LANES], columns[n, :width], lane_sign[:width], doubles[3, :width],
+            doubles[1, :width], doubles[2, :width], marks[0, :width], marks[1, :width],
+        )  # fmt: skip
+        kept = Found(betas[n], rhos[n], iterations[n], converged[n])
+        if (
+            _walk(
+                own, doubles[0, :width], penalties[: counts[n]], Ending(tolerance, limit, give_up), kept, state, wanted
+            )
+            == MISSING
+        ):
+            return True
+        for c in range(state[AT], penalties.size):
+            for t in range(width):
+                betas[n, c, t] = 0.0
+            rhos[n, c], iterations[n, c], converged[n, c] = 0.0, 0, False
+        state[PATH], state[AT], state[STAGE] = n + 1, 0, 0
+    return False

@@ -1,7 +1,8 @@
 """Decision values of all solutions of a training set at once, from K - 1 in float32.
 
 Every value is one sum over a problem's support vectors, class by class in the order of their rows, in double: the same
-bits whatever else is computed with it.
+bits whatever else is computed with it. A weight of 0 changes no sum, so what supports none of some solutions is left
+out where these are computed: at large C few samples support any.
 """
 
 # mypy: allow-untyped-defs
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit import LANES
-from jit.simd import aligned_zeros, compiled, fma, item, load, splat, store, widen
+from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul, splat, store, sub, widen
 from kernel_svm.multiclass import Solutions
 
-GROUP = 8  # panels of samples that one problem's weights are multiplied with while they are in the cache
+TILE = 4  # solutions of a problem that are computed together, in registers
+GROUP = 8  # panels of samples that a tile's weights are multiplied with while they are in the cache
+SMALLEST = np.float32(-80.0)  # logarithm of a value that adds nothing to 1; numbers below float32's least are slow
 
 
 @dataclass(frozen=True)
@@ -75,43 +78,98 @@ class Support:
         _values(panels, factors, *arrays, out)
         return out
 
+    def relative(self, distances: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+        """K relative to that of the nearest support vector of the class, which float32 can hold, and that.
+
+        Args:
+            distances: squared distances of the samples, packed as for `values`; overwritten.
+            gamma: of the RBF kernel.
+
+        Returns:
+            The arguments of `values`.
+        """
+        nearest = aligned_zeros((self.n_classes, LANES * len(distances)))
+        cuts = np.searchsorted(self.kinds, np.arange(self.n_classes + 1))
+        _relative(distances, cuts, gamma, nearest)
+        return np.exp(distances, out=distances), np.exp(-gamma * nearest.astype(np.float64))
+
+
+@compiled
+def _relative(panels, cuts, gamma, nearest):
+    """Write distances to the nearest of each class, features from ``cuts[kind]`` on, and logarithms to panels."""
+    depth, stride = panels.shape[1], nearest.shape[1]
+    factor, least = splat(np.float32(-gamma)), splat(SMALLEST)
+    for p in range(panels.shape[0]):
+        for kind in range(nearest.shape[0]):
+            first, last = (p * depth + cuts[kind]) * LANES, (p * depth + cuts[kind + 1]) * LANES
+            if first == last:
+                continue
+            closest = load(panels, first)
+            for at in range(first, last, LANES):
+                value = load(panels, at)
+                closest = choose(less(value, closest), value, closest)
+            store(nearest, kind * stride + p * LANES, closest)
+            for at in range(first, last, LANES):
+                value = mul(factor, sub(load(panels, at), closest))
+                store(panels, at, choose(less(value, least), least, value))
+
 
 @compiled
 def _values(panels, factors, kinds, places, first, widths, weights, rhos, out):
+    tiles = entries = 0
+    for m in range(widths.size):
+        own = -(-widths[m] // TILE)
+        tiles += own
+        entries += own * (first[m + 1] - first[m])
+    targets, begin = np.empty((tiles, TILE), np.int64), np.zeros(tiles + 1, np.int64)
+    own_places, own_weights = np.empty(entries, np.int64), np.empty((entries, TILE))
+    tile = count = column = at = 0
+    for m in range(widths.size):
+        width = widths[m]
+        for s in range(0, width, TILE):
+            last = min(s + TILE, width) - 1  # taken several times if there are fewer than TILE
+            for q in range(TILE):
+                targets[tile, q] = column + min(s + q, last)
+            for v in range(first[m], first[m + 1]):
+                row, used = at + (v - first[m]) * width, False
+                for q in range(TILE):
+                    own_weights[count, q] = weights[row + min(s + q, last)]
+                    used = used or own_weights[count, q] != 0.0
+                own_places[count] = places[v]
+                count += used
+            tile += 1
+            begin[tile] = count
+        column += width
+        at += (first[m + 1] - first[m]) * width
     depth, stride = panels.shape[1], out.shape[1]
     ends, kind_of = np.empty(factors.shape[0], np.int64), np.empty(factors.shape[0], np.int64)
     for group in range(0, panels.shape[0], GROUP):
-        column = at = 0
-        for m in range(widths.size):
-            width, begin, end = widths[m], first[m], first[m + 1]
+        for tile in range(tiles):
             runs = 0  # of support vectors of one class
-            for v in range(begin, end):
-                if v == begin or kinds[places[v]] != kind_of[runs - 1]:
-                    kind_of[runs] = kinds[places[v]]
+            for v in range(begin[tile], begin[tile + 1]):
+                kind = kinds[own_places[v]]
+                if v == begin[tile] or kind != kind_of[runs - 1]:
+                    kind_of[runs] = kind
                     runs += 1
                 ends[runs - 1] = v + 1
-            for s in range(0, width, 4):  # four solutions at a time, the last one several times if there are fewer
-                s_1, s_2, s_3 = min(s + 1, width - 1), min(s + 2, width - 1), min(s + 3, width - 1)
-                for p in range(group, min(group + GROUP, panels.shape[0])):
-                    total_0, total_1 = splat(-rhos[column + s]), splat(-rhos[column + s_1])
-                    total_2, total_3 = splat(-rhos[column + s_2]), splat(-rhos[column + s_3])
-                    v = begin
-                    for run in range(runs):
-                        sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-                        for u in range(v, ends[run]):
-                            kernel = widen(load(panels, (p * depth + places[u]) * LANES))
-                            weight = at + (u - begin) * width
-                            sum_0 = fma(splat(item(weights, weight + s)), kernel, sum_0)
-                            sum_1 = fma(splat(item(weights, weight + s_1)), kernel, sum_1)
-                            sum_2 = fma(splat(item(weights, weight + s_2)), kernel, sum_2)
-                            sum_3 = fma(splat(item(weights, weight + s_3)), kernel, sum_3)
-                        factor = load(factors, kind_of[run] * stride + p * LANES)
-                        total_0, total_1 = fma(sum_0, factor, total_0), fma(sum_1, factor, total_1)
-                        total_2, total_3 = fma(sum_2, factor, total_2), fma(sum_3, factor, total_3)
-                        v = ends[run]
-                    store(out, (column + s) * stride + p * LANES, total_0)
-                    store(out, (column + s_1) * stride + p * LANES, total_1)
-                    store(out, (column + s_2) * stride + p * LANES, total_2)
-                    store(out, (column + s_3) * stride + p * LANES, total_3)
-            column += width
-            at += (end - begin) * width
+            s_0, s_1, s_2, s_3 = targets[tile, 0], targets[tile, 1], targets[tile, 2], targets[tile, 3]
+            for p in range(group, min(group + GROUP, panels.shape[0])):
+                total_0, total_1 = splat(-rhos[s_0]), splat(-rhos[s_1])
+                total_2, total_3 = splat(-rhos[s_2]), splat(-rhos[s_3])
+                v = begin[tile]
+                for run in range(runs):
+                    sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+                    for u in range(v, ends[run]):
+                        kernel = widen(load(panels, (p * depth + own_places[u]) * LANES))
+                        sum_0 = fma(splat(item(own_weights, TILE * u)), kernel, sum_0)
+                        sum_1 = fma(splat(item(own_weights, TILE * u + 1)), kernel, sum_1)
+                        sum_2 = fma(splat(item(own_weights, TILE * u + 2)), kernel, sum_2)
+                        sum_3 = fma(splat(item(own_weights, TILE * u + 3)), kernel, sum_3)
+                    factor = load(factors, kind_of[run] * stride + p * LANES)
+                    total_0, total_1 = fma(sum_0, factor, total_0), fma(sum_1, factor, total_1)
+                    total_2, total_3 = fma(sum_2, factor, total_2), fma(sum_3, factor, total_3)
+                    v = ends[run]
+                store(out, s_0 * stride + p * LANES, total_0)
+                store(out, s_1 * stride + p * LANES, total_1)
+                store(out, s_2 * stride + p * LANES, total_2)
+                store(out, s_3 * stride + p * LANES, total_3)

@@ -34,6 +34,7 @@ from jit.simd import (
 from kernel_svm.gemm import multiply, packed
 
 STRIP = 128  # rows of distances computed at once: finished while they are in the cache
+BLOCK = 16  # rows that are packed at once, likewise
 
 
 @dataclass(frozen=True)
@@ -242,22 +243,29 @@ def expm1_scaled(distances, gamma, out):
 @compiled
 def panels_of(matrix, rows, columns):
     """Some columns of float32 ``matrix``, packed, with some rows as features: (n_panels, len(rows), LANES)."""
-    panels = np.zeros((-(-columns.size // WIDE) * (WIDE // LANES), rows.size, LANES), np.float32)
-    runs = np.zeros(panels.shape[0], np.bool_)
-    for p in range(panels.shape[0]):
-        wanted = columns[p * LANES : (p + 1) * LANES]
-        run = wanted.size == LANES
-        for c in range(1, wanted.size):
-            run = run and wanted[c] == wanted[c - 1] + 1
-        runs[p] = run
-    for k in range(rows.size):  # each row is read once: the next is on another page of memory
-        row = rows[k] * (matrix.strides[0] // 4)
+    n = columns.size
+    count, stride = -(-n // WIDE) * WIDE, matrix.strides[0] // 4
+    places, ends, runs = np.empty(n, np.int64), np.empty(n, np.int64), 0  # of runs of columns, a vector long at most
+    for c in range(n):
+        if c == 0 or columns[c] != columns[c - 1] + 1 or c == places[runs - 1] + LANES:
+            places[runs] = c
+            runs += 1
+        ends[runs - 1] = c + 1
+    panels, block = np.empty((count // LANES, rows.size, LANES), np.float32), np.zeros((BLOCK, count), np.float32)
+    for top in range(0, rows.size, BLOCK):  # rows are read as they lie, then panels are written so, too
+        height = min(BLOCK, rows.size - top)
+        for k in range(height):
+            row = rows[top + k]
+            for r in range(runs):
+                place, column = places[r], columns[places[r]]
+                if place + LANES <= n and column + LANES <= matrix.shape[1]:  # the next run overwrites what is not ours
+                    store(block, k * count + place, load(matrix, row * stride + column))
+                else:
+                    for c in range(place, ends[r]):
+                        block[k, c] = matrix[row, columns[c]]
         for p in range(panels.shape[0]):
-            if runs[p]:
-                store(panels, (p * rows.size + k) * LANES, load(matrix, row + columns[p * LANES]))
-            else:
-                for c in range(min(LANES, columns.size - p * LANES)):
-                    panels[p, k, c] = matrix[rows[k], columns[p * LANES + c]]
+            for k in range(height):
+                store(panels, (p * rows.size + top + k) * LANES, load(block, k * count + p * LANES))
     return panels
 
 

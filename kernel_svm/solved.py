@@ -71,15 +71,13 @@ class Solved:
 
     def values(self, indices: np.ndarray) -> np.ndarray:
         """Decision values of samples: of all solutions, then of pairs without a problem, float64 (any, n)."""
-        solutions, rows = self.solutions, self.solutions.samples.row_of[indices]
-        there = self._columns()
+        solutions, there = self.solutions, self._columns()
         without = [self._value_without(pair) for pair in self.pairs() if pair not in there]
         solved = sum(map(len, solutions.rhos))
-        values = np.empty((solved + len(without), len(rows)))
+        rows, values = solutions.samples.row_of[indices], np.empty((solved + len(without), len(indices)))
         values[solved:] = np.array(without)[:, None]
-        order = np.argsort(rows)  # neighbours are read together
-        for chunk, found in self.source.decisions(solutions, rows[order]) if solved else ():
-            values[:solved, order[chunk]] = found.T
+        for part, found in self.source.decisions(solutions, rows) if solved else ():
+            values[:solved, part] = found.T
         return values
 
     @cached_property
@@ -139,17 +137,28 @@ class KnownPart:
         self._solved, self._indices = solved, indices
 
     @cached_property
+    def _order(self) -> np.ndarray:
+        """The samples by their rows: neighbours are read together."""
+        return np.argsort(self._solved.solutions.samples.row_of[self._indices])
+
+    @cached_property
     def _values(self) -> np.ndarray:
-        return self._solved.values(self._indices)
+        """Decision values of the samples in that order."""
+        return self._solved.values(self._indices[self._order])
 
     @cached_property
     def _labels(self) -> np.ndarray:
         k = len(self._solved.classes)
-        return choose_classes(self._values.T, self._solved.places, binary_problems(k, "ovo"), k)
+        ordered = choose_classes(self._values.T, self._solved.places, binary_problems(k, "ovo"), k)
+        labels = np.empty_like(ordered)
+        labels[:, self._order] = ordered
+        return labels
 
     def decisions(self, c: int) -> np.ndarray:
         """Decision values float64 (n, n_pairs) at penalty c."""
-        return self._values[self._solved.places[:, c]].T
+        result = np.empty((len(self._indices), len(self._solved.places)))
+        result[self._order] = self._values[self._solved.places[:, c]].T
+        return result
 
     def labels(self, c: int) -> np.ndarray:
         """Indices int64 (n,) in the training set's classes, predicted at penalty c."""

@@ -7,7 +7,6 @@ problem by u'b, which `shift` is for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,8 +20,8 @@ from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_m
 from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+BLOCK = 4 << 20  # bytes of squared distances that are computed in double at once: they stay in the cache
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
-SMALLEST = np.float32(-80.0)  # logarithm of a value that adds nothing to 1; numbers below float32's least are slow
 FAR = 16.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
 
 
@@ -104,24 +103,10 @@ class RbfSource:
             if self.double is None:
                 values = support.values(self._panels(rows[part], support.rows))
             else:
-                values = support.values(*self._distant(rows[part], support))
+                assert self.distances is not None
+                distances = panels_of(writable(self.distances), support.rows, rows[part])
+                values = support.values(*support.relative(distances, self.gamma))
             yield part, values[:, : part.stop - part.start].T
-
-    def _distant(self, rows: np.ndarray, support: Support) -> tuple[np.ndarray, np.ndarray]:
-        """K relative to that of the nearest support vector of the class, which float32 can hold, packed; and that."""
-        assert self.distances is not None
-        panels = panels_of(writable(self.distances), support.rows, rows)
-        factors = np.ones((support.n_classes, LANES * len(panels)))
-        cuts = np.searchsorted(support.kinds, np.arange(support.n_classes + 1))
-        for kind, (first, last) in enumerate(pairwise(cuts)):
-            if first < last:
-                block = panels[:, first:last]
-                nearest = block.min(axis=1)
-                block -= nearest[:, None]
-                factors[kind] = np.exp(-self.gamma * nearest.astype(np.float64)).ravel()
-        panels *= np.float32(-self.gamma)
-        np.maximum(panels, SMALLEST, out=panels)
-        return np.exp(panels, out=panels), factors
 
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
         """K - 1 of some samples, packed, with others as features."""
@@ -147,11 +132,9 @@ def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
     sq_norms, ones = np.einsum("ij,ij->i", centred, centred)[:, None], np.ones((samples.width, 1))
     left, right = np.hstack([-2 * centred, sq_norms, ones]), np.hstack([centred, ones, sq_norms])
     out = aligned_zeros((samples.width, samples.width))
-    step = max(1, CHUNK // (8 * samples.width))
+    step = max(1, BLOCK // (8 * samples.width))
     for top in range(0, samples.width, step):
-        values = left[top : top + step] @ right.T
-        np.maximum(values, 0, out=values)
-        out[top : top + step] = values
+        np.maximum(left[top : top + step] @ right.T, 0, out=out[top : top + step], casting="same_kind")
     np.fill_diagonal(out, 0)
     return out
 

@@ -15,6 +15,7 @@ from numba.core import event
 
 from jit import LANES, WIDE
 from jit.private import locked, open_lock, private_folder
+from kernel_svm.decisions import Support
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare
 from kernel_svm.multiclass import Solutions, keep
 from kernel_svm.path import Path, Paths, Whole, solve_path
@@ -112,6 +113,7 @@ def _answers() -> None:
         keep([solved], problem, Paths.of(Path(rows, np.ones((2, samples.width)), np.zeros(2), *found)), rows)
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         solved.labels(values)
+    Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
     product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))
     thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
 

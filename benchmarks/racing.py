@@ -22,7 +22,7 @@ from common.strategies.racing import Race
 
 def raced(losses: np.ndarray, confidence: float) -> tuple[int, int]:
     """(winner, fits) of a race of these candidates; losses: (candidates, folds)."""
-    race = Race(range(len(losses)), losses.shape[1], confidence)
+    race = Race(range(len(losses)), losses.shape[1], confidence=confidence)
     fits = 0
     seen = np.full(losses.shape, np.nan)
     while pairs := race.next_folds():

@@ -46,7 +46,7 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
     try:
-        status = node.run(settings, name, options, transport, host).status
+        status = node.run(settings, name, options=options, transport=transport, host=host).status
     except UsageError as error:
         status = print_error(parser.prog, error, transport.rank)
     except BaseException as error:

@@ -136,7 +136,9 @@ def _draw(make: Callable[[], Figure], folder: Path, name: str) -> None:
     save(make(), folder, name)
 
 
-def boxes(axes: Any, positions: ArrayLike, columns: Iterable[np.ndarray], width: float, colours: Sequence[str]) -> None:
+def boxes(
+    axes: Any, positions: ArrayLike, columns: Iterable[np.ndarray], *, width: float, colours: Sequence[str]
+) -> None:
     """A box plot of each column: the middle half as a box, the median, whiskers to the extremes.
 
     All of one kind is one artist, which takes a third of the time of `Axes.boxplot`.

@@ -39,7 +39,7 @@ def merge(folders: Sequence[Path], into: Path) -> History:
     header = histories[0].header
     for folder, history in zip(folders, histories, strict=True):
         fix = "join studies of the same settings"
-        require_same_study(folder, history.header["settings"], header["settings"], fix, first=folders[0])
+        require_same_study(folder, history.header["settings"], header["settings"], fix=fix, first=folders[0])
     with closing(Journal(into, {name: value for name, value in header.items() if name != "format"})) as journal:
         known = journal.history.results
         for history in histories:

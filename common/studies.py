@@ -65,7 +65,9 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)
         try:
-            told: Ended | UsageError = node.run(experiment, name, options, transport, host, report=keep)
+            told: Ended | UsageError = node.run(
+                experiment, name, options=options, transport=transport, host=host, report=keep
+            )
             if isinstance(told, Ended) and (transport.size > 1 or not keep):  # files that others cannot see
                 told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
         except UsageError as error:

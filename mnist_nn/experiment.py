@@ -255,7 +255,7 @@ class Bagging(ImageSettings):
             chosen = self._chosen(sample, losses)
             params = {} if chosen is None else self._draw(sample, chosen)
             refit = results.get(self._refit_key(sample))
-            rows.append(network_row(sample.number, losses, params, refit, seconds[sample]))
+            rows.append(network_row(sample.number, losses, params=params, refit=refit, seconds=seconds[sample]))
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
         labels, n_extra = data["test_labels"], len(data["extra_images"])
@@ -278,19 +278,21 @@ class Bagging(ImageSettings):
             found = probabilities[there]
             write_table(folder / "hardest.csv", hardest_rows(found, labels))
             networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
-            oob = out_of_bag_errors(results, data["train_labels"], networks, self.folds, self.seed)
+            oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
-            print_ensemble(found, labels, leader, oob)
-            draw_ensemble(folder, found, extra[there], data, n=self.plot, paths=self.image, noun=self.noun)
+            print_ensemble(found, labels, leader=leader, out_of_bag=oob)
+            draw_ensemble(folder, found, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
         if outer := [fold for fold in self.outer if fold is not None]:
-            nested = nested_rows(results, data["train_labels"], self.n_bootstrap, outer, self.select)
+            nested = nested_rows(
+                results, data["train_labels"], n_bootstrap=self.n_bootstrap, outer=outer, rule=self.select
+            )
             write_table(folder / "nested.csv", nested)
             print_nested(nested)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_nn.sections import sections_of
 
-        return sections_of(history, data, self.max_pixel, self.plot, self.noun)
+        return sections_of(history, data, max_pixel=self.max_pixel, n_shown=self.plot, noun=self.noun)
 
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path

@@ -59,7 +59,7 @@ class Shown(NamedTuple):
 
 
 def draw_ensemble(
-    folder: Path, probabilities: np.ndarray, extra: np.ndarray, data: Data, *, n: int, paths: Sequence[Path], noun: str
+    folder: Path, probabilities: np.ndarray, *, extra: np.ndarray, data: Data, n: int, paths: Sequence[Path], noun: str
 ) -> None:
     """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-...
 
@@ -141,7 +141,7 @@ def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
     colours = [
         RIGHT if digit == shown.label else shown.colour if digit == shown.answer else REST for digit in range(n_classes)
     ]
-    boxes(axes, range(n_classes), shown.probabilities.T, 0.62, colours)
+    boxes(axes, range(n_classes), shown.probabilities.T, width=0.62, colours=colours)
     if points:
         beside = np.linspace(-0.22, 0.22, n) if n > 1 else np.zeros(1)
         for digit, colour in enumerate(colours):

@@ -18,7 +18,7 @@ from mnist_nn.keys import LOSSES
 MOST_PICTURES = 20
 
 
-def sections_of(history: History, data: Data | None, max_pixel: int, n_shown: int, noun: str) -> list[Section]:
+def sections_of(history: History, data: Data | None, *, max_pixel: int, n_shown: int, noun: str) -> list[Section]:
     """The sections of a report; networks may be missing.
 
     Args:

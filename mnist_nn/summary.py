@@ -21,7 +21,7 @@ HARDEST = 100  # images of the index of the hardest ones
 
 
 def network_row(
-    bootstrap: int, losses: np.ndarray, params: Params, refit: Result | None, seconds: float
+    bootstrap: int, losses: np.ndarray, *, params: Params, refit: Result | None, seconds: float
 ) -> dict[str, Any]:
     """The choice of a bootstrap sample and the results of its network; `error` says why it has none.
 
@@ -53,7 +53,7 @@ def network_row(
 
 
 def nested_rows(
-    results: Mapping[str, Result], labels: np.ndarray, n_bootstrap: int, outer: Sequence[tuple[int, int]], rule: str
+    results: Mapping[str, Result], labels: np.ndarray, *, n_bootstrap: int, outer: Sequence[tuple[int, int]], rule: str
 ) -> list[dict[str, Any]]:
     """One row per outer fold: errors, on its images, of the ensemble that was searched without them.
 
@@ -99,7 +99,7 @@ def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str
 
 
 def out_of_bag_errors(
-    results: Mapping[str, Result], labels: np.ndarray, samples: Mapping[str, Sample], folds: int, seed: int
+    results: Mapping[str, Result], labels: np.ndarray, *, samples: Mapping[str, Sample], folds: int, seed: int
 ) -> tuple[int, int]:
     """On how many training images the networks that have not learned from them are wrong together, and of how many.
 
@@ -137,7 +137,7 @@ def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, leader: int, out_of_bag: tuple[int, int]) -> None:
+def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int, out_of_bag: tuple[int, int]) -> None:
     """What the networks achieve together, on standard output.
 
     Args:

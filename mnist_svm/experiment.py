@@ -232,7 +232,7 @@ class SvmGrid(ImageSettings):
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
-        draw_figures(folder, errors, self.gammas, self.penalties, grid.chosen(errors))
+        draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=grid.chosen(errors))
         print_summary(summary, errors.size)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

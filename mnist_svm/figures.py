@@ -17,7 +17,7 @@ MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could
 
 
 def draw_figures(
-    folder: Path, errors: np.ndarray, gammas: np.ndarray, penalties: np.ndarray, best: tuple[int, int] | None
+    folder: Path, errors: np.ndarray, *, gammas: np.ndarray, penalties: np.ndarray, best: tuple[int, int] | None
 ) -> None:
     """heat_map in `folder`, and gamma_00, gamma_01, ... in `folder`/figures; each as SVG and PNG.
 
@@ -30,13 +30,13 @@ def draw_figures(
         penalties: float64 (n_C,).
         best: indices of gamma and C, or None where all have failed.
     """
-    figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties, best)}
+    figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties=penalties, best=best)}
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))
     place = None
     for g, gamma in enumerate(gammas):
         is_best = best is not None and best[0] == g
-        make = partial(box_plot, errors[:, g], gamma, penalties, limits, is_best)
+        make = partial(box_plot, errors[:, g], gamma, penalties=penalties, limits=limits, best_gamma=is_best)
         place = place or place_of(make())
         figures[f"figures/gamma_{g:0{width}}"] = partial(make, place=place)
     draw_all(folder, figures)
@@ -45,6 +45,7 @@ def draw_figures(
 def box_plot(
     errors: np.ndarray,
     gamma: float,
+    *,
     penalties: np.ndarray,
     limits: tuple[float, float],
     best_gamma: bool,
@@ -65,7 +66,7 @@ def box_plot(
     shown = [np.maximum(column[~np.isnan(column)], low) for column in errors.T]
     there = [c for c in range(n) if len(shown[c])]
     if there:
-        boxes(axes, positions[there], [shown[c] for c in there], 0.6 * step, [colours[c] for c in there])
+        boxes(axes, positions[there], [shown[c] for c in there], width=0.6 * step, colours=[colours[c] for c in there])
     for position, folds, colour in zip(positions, shown, colours, strict=True):
         beside = np.linspace(-0.15, 0.15, len(folds)) * step if len(folds) > 1 else np.zeros(len(folds))
         axes.plot(position + beside, folds, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
@@ -90,7 +91,7 @@ def box_plot(
     return figure
 
 
-def heat_map(means: np.ndarray, gammas: np.ndarray, penalties: np.ndarray, best: tuple[int, int] | None) -> Any:
+def heat_map(means: np.ndarray, gammas: np.ndarray, *, penalties: np.ndarray, best: tuple[int, int] | None) -> Any:
     """Mean error, (n_gamma, n_C), in colour; points with a failed fold are hatched, the best one is framed."""
     figure, axes = subplots(size=(7.0, 5.4))
     (x, width), (y, height) = _exponents(penalties), _exponents(gammas)

@@ -65,7 +65,7 @@ class GpuWatch:
             if said.removeprefix("Xid ") not in map(str, NO_FAULTS):
                 self._errors[entry] = (said, now)
 
-    def fault(self, pid: int, visible: str, since: float, now: float) -> str:
+    def fault(self, pid: int, visible: str, *, since: float, now: float) -> str:
         """Why a worker will never answer; "" if it may.
 
         Args:

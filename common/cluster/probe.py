@@ -30,7 +30,7 @@ from jit.compiler import missing_for_triton
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
 
-def begin(device: Device, what: str, threads: int = 1, arguments: Sequence[str] = ()) -> subprocess.Popen[str]:
+def begin(device: Device, what: str, *, threads: int = 1, arguments: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start a process that looks at "gpu", imports a library or calls a function, as a worker on this device would.
 
     It does not outlive this process.

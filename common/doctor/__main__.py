@@ -111,7 +111,9 @@ def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examin
         one_of_each = {model: device for device, model in reversed(models.items())}
         for n, (model, device) in enumerate(one_of_each.items(), start=1):
             end = begin + n * BENCHMARK_S
-            examined.measured.extend(_measured(examined, host, device, model, every, options.threads, end))
+            examined.measured.extend(
+                _measured(examined, host, device, model=model, every=every, threads=options.threads, end=end)
+            )
     return examined
 
 
@@ -119,7 +121,9 @@ def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tu
     """Answers of processes on the devices, one process at a time on each: some modes admit only one."""
     for turn in itertools.zip_longest(*asked.values()):
         processes = [
-            (device, what, probe.begin(device, what, threads)) for device, what in zip(asked, turn, strict=True) if what
+            (device, what, probe.begin(device, what, threads=threads))
+            for device, what in zip(asked, turn, strict=True)
+            if what
         ]
         for device, what, process in processes:
             yield device, what, probe.answer(process)
@@ -129,7 +133,7 @@ def _checked(host: str, device: Device, every: Mapping[str, DoctorChecks], threa
     """Rows of the table of self-checks, made again: host, device, program, check, fault, seconds."""
     for name, checks in every.items():
         for function in checks.self_checks:
-            answer = probe.answer(probe.begin(device, function, threads, ["again"]), 2 * LIMIT_S)
+            answer = probe.answer(probe.begin(device, function, threads=threads, arguments=["again"]), 2 * LIMIT_S)
             findings = dict(answer.get("findings") or {})  # type: ignore[call-overload]
             if ended := answer.get("error") or answer.get("ended"):
                 findings["the check itself"] = str(ended)
@@ -142,6 +146,7 @@ def _measured(
     examined: Examined,
     host: str,
     device: Device,
+    *,
     model: str,
     every: Mapping[str, DoctorChecks],
     threads: int,
@@ -152,7 +157,7 @@ def _measured(
     for number, (name, function) in enumerate(functions):
         now = time.monotonic()
         deadline = now + (end - now) / (len(functions) - number)
-        process = probe.begin(device, function, threads, [device.kind, f"{deadline:.3f}"])
+        process = probe.begin(device, function, threads=threads, arguments=[device.kind, f"{deadline:.3f}"])
         answer: dict[str, Any] = probe.answer(process, max(deadline - now, 0) + 10)
         if wrong := answer.get("error"):
             examined.problems.append(Finding(f"{host}: {name} could not be measured on {device.name} ({wrong})"))
@@ -210,7 +215,8 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
         allow_mixed_versions=options.allow_mixed_versions,
     )
     problems += check_ranks(examined, n_bytes)
-    problems += check_clocks([node.host for node in nodes], clocks, *between)
+    before, after = between
+    problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)
     print(table(examined))
     print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
     if checked := [row for one in examined for row in one.checked]:

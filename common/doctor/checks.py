@@ -130,7 +130,7 @@ def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding(f"{host}: other processes hold {taken} of {name}: nvidia-smi names them")
 
 
-def check_clocks(hosts: Sequence[str], clocks: Sequence[float], before: float, after: float) -> Iterator[Finding]:
+def check_clocks(hosts: Sequence[str], clocks: Sequence[float], *, before: float, after: float) -> Iterator[Finding]:
     """Clocks that are wrong. All hosts read theirs, in seconds, while rank 0's clock went from `before` to `after`."""
     for host, clock in dict(zip(hosts, clocks, strict=True)).items():
         skew = clock - min(max(clock, before), after)

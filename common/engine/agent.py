@@ -291,7 +291,11 @@ class Agent:
         since = process.clock if process.built else process.started
         if not process.waits and now - since > self._limit(process):
             return f"no result within {self._limit(process):g} s"
-        return "" if self._gpus is None else self._gpus.fault(process.handle.pid, process.device.visible, since, now)
+        return (
+            ""
+            if self._gpus is None
+            else self._gpus.fault(process.handle.pid, process.device.visible, since=since, now=now)
+        )
 
     def _limit(self, process: WorkerProcess) -> float:
         if not process.built:

@@ -46,7 +46,7 @@ class Dispatch:
         self._idle = OrderedDict.fromkeys(self.slots)
         numbers = itertools.count()
         self.queue = Queue(costs, numbers)
-        self._gangs = Gangs(gang_of, costs, numbers, self.slots, self._idle)
+        self._gangs = Gangs(gang_of, costs, numbers=numbers, slots=self.slots, idle=self._idle)
         self.pace = Pace(end)
         self.n_too_long = 0
         self.left_open: dict[str, str] = {}

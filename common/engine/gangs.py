@@ -53,6 +53,7 @@ class Gangs:
         self,
         gang_of: Callable[[Trial], Gang | None],
         costs: Costs,
+        *,
         numbers: count[int],
         slots: Collection[SlotId],
         idle: MutableMapping[SlotId, None],

@@ -149,7 +149,7 @@ def overview(
             Counter(state.step.unit for state in states if state.given and not state.is_computing and state.step)
         ),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
-        left=_time_left(states, queue, learnt, now, unasked, asked - done),
+        left=_time_left(states, queue, learnt=learnt, now=now, unasked=unasked, n_open=asked - done),
     )
 
 
@@ -163,7 +163,7 @@ def _running(state: SlotState, now: float) -> Running:
 
 
 def _time_left(
-    states: Sequence[SlotState], queue: Queue, learnt: Learnt, now: float, unasked: int, n_open: int
+    states: Sequence[SlotState], queue: Queue, *, learnt: Learnt, now: float, unasked: int, n_open: int
 ) -> TimeLeft | None:
     """Until all is done, if slots that become free take the costliest batch that waits.
 

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    experiment: Experiment, name: str, options: RunOptions, transport: Transport, host: str, *, report: bool = True
+    experiment: Experiment, name: str, *, options: RunOptions, transport: Transport, host: str, report: bool = True
 ) -> Ended:
     """One rank's part of the study called `name`.
 
@@ -73,7 +73,7 @@ def run(
         if running and transport.rank == 0:
             log.info("the data are loaded; %d GPUs are still being checked, once for each model and version", running)
         buffers = part.allocate_buffers(devices, shared)
-        agent = part.make_agent(devices, places, packed, shared, buffers)
+        agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers)
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -170,6 +170,7 @@ class _RanksPart:
         self,
         devices: Sequence[Device],
         places: Sequence[Place],
+        *,
         packed: bytes,
         shared: SharedArrays,
         buffers: SharedArrays,
@@ -211,7 +212,7 @@ def _self_checks(
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that check the GPUs of this rank; workers ask for the verdicts. They end with the context."""
     processes = [
-        probe.begin(device, function, threads, arguments)
+        probe.begin(device, function, threads=threads, arguments=arguments)
         for device in dict.fromkeys(devices)
         if device.kind != CPU.kind
         for function, *arguments in experiment.self_checks()

@@ -191,10 +191,10 @@ class Queue:
         if self._cost >= n_slots * waiting.costs.surprise * waiting.cost:
             return 1
         mine, others = free_in()
-        return best_division(waiting, [batch for _, _, batch in self._heap], mine, others)
+        return best_division(waiting, [batch for _, _, batch in self._heap], mine=mine, others=others)
 
 
-def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], mine: float, others: Sequence[float]) -> int:
+def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: float, others: Sequence[float]) -> int:
     """Into how many pieces to divide `first` so that all work ends soonest; the fewest of about equally good answers.
 
     The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in pieces as

@@ -152,7 +152,7 @@ class TrialEvaluator:
     """
 
     def __init__(
-        self, objective: Any, space: Space, contract: Contract, seed: int, folder: Path, worker: WorkerContext
+        self, objective: Any, space: Space, *, contract: Contract, seed: int, folder: Path, worker: WorkerContext
     ):
         if isinstance(objective, type):
             objective = objective()

@@ -35,7 +35,12 @@ class WorkersPart:
         if isinstance(objective, Chain):
             objective = objective.in_worker(worker, problem.seed)
         return TrialEvaluator(
-            objective, problem.space, Contract(list(problem.objectives)), problem.seed, self.folder, worker
+            objective,
+            problem.space,
+            contract=Contract(list(problem.objectives)),
+            seed=problem.seed,
+            folder=self.folder,
+            worker=worker,
         )
 
 

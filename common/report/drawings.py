@@ -51,7 +51,7 @@ def history(
     )
     for x, value in every[:: -(-len(every) // 1500) or 1]:
         if math.isfinite(value):
-            plot.dot(*plot.at(x, value), "rest", 1.6)
+            plot.dot(*plot.at(x, value), "rest", radius=1.6)
     steps = [plot.at(*points[0])]
     for (_, before), (x, value) in pairwise(points):
         steps += [plot.at(x, before), plot.at(x, value)]
@@ -76,18 +76,18 @@ def timeline(time: Timeline) -> Markup:
 
     for n, slot in enumerate(slots):
         y = top + row * n
-        drawing.rect(left, y + 1, WIDTH - left - 12, row - 2, "idle")
+        drawing.rect(left, y + 1, WIDTH - left - 12, row - 2, css="idle")
         drawing.text(left - 6, y + row / 2 + 4, label(slot.place, 22), "tick", "end")
         for kind in ("done", "failed", "lost", COMPILE):
             before = "compiling before " if kind == COMPILE else ""
             spans = [(bar.begin, bar.end, before + bar.key) for bar in slot.bars if bar.kind == kind]
             for begin, end, tip in _gathered(spans, total):
-                drawing.rect(at(begin), y + 1, at(end) - at(begin), row - 2, kind, tip)
+                drawing.rect(at(begin), y + 1, at(end) - at(begin), row - 2, css=kind, tip=tip)
         for when, cause in slot.deaths[:100]:
             x, y0, y1 = at(when), y + 1, y + row - 1
             drawing.line([(x - 4, y0), (x + 4, y1)], "death")
             drawing.line([(x - 4, y1), (x + 4, y0)], "death")
-            drawing.dot(x, y + row / 2, "ghost", 5, f"a worker died: {cause}")
+            drawing.dot(x, y + row / 2, "ghost", radius=5, tip=f"a worker died: {cause}")
     for begin, _ in time.runs[1:]:
         drawing.line([(at(begin), top), (at(begin), top + row * len(slots))], "run")
     unit, seconds = unit_of(total)

@@ -40,13 +40,15 @@ def heat_map(panel: HeatMap) -> Markup:
                 + f"; {words(float(panel.seconds[g, c]))} s at {panel.places[g][c] or 'no place'}"
             )
             known = not math.isnan(value)
-            drawing.rect(x, y, width - 0.5, height - 0.5, "cell" if known else "lack", tip, scale.colour(value))
+            drawing.rect(
+                x, y, width - 0.5, height - 0.5, css="cell" if known else "lack", tip=tip, fill=scale.colour(value)
+            )
             if written and known:
                 dark = scale.share(value) > 0.55
                 text = f"{100 * value:#.3g}" if panel.percent else f"{value:.3g}"
                 drawing.text(x + width / 2, y + height / 2 + 3.5, text, "on-dark" if dark else "on-bright", "middle")
             if panel.best == (g, c):
-                drawing.rect(x, y, width - 0.5, height - 0.5, "frame")
+                drawing.rect(x, y, width - 0.5, height - 0.5, css="frame")
         if row % max(1, -(-len(keep_y) // 14)) == 0:
             drawing.text(left - 6, y + height / 2 + 4, words(panel.y[1][g]), "tick", "end")
     for column, c in enumerate(keep_x):
@@ -62,7 +64,7 @@ def heat_map(panel: HeatMap) -> Markup:
 
 def _legend(drawing: Drawing, scale: Scale, percent: bool, y: float) -> None:
     for n in range(40):
-        drawing.rect(78 + 3 * n, y, 3, 8, "cell", fill=shade(1 - n / 39))
+        drawing.rect(78 + 3 * n, y, 3, 8, css="cell", fill=shade(1 - n / 39))
     drawing.text(72, y + 8, words(scale.low, percent), "tick", "end")
     drawing.text(204, y + 8, words(scale.high, percent), "tick")
 
@@ -113,11 +115,11 @@ def boxes(panel: HeatMap) -> Markup:
         css = "best" if n == column else "one"
         lower, median, upper = (plot.at(x[n], float(q))[1] for q in np.percentile(here, (25, 50, 75)))
         at = plot.at(x[n], float(here[0]))[0]
-        plot.rect(at - width / 2, upper, width, lower - upper, f"box {css}")
+        plot.rect(at - width / 2, upper, width, lower - upper, css=f"box {css}")
         plot.line([(at - width / 2, median), (at + width / 2, median)], f"line {css}")
         for value in here:
             tip = f"{panel.x[0]} {words(x[n])}: {words(float(value), panel.percent)}"
-            plot.dot(at, plot.at(x[n], float(value))[1], css, 2, tip)
+            plot.dot(at, plot.at(x[n], float(value))[1], css, radius=2, tip=tip)
     return plot.markup()
 
 
@@ -165,7 +167,7 @@ def bars(panel: Bars) -> Markup:
         y = 24 * n + 4
         drawing.text(left - 8, y + 14, label(name, 20), "tick", "end")
         length = room * max(0.0, min(value, most)) / most if math.isfinite(value) else room
-        drawing.rect(left, y + 2, length, 16, "bar", f"{name}: {words(value, panel.percent)}")
+        drawing.rect(left, y + 2, length, 16, css="bar", tip=f"{name}: {words(value, panel.percent)}")
         reach = length
         if low is not None and high is not None:
             ends = [left + room * max(0.0, min(one, most)) / most for one in (low, high)]
@@ -198,7 +200,7 @@ def _picture(one: Picture) -> Markup:
         css = css if digit in (one.label, one.answer) else "rest"
         drawing.line([(x + step * 0.35, at(low)), (x + step * 0.35, at(high))], f"line thin {css}")
         tip = f"class {digit}: median {words(float(median), True)}"
-        drawing.rect(x, at(upper), step * 0.7, at(lower) - at(upper), f"box {css}", tip)
+        drawing.rect(x, at(upper), step * 0.7, at(lower) - at(upper), css=f"box {css}", tip=tip)
         drawing.line([(x, at(median)), (x + step * 0.7, at(median))], f"line {css}")
         drawing.text(x + step * 0.35, 90, str(digit), "tick" + (" strong" if digit == one.label else ""), "middle")
     return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(drawing.markup(), one.caption)

@@ -25,7 +25,7 @@ class Drawing:
         self.width, self.height, self._alt = width, height, alt
         self._parts: list[Markup] = []
 
-    def rect(self, x: float, y: float, width: float, height: float, css: str, tip: str = "", fill: str = "") -> None:
+    def rect(self, x: float, y: float, width: float, height: float, *, css: str, tip: str = "", fill: str = "") -> None:
         style = Markup(' style="fill:{}"').format(fill) if fill else ""
         title = Markup("<title>{}</title>").format(tip) if tip else ""
         self._parts.append(
@@ -38,7 +38,7 @@ class Drawing:
         path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
         self._parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, css))
 
-    def dot(self, x: float, y: float, css: str, radius: float = 2.5, tip: str = "") -> None:
+    def dot(self, x: float, y: float, css: str, *, radius: float = 2.5, tip: str = "") -> None:
         title = Markup("<title>{}</title>").format(tip) if tip else ""
         self._parts.append(
             Markup('<circle cx="{}" cy="{}" r="{}" class="{}">{}</circle>').format(_n(x), _n(y), _n(radius), css, title)

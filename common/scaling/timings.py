@@ -49,7 +49,7 @@ def _studies(folders: Sequence[Path]) -> list[RunTiming]:
     first, one = found[0]
     for folder, other in found[1:]:
         fix = "compare the same study"
-        require_same_study(folder, other.header["settings"], one.header["settings"], fix, first=first)
+        require_same_study(folder, other.header["settings"], one.header["settings"], fix=fix, first=first)
     return [timing_of(folder, history) for folder, history in found]
 
 

@@ -115,7 +115,7 @@ class Folds(Experiment):
         if how not in ("shared", "steps"):
             return [batch]
         trials = {trial.key: trial for trial in batch}
-        parts = parts_of(members, how, self.sharing, self._within(members))
+        parts = parts_of(members, how, self.sharing, within=self._within(members))
         return [tuple(trials[key] for key in part) for part in parts]
 
     def _together(self, batch: Batch) -> tuple[str, dict[int, Task]]:
@@ -143,7 +143,7 @@ class Folds(Experiment):
         how, members = self._together(batch)
         if how not in ("shared", "steps"):
             return super().shared_cost(batch, workers)
-        return shared_cost_of(members, how, self.sharing, self._within(members))
+        return shared_cost_of(members, how, self.sharing, within=self._within(members))
 
     def surprise(self) -> float:
         """None where fits are shared: they are of one kind, so guesses are wrong by one factor, which is no matter."""

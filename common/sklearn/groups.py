@@ -98,7 +98,7 @@ def groups_of(tasks: Sequence[Task], sharing: Sharing) -> list[Group]:
     return made
 
 
-def parts_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, within: bool) -> list[tuple[str, ...]]:
+def parts_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, *, within: bool) -> list[tuple[str, ...]]:
     """The keys of the tasks of one split in parts, each of which a worker can do without the others.
 
     Args:
@@ -179,7 +179,7 @@ def costs_of(tasks: Sequence[Task], sharing: Sharing) -> tuple[dict[int, float],
     return costs, frozenset(single)
 
 
-def shared_cost_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, within: bool) -> float:
+def shared_cost_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, *, within: bool) -> float:
     """Seconds of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
     first = next(iter(tasks.values()))
     if how == "steps":

@@ -204,7 +204,7 @@ def read_study(folder: Path) -> History:
 
 
 def require_same_study(
-    folder: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], fix: str, first: Path | None = None
+    folder: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], *, fix: str, first: Path | None = None
 ) -> None:
     """Raise UsageError, which names the first setting that differs, unless two studies have the same settings.
 

@@ -74,7 +74,7 @@ class Journal:
                 sync_folder(folder)
             else:
                 fix = "give another --results folder, or --restart to set the old study aside"
-                require_same_study(folder, history.header["settings"], header["settings"], fix)
+                require_same_study(folder, history.header["settings"], header["settings"], fix=fix)
                 self.history = history
                 self._file.truncate(history.size)
             for place in (folder, folder / "arrays"):

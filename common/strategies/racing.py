@@ -64,7 +64,7 @@ class Race:
         first: Folds before the first test, at least 2.
     """
 
-    def __init__(self, candidates: Iterable[int], folds: int, confidence: float = 0.95, first: int = 2):
+    def __init__(self, candidates: Iterable[int], folds: int, *, confidence: float = 0.95, first: int = 2):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
         self._folds, self._first = folds, first
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken
@@ -105,7 +105,7 @@ class _Racing(Proposer):
     def __init__(self, racing: Racing, points: Points):
         self._candidates = dict(points.rest())
         self._folds = racing.folds
-        self._race = Race(self._candidates, racing.folds, racing.confidence, racing.first)
+        self._race = Race(self._candidates, racing.folds, confidence=racing.confidence, first=racing.first)
 
     def ask(self, most: int) -> list[Piece]:
         return [

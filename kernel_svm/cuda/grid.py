@@ -93,7 +93,9 @@ def solve(
     _ = loaded.x, loaded.sq_norms
     memory = loaded.device.memory() if loaded.memory is None else loaded.memory
     while True:
-        planned = plan(loaded, len(gammas), penalties, trainings, multiclass, memory)
+        planned = plan(
+            loaded, len(gammas), penalties=penalties, trainings=trainings, multiclass=multiclass, memory=memory
+        )
         with loaded.device.reserved(planned.bytes) as granted:
             if granted >= planned.bytes:
                 yield from _solve_planned(loaded, planned, gammas, penalties, len(trainings), tolerance, max_iter)
@@ -149,7 +151,7 @@ def _walk_group(
     order = sorted(range(len(problems)), key=lambda p: (group[problems[p][0]][0], -len(problems[p][1])))
     ordered = [problems[p] for p in order]
     found = solve_paths(loaded.device, kernels, matrices, ordered, penalties, tolerance, max_iter)
-    check_launch(xp, kernels, matrices, ordered, found, penalties, tolerance)
+    check_launch(xp, kernels, matrices, ordered, paths=found, penalties=penalties, tolerance=tolerance)
     by_view: list[Any] = [[None] * len(view.lanes) for _, view in group]
     starts = np.concatenate([[0], np.cumsum([len(view.lanes) for _, view in group])])
     for p, path in zip(order, found, strict=True):

@@ -84,6 +84,7 @@ class LaunchPlan:
 def plan(
     loaded: Loaded,
     n_gammas: int,
+    *,
     penalties: np.ndarray,
     trainings: Sequence[np.ndarray],
     multiclass: str,

@@ -124,7 +124,18 @@ class _Case:
 
     def lanes(self, loaded: Loaded, multiclass: str) -> list[Lanes]:
         trainings = [train for train, _ in self.folds]
-        return plan(loaded, len(GAMMAS), PENALTIES, trainings, multiclass, NEEDED + loaded.working).views[0].lanes
+        return (
+            plan(
+                loaded,
+                len(GAMMAS),
+                penalties=PENALTIES,
+                trainings=trainings,
+                multiclass=multiclass,
+                memory=NEEDED + loaded.working,
+            )
+            .views[0]
+            .lanes
+        )
 
     def wrong_matrices(self, kernels: np.ndarray) -> str:
         """Errors of K - 1 of GAMMAS, against float64."""
@@ -167,7 +178,9 @@ def _wrong_solutions(matrices: np.ndarray, problems: list[tuple[int, Lanes]], pa
             if not path.converged[c]:
                 return f"a path for C = {bound:g} did not converge within {LIMIT} iterations"
             try:
-                check_solution(np, matrices[number].astype(np.float64), lanes, path, c, float(bound), TOLERANCE)
+                check_solution(
+                    np, matrices[number].astype(np.float64), lanes, path, c=c, bound=float(bound), tolerance=TOLERANCE
+                )
             except WrongResult as error:
                 return str(error)
     return ""

@@ -26,6 +26,7 @@ def check_launch(
     kernels: Any,
     matrices: Sequence[tuple[int, int]],
     problems: Sequence[tuple[int, Lanes]],
+    *,
     paths: Sequence[Path],
     penalties: np.ndarray,
     tolerance: float,
@@ -55,11 +56,11 @@ def check_launch(
     first, width = matrices[number]
     matrix = kernels[first : first + width**2].reshape(width, width)
     c = int(paths[longest].iterations.argmax())
-    check_solution(xp, matrix, lanes, paths[longest], c, float(penalties[c]), tolerance, SLACK)
+    check_solution(xp, matrix, lanes, paths[longest], c=c, bound=float(penalties[c]), tolerance=tolerance, slack=SLACK)
 
 
 def check_solution(
-    xp: Any, matrix: Any, lanes: Lanes, path: Path, c: int, bound: float, tolerance: float, slack: float = 1.0
+    xp: Any, matrix: Any, lanes: Lanes, path: Path, *, c: int, bound: float, tolerance: float, slack: float = 1.0
 ) -> None:
     """Check one solution of a path.
 

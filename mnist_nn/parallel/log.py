@@ -54,7 +54,7 @@ class Log:
         board: a folder that gets the figures for TensorBoard, from step `done` on.
     """
 
-    def __init__(self, path: Path, resume: bool, board: Path | None = None, done: int = 0) -> None:
+    def __init__(self, path: Path, *, resume: bool, board: Path | None = None, done: int = 0) -> None:
         self._board: Any = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

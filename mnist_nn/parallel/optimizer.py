@@ -44,14 +44,14 @@ class Rule(NamedTuple):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def shares_memory(rule: Rule, strategy: str, amp: str | None, device: torch.device) -> bool:
+def shares_memory(rule: Rule, strategy: str, *, amp: str | None, device: torch.device) -> bool:
     """Whether the processes of a host have their weights in common, which is the fastest on CPUs (cpu/sgd.py)."""
     on_cpus = device.type == "cpu" and dist.get_world_size() > 1
     return on_cpus and strategy == "ddp" and rule.name == "sgd" and amp != "fp16"
 
 
 def make_optimizer(
-    weights: Mapping[str, nn.Parameter], rule: Rule, plain: bool, shared: bool
+    weights: Mapping[str, nn.Parameter], rule: Rule, *, plain: bool, shared: bool
 ) -> tuple[torch.optim.Optimizer | SharedSGD, dict[str, dict[str, Tensor]]]:
     """The optimizer, and its moments: of each weight, by the name of the moment and of the weight.
 

@@ -143,7 +143,9 @@ class Recorder:
         self.inputs, self.job = inputs, inputs.job
         board = settings.results / "tensorboard" if settings.tensorboard else None
         done = int(self.job.progress.get("steps", 0))
-        self.log = Log(settings.log_path or settings.results / "log.jsonl", bool(self.job.epochs), board, done)
+        self.log = Log(
+            settings.log_path or settings.results / "log.jsonl", resume=bool(self.job.epochs), board=board, done=done
+        )
         shape = inputs.arrays["train_images"].shape
         n_weights = weights_of(self.job.params, (shape[1], shape[2]), N_CLASSES)
         print(f"network {self.job.params['network']}: {n_weights:,} parameters", flush=True)

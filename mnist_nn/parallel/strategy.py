@@ -37,7 +37,7 @@ def distribute_like(weight: Any, content: Tensor | None) -> Tensor:
     return whole
 
 
-def wrap_model(network: nn.Module, strategy: str, device: torch.device, shared: bool) -> nn.Module:
+def wrap_model(network: nn.Module, strategy: str, *, device: torch.device, shared: bool) -> nn.Module:
     """The network with what its strategy adds to it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.

@@ -109,7 +109,7 @@ class DistributedOptions(NamedTuple):
     epochs: int = 1
 
 
-def parts(order: Tensor, batch_size: int, rank: int, size: int) -> Iterator[Part]:
+def parts(order: Tensor, batch_size: int, *, rank: int, size: int) -> Iterator[Part]:
     """The part of process `rank` of each global batch of batch_size * size images, the last one smaller."""
     for batch in order.split(batch_size * size):
         mine = batch.tensor_split(size)[rank]
@@ -136,11 +136,13 @@ class DistributedTraining:
         torch.manual_seed(options.seed)
         self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
         self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
-        shared = shares_memory(options.rule, options.strategy, options.amp, device)
-        self.network = wrap_model(self._module, options.strategy, device, shared)
+        shared = shares_memory(options.rule, options.strategy, amp=options.amp, device=device)
+        self.network = wrap_model(self._module, options.strategy, device=device, shared=shared)
         self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
-        self.optimizer, self._moments = make_optimizer(self._weights, options.rule, options.strategy == "ddp", shared)
+        self.optimizer, self._moments = make_optimizer(
+            self._weights, options.rule, plain=options.strategy == "ddp", shared=shared
+        )
         if shared:
             self.optimizer.keep_gradients = options.statistics
         self._scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
@@ -156,7 +158,7 @@ class DistributedTraining:
         per_block = self.options.batch_size * self.rank_info.size * self.options.log_interval
         before: Block | None = None
         for images in order.split(per_block):
-            taken = list(parts(images, self.options.batch_size, self.rank_info.rank, self.rank_info.size))
+            taken = list(parts(images, self.options.batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
             losses, step = self.steps(taken), step + len(taken)
             figures = self._figures(taken[-1])
             adding = dist.all_reduce(losses, async_op=True)
@@ -228,7 +230,7 @@ class DistributedTraining:
         images, labels = self.data.test_images, self.data.test_labels
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
-        for part in parts(everything, self.options.test_batch_size, self.rank_info.rank, self.rank_info.size):
+        for part in parts(everything, self.options.test_batch_size, rank=self.rank_info.rank, size=self.rank_info.size):
             logits = self._logits(images[part.indices].normalised())
             truth = labels[part.indices]
             loss = F.cross_entropy(logits, truth, reduction="sum")

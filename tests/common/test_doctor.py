@@ -114,12 +114,12 @@ def test_gpus_that_are_not_one_ranks_own() -> None:
 
 def test_clocks_are_compared_no_better_than_they_were_read() -> None:
     hosts = ["a", "b", "c", "d"]
-    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], 100.0, 101.5)]
+    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], before=100.0, after=101.5)]
     assert [text.split(", so")[0] for text in found] == [
         "warning: b: its clock is 2 s behind rank 0's",
         "warning: d: its clock is 68 s ahead of rank 0's",
     ]
-    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], 90.0, 1000.0))
+    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], before=90.0, after=1000.0))
 
 
 def test_this_machine_is_surveyed() -> None:

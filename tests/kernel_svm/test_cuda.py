@@ -183,7 +183,14 @@ class TestGrid:
         x, y = digits(200)
         folds, samples = folds_of(200, 2), shared.prepare(x, y)
         trainings = [train for train, _ in folds]
-        planned = plan(Loaded(Emulator(), samples), 2, np.array(PENALTIES), trainings, multiclass, 7 * GB)
+        planned = plan(
+            Loaded(Emulator(), samples),
+            2,
+            penalties=np.array(PENALTIES),
+            trainings=trainings,
+            multiclass=multiclass,
+            memory=7 * GB,
+        )
         room = int(1.5 * planned.views[0].bytes(len(PENALTIES))) + Loaded(Emulator(), samples).working
         answers = []
         for memory, launches in ((None, 1), (room, 2)):

@@ -32,7 +32,7 @@ def solved() -> tuple[np.ndarray, Lanes, Path]:
 
 
 def check(solved: tuple[np.ndarray, Lanes, Path], path: Path, c: int) -> None:
-    check_solution(np, solved[0], solved[1], path, c, float(PENALTIES[c]), 1e-3)
+    check_solution(np, solved[0], solved[1], path, c=c, bound=float(PENALTIES[c]), tolerance=1e-3)
 
 
 def test_a_solution_is_accepted(solved: tuple[np.ndarray, Lanes, Path]) -> None:
@@ -75,13 +75,20 @@ def test_a_path_that_stopped_early_is_only_held_to_its_bounds(solved: tuple[np.n
 def test_what_is_not_finite_is_refused(solved: tuple[np.ndarray, Lanes, Path]) -> None:
     matrix, lanes, path = solved
     arguments = ([(0, len(matrix))], [(0, lanes)])
-    check_launch(np, matrix.ravel(), *arguments, [path], PENALTIES, 1e-3)
+    check_launch(np, matrix.ravel(), *arguments, paths=[path], penalties=PENALTIES, tolerance=1e-3)
     bad = matrix.copy()
     bad[3, 4] = np.nan
     with pytest.raises(WrongResult, match="kernel matrices with NaN"):
-        check_launch(np, bad.ravel(), *arguments, [path], PENALTIES, 1e-3)
+        check_launch(np, bad.ravel(), *arguments, paths=[path], penalties=PENALTIES, tolerance=1e-3)
     with pytest.raises(WrongResult, match="not finite"):
-        check_launch(np, matrix.ravel(), *arguments, [replace(path, rhos=path.rhos * np.nan)], PENALTIES, 1e-3)
+        check_launch(
+            np,
+            matrix.ravel(),
+            *arguments,
+            paths=[replace(path, rhos=path.rhos * np.nan)],
+            penalties=PENALTIES,
+            tolerance=1e-3,
+        )
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the kernel for the host")

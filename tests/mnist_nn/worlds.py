@@ -61,7 +61,7 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     found = {}
     for name, batch in (("first", 0), ("last", -1)):
         one = training()
-        one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank, size))[batch]])
+        one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank=rank, size=size))[batch]])
         gradients = one.state().tensors["velocity"]  # after one step
         found |= {f"{name} {weight}": gradient for weight, gradient in gradients.items()}
     whole = training()

@@ -34,7 +34,7 @@ def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:
     errors = GRIDS[name]
     n = errors.shape[1]
     grid = SvmGrid(n)
-    draw_figures(tmp_path, errors, grid.gammas, grid.penalties, best_point(errors))
+    draw_figures(tmp_path, errors, gammas=grid.gammas, penalties=grid.penalties, best=best_point(errors))
     names = ["heat_map", *(f"figures/gamma_{g:02d}" for g in range(n))]
     files = {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == files
@@ -43,7 +43,9 @@ def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:
 def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
     grid, errors = SvmGrid(3), GRIDS["usual"]
     for folder in ("one", "two"):
-        save(heat_map(errors.mean(axis=0), grid.gammas, grid.penalties, (1, 1)), tmp_path / folder, "map")
+        save(
+            heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=(1, 1)), tmp_path / folder, "map"
+        )
     for kind in ("svg", "png"):
         assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
 
@@ -74,9 +76,13 @@ def test_many_figures_are_drawn_by_helpers_into_the_same_files(
 def test_the_layout_of_one_box_plot_is_that_of_all(tmp_path: Path) -> None:
     """The same files as where each has its own."""
     grid, errors = SvmGrid(3), GRIDS["usual"]
-    draw_figures(tmp_path / "all", errors, grid.gammas, grid.penalties, (1, 1))
+    draw_figures(tmp_path / "all", errors, gammas=grid.gammas, penalties=grid.penalties, best=(1, 1))
     limits = float(errors.min()), float(errors.max())
-    save(box_plot(errors[:, 2], grid.gammas[2], grid.penalties, limits, best_gamma=False), tmp_path, "own")
+    save(
+        box_plot(errors[:, 2], grid.gammas[2], penalties=grid.penalties, limits=limits, best_gamma=False),
+        tmp_path,
+        "own",
+    )
     for kind in ("svg", "png"):
         drawn = tmp_path / "all" / "figures" / f"gamma_02.{kind}"
         assert drawn.read_bytes() == (tmp_path / f"own.{kind}").read_bytes()
@@ -84,7 +90,7 @@ def test_the_layout_of_one_box_plot_is_that_of_all(tmp_path: Path) -> None:
 
 def test_the_map_shows_means_and_hatches_what_failed() -> None:
     grid, errors = SvmGrid(3), GRIDS["one failed fold"]
-    figure = heat_map(errors.mean(axis=0), grid.gammas, grid.penalties, (0, 0))
+    figure = heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=(0, 0))
     (mesh,) = figure.axes[0].collections
     np.testing.assert_array_equal(mesh.get_array().mask, np.isnan(errors.mean(axis=0)))
     assert sorted(text.get_text() for text in figure.axes[0].texts) == ["30.0"] * 8
@@ -92,7 +98,7 @@ def test_the_map_shows_means_and_hatches_what_failed() -> None:
 
 def test_every_fold_is_a_dot_of_its_error() -> None:
     grid, errors = SvmGrid(3), GRIDS["usual"]
-    figure = box_plot(errors[:, 1], grid.gammas[1], grid.penalties, (0.01, 0.9), best_gamma=False)
+    figure = box_plot(errors[:, 1], grid.gammas[1], penalties=grid.penalties, limits=(0.01, 0.9), best_gamma=False)
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     for c, line in enumerate(dots):
         np.testing.assert_array_equal(line.get_ydata(), errors[:, 1, c])

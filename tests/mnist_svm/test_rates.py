@@ -17,7 +17,7 @@ def test_iterations_are_counted_and_timed(device: Device, monkeypatch: pytest.Mo
     if device != CPU and COMPILER is None:
         pytest.skip("no C compiler to build the kernel for the host")
     monkeypatch.setenv("PYTHONPATH", str(MODULES))
-    found = probe.answer(probe.begin(device, FUNCTION, 1, [device.kind, "inf", "60"]), 280)
+    found = probe.answer(probe.begin(device, FUNCTION, threads=1, arguments=[device.kind, "inf", "60"]), 280)
     assert "error" not in found, found
     assert all(rate > 0 for rate in found["rates"]["iterations_per_second"].values())  # type: ignore[index]
     if device != CPU:

@@ -104,6 +104,7 @@ class Experiment(ABC):
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
     goal: ClassVar[str] = ""  # such as "minimize loss": by this report.html chooses the best trial
     no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
+    report_modules: ClassVar[tuple[str, ...]] = ()  # what `report` imports: rank 0 does so while the first trials run
 
     def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
         """Raise UsageError if these settings cannot work on "cpu" or "cuda" here. Called on every rank."""

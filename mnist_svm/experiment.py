@@ -43,6 +43,7 @@ class SvmGrid(ImageSettings):
     """
 
     goal = "minimize error"
+    report_modules = ("mnist_svm.figures",)
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},

@@ -6,7 +6,10 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 
 from common.cluster.devices import CPU
 from common.cluster.preflight import Node, memory_problems
@@ -29,6 +32,8 @@ from common.storage.waiting import working
 from common.trial import Outcome
 
 log = logging.getLogger(__name__)
+
+PAGE = "common.report.of"  # writes report.html
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class RankZero:
         journal, study = self.journal, self._study()
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)
+        importing = _importing((*self.experiment.report_modules, PAGE) if report else ())
         try:
             loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
         finally:
@@ -83,6 +89,7 @@ class RankZero:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview(None))
             with working(doing, rank=0):
+                importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
         seconds = time.monotonic() - self.started
         journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
@@ -171,3 +178,16 @@ class RankZero:
             return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
         log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
+
+
+def _importing(names: Sequence[str]) -> Thread:
+    """A thread that imports these modules; errors are raised where a module is needed, not here."""
+
+    def work() -> None:
+        for name in names:
+            with suppress(Exception):
+                import_module(name)
+
+    thread = Thread(target=work, name="imports", daemon=True)
+    thread.start()
+    return thread

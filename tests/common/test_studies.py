@@ -176,6 +176,24 @@ def test_a_folder_keeps_the_study(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "trials.csv").exists()
 
 
+class Reporting(Listed):
+    """Writes which modules its report needs, and whether they were there when it began."""
+
+    report_modules = ("no_such_module", "needed_by_the_report")
+
+    def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
+        (folder / "there").write_text(" ".join(name for name in self.report_modules if name in sys.modules))
+
+
+def test_what_the_report_imports_is_there_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is missing ends nothing, and the next one is imported all the same."""
+    (tmp_path / "needed_by_the_report.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
+    run_study(Reporting(lambda trial: {"x": 1.0}), options)
+    assert (tmp_path / "r" / "there").read_text() == "needed_by_the_report"
+
+
 def test_evaluate_raises_and_takes_what_is_known() -> None:
     with pytest.raises(ZeroDivisionError, match="t0"):
         evaluate(Listed(fails))

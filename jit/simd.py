@@ -138,6 +138,7 @@ add = _lanewise(None, lambda builder, a, b: builder.fadd(a, b))
 sub = _lanewise(None, lambda builder, a, b: builder.fsub(a, b))
 mul = _lanewise(None, lambda builder, a, b: builder.fmul(a, b))
 less = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b))
+equal = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("==", a, b))
 div = _lanewise(None, lambda builder, a, b: builder.fdiv(a, b))
 both = _lanewise(MASK, lambda builder, a, b: builder.and_(a, b))
 
@@ -162,13 +163,25 @@ def choose(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
-def nonzero(typingctx: Any, bytes_: Any) -> Any:
-    """The mask of the non-zero bytes of a uint8 vector."""
+def marked(typingctx: Any, bytes_: Any) -> Any:
+    """The mask of the bytes of a uint8 vector whose highest bit is set, which wider elements have by sign extension."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.icmp_unsigned("!=", args[0], ir.Constant(args[0].type, [0] * LANES))
+        return builder.icmp_signed("<", args[0], ir.Constant(args[0].type, [0] * LANES))
 
     return MASK(bytes_), codegen
+
+
+@intrinsic
+def masked(typingctx: Any, bytes_: Any, a: Any) -> Any:
+    """float32 lanes where all bits of a byte of a uint8 vector are set, 0 where none is."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integers = ir.VectorType(ir.IntType(32), LANES)
+        bits = builder.and_(builder.sext(args[0], integers), builder.bitcast(args[1], integers))
+        return builder.bitcast(bits, args[1].type)
+
+    return F32(bytes_, a), codegen
 
 
 @intrinsic

@@ -28,7 +28,7 @@ Arrays of the compiled functions here and in `walk`, all contiguous:
     weights      float64 (lanes,)              factor of C in the bound of each lane
     bounds       float64 (lanes,)              C times the weight, of one C
     f, beta      float64 (lanes,)              gradient and signed multipliers
-    up, low      uint8 (lanes,)                1 where beta may rise, or fall
+    up, low      uint8 (lanes,)                YES where beta may rise, or fall, else 0
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
     state        int64 (8,)                    progress of paths: PATH, AT, STAGE, DONE ... of `walk`
@@ -44,11 +44,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES
+from jit import LANES, WIDE
 from jit.simd import (
+    add,
     both,
     choose,
     div,
+    equal,
     fma,
     inlined,
     item,
@@ -57,21 +59,23 @@ from jit.simd import (
     least_lane,
     less,
     load,
+    marked,
+    masked,
     memory,
     most_lane,
     mul,
     narrow,
-    nonzero,
     part,
     prefetch,
     splat,
     store,
-    sub,
     widen,
 )
 
 CONVERGED, LIMIT, MISSING = 0, 1, 2
 PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
+RUN = 16  # blocks, an even number: the scans note in which run the best lane is, and only that run is searched for it
+YES = 255  # in a mask: all bits, so that sign extension makes a mask of wider elements
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
 
@@ -110,104 +114,129 @@ def add_rows(rows, slot, columns, steps, out):
 
 
 @inlined
-def _step_block(rows, row_i, row_j, ahead, column, f, up, low, t, step, back, b, least, where, most):
-    """One block of `_step_and_first` on one set of accumulators."""
-    prefetch(rows, row_j + column + ahead)
+def _step_block(rows, row_i, row_j, column, f, up, t, step, back, least):
+    """One block of `_step_and_first` on one accumulator."""
     value = fma(step, widen(load(rows, row_i + column)), load(f, t))
     value = fma(back, widen(load(rows, row_j + column)), value)
     store(f, t, value)
-    candidate = choose(nonzero(load(up, t)), value, splat(np.inf))
-    better = less(candidate, least)
-    least = choose(better, candidate, least)
-    where = choose(better, splat(np.int32(b)), where)
-    candidate = choose(nonzero(load(low, t)), value, splat(-np.inf))
-    return least, where, choose(less(most, candidate), candidate, most)
+    candidate = choose(marked(load(up, t)), value, splat(np.inf))
+    return choose(less(candidate, least), candidate, least)
 
 
 @part
-def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, low, delta):
-    """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane, max f over ``low``)."""
+def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, delta):
+    """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane)."""
     step, back = splat(delta), splat(-delta)
-    least_0, where_0, most_0 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
-    least_1, where_1, most_1 = splat(np.inf), splat(np.int32(0)), splat(-np.inf)
-    for b in range(0, n_blocks - 1, 2):  # two sets of accumulators hide the latency of the comparisons
-        at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
-        least_0, where_0, most_0 = _step_block(
-            rows, row_i, row_j, ahead, at_0, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
-        )
-        least_1, where_1, most_1 = _step_block(
-            rows, row_i, row_j, ahead, at_1, f, up, low, (b + 1) * LANES, step, back, b + 1, least_1, where_1, most_1
-        )
-    if n_blocks % 2:
-        b = n_blocks - 1
-        at_0 = np.intp(item(blocks, b)) * LANES
-        least_0, where_0, most_0 = _step_block(
-            rows, row_i, row_j, ahead, at_0, f, up, low, b * LANES, step, back, b, least_0, where_0, most_0
-        )
+    least_0, least_1, where_0, where_1 = splat(np.inf), splat(np.inf), splat(0.0), splat(1.0)
+    for run in range(0, n_blocks, RUN):
+        end, before_0, before_1 = min(run + RUN, n_blocks), least_0, least_1
+        for b in range(run, end - 1, 2):  # two accumulators hide the latency of the comparisons
+            at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
+            prefetch(rows, row_j + at_0 + ahead)
+            if LANES == WIDE:  # otherwise both are in one cache line
+                prefetch(rows, row_j + at_1 + ahead)
+            least_0 = _step_block(rows, row_i, row_j, at_0, f, up, b * LANES, step, back, least_0)
+            least_1 = _step_block(rows, row_i, row_j, at_1, f, up, (b + 1) * LANES, step, back, least_1)
+        if (end - run) % 2:
+            at_0 = np.intp(item(blocks, end - 1)) * LANES
+            least_0 = _step_block(rows, row_i, row_j, at_0, f, up, (end - 1) * LANES, step, back, least_0)
+        where_0 = choose(less(least_0, before_0), splat(np.float64(run)), where_0)
+        where_1 = choose(less(least_1, before_1), splat(np.float64(run + 1)), where_1)
     better = less(least_1, least_0)
-    least_0 = choose(better, least_1, least_0)
-    where_0 = choose(better, where_1, where_0)
-    least, most = least_lane(least_0), most_lane(choose(less(most_0, most_1), most_1, most_0))
+    least_0, where_0 = choose(better, least_1, least_0), choose(better, where_1, where_0)
+    least = least_lane(least_0)
     p = lane_of(least_0, least)
-    return least, np.intp(lane(where_0, p)) * LANES + p, most
+    b = np.intp(lane(where_0, p))
+    end = min(b + RUN, n_blocks) - 2
+    while b < end and not (item(f, b * LANES + p) == least and item(up, b * LANES + p)):
+        b += 2
+    return least, b * LANES + p
 
 
 @inlined
-def _second_block(rows, row, ahead, f, low, t, base, b, gain, cost, where):
+def _second_block(rows, row, f, low, t, base, gain, cost, widest):
     """One block of `_second` on one set of accumulators."""
-    zero, tau = splat(np.float32(0)), splat(np.float32(TAU))
-    prefetch(rows, row + ahead)
-    gap = narrow(sub(load(f, t), base))
-    curvature = sub(zero, load(rows, row))
-    curvature = choose(less(curvature, tau), tau, curvature)
-    square = mul(gap, choose(less(zero, gap), gap, zero))
-    better = both(nonzero(load(low, t)), less(mul(gain, curvature), mul(square, cost)))
-    return (
-        choose(better, square, gain),
-        choose(better, curvature, cost),
-        choose(better, splat(np.int32(b)), where),
-    )
+    zero, floor = splat(np.float32(0)), splat(np.float32(-TAU))
+    gap = masked(load(low, t), narrow(add(load(f, t), base)))
+    gap = choose(less(zero, gap), gap, zero)
+    bend = load(rows, row)
+    bend = choose(less(floor, bend), floor, bend)
+    square = mul(gap, gap)
+    better = less(mul(square, cost), mul(gain, bend))
+    widest = choose(less(widest, gap), gap, widest)
+    return choose(better, square, gain), choose(better, bend, cost), widest
 
 
 @part
 def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
-    """The lane of ``low`` that lowers the objective most together with i: max (f_t - f_i)^2 / -(K - 1)_it.
+    """(The lane of ``low`` that lowers the objective most together with i, the largest f_t - f_i over ``low`` or 0).
 
-    -1 if there is none. Gains are kept as numerator and denominator and compared crosswise, which spares divisions.
+    The lane is that of max (f_t - f_i)^2 / -(K - 1)_it, -1 if there is none. Gains are kept as numerator and
+    denominator, which is negative, and compared crosswise, which spares divisions.
     """
-    base = splat(f_i)
-    gain_0, cost_0, where_0 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
-    gain_1, cost_1, where_1 = splat(np.float32(0)), splat(np.float32(1)), splat(np.int32(0))
-    for b in range(0, n_blocks - 1, 2):
-        at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
-        gain_0, cost_0, where_0 = _second_block(
-            rows, row_i + at_0, ahead, f, low, b * LANES, base, b, gain_0, cost_0, where_0
+    base, zero = splat(-f_i), splat(np.float32(0))
+    gain_0, gain_1, cost_0, cost_1 = zero, zero, splat(np.float32(-1)), splat(np.float32(-1))
+    widest_0, widest_1, where_0, where_1 = zero, zero, zero, splat(np.float32(1))
+    for run in range(0, n_blocks, RUN):
+        end = min(run + RUN, n_blocks)
+        old_gain_0, old_gain_1, old_cost_0, old_cost_1 = gain_0, gain_1, cost_0, cost_1
+        for b in range(run, end - 1, 2):
+            at_0, at_1 = row_i + np.intp(item(blocks, b)) * LANES, row_i + np.intp(item(blocks, b + 1)) * LANES
+            prefetch(rows, at_0 + ahead)
+            if LANES == WIDE:
+                prefetch(rows, at_1 + ahead)
+            gain_0, cost_0, widest_0 = _second_block(rows, at_0, f, low, b * LANES, base, gain_0, cost_0, widest_0)
+            gain_1, cost_1, widest_1 = _second_block(
+                rows, at_1, f, low, (b + 1) * LANES, base, gain_1, cost_1, widest_1
+            )
+        if (end - run) % 2:
+            at_0 = row_i + np.intp(item(blocks, end - 1)) * LANES
+            gain_0, cost_0, widest_0 = _second_block(
+                rows, at_0, f, low, (end - 1) * LANES, base, gain_0, cost_0, widest_0
+            )
+        same_0, same_1 = (
+            both(equal(gain_0, old_gain_0), equal(cost_0, old_cost_0)),
+            both(equal(gain_1, old_gain_1), equal(cost_1, old_cost_1)),
         )
-        gain_1, cost_1, where_1 = _second_block(
-            rows, row_i + at_1, ahead, f, low, (b + 1) * LANES, base, b + 1, gain_1, cost_1, where_1
-        )
-    if n_blocks % 2:
-        b = n_blocks - 1
-        at_0 = np.intp(item(blocks, b)) * LANES
-        gain_0, cost_0, where_0 = _second_block(
-            rows, row_i + at_0, ahead, f, low, b * LANES, base, b, gain_0, cost_0, where_0
-        )
-    better = less(mul(gain_0, cost_1), mul(gain_1, cost_0))
-    gain_0 = choose(better, gain_1, gain_0)
-    cost_0 = choose(better, cost_1, cost_0)
+        where_0 = choose(same_0, where_0, splat(np.float32(run)))
+        where_1 = choose(same_1, where_1, splat(np.float32(run + 1)))
+    better = less(mul(gain_1, cost_0), mul(gain_0, cost_1))
+    gain_0, cost_0 = choose(better, gain_1, gain_0), choose(better, cost_1, cost_0)
     where_0 = choose(better, where_1, where_0)
-    gains = div(gain_0, cost_0)
-    best = most_lane(gains)
+    gains, widest = div(gain_0, cost_0), most_lane(choose(less(widest_0, widest_1), widest_1, widest_0))
+    best = least_lane(gains)
+    if not best < 0:
+        return np.intp(-1), widest
     p = lane_of(gains, best)
-    return np.intp(lane(where_0, p)) * LANES + p if best > 0 else np.intp(-1)
+    gain, b = lane(gain_0, p), np.intp(lane(where_0, p))
+    cost = lane(cost_0, p)
+    end = min(b + RUN, n_blocks) - 2
+    while b < end:
+        t = b * LANES + p
+        gap = np.float32(item(f, t) - f_i)
+        bend = item(rows, row_i + np.intp(item(blocks, b)) * LANES + p)
+        if item(low, t) and gap > 0 and gap * gap == gain and min(bend, np.float32(-TAU)) == cost:
+            break
+        b += 2
+    return b * LANES + p, widest
+
+
+@part
+def _most(f, low, n_blocks):
+    """Max f over ``low``."""
+    most = splat(-np.inf)
+    for t in range(0, n_blocks * LANES, LANES):
+        candidate = choose(marked(load(low, t)), load(f, t), splat(-np.inf))
+        most = choose(less(most, candidate), candidate, most)
+    return most_lane(most)
 
 
 @part
 def set_masks(sign, beta, bounds, up, low):
     """``up``: lanes whose beta may rise, ``low``: lanes whose beta may fall, as bytes."""
     for t in range(sign.size):
-        up[t] = sign[t] != 0 and beta[t] < (bounds[t] if sign[t] > 0 else 0.0)
-        low[t] = sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bounds[t])
+        up[t] = YES if sign[t] != 0 and beta[t] < (bounds[t] if sign[t] > 0 else 0.0) else 0
+        low[t] = YES if sign[t] != 0 and beta[t] > (0.0 if sign[t] > 0 else -bounds[t]) else 0
 
 
 @part
@@ -221,35 +250,39 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
     rows_, blocks_, f_, up_, low_ = memory(rows), memory(blocks), memory(f), memory(up), memory(low)
     ahead = PREFETCH if width > PREFETCH else 0  # short rows stay in the cache, if nothing else is fetched into it
     row_i = row_j = np.intp(0)  # a plain 0 would be a type of its own
-    delta = 0.0
-    done = 0
+    delta, done, enough = 0.0, 0, np.float32(tolerance)
     while True:
-        least, i, most = _step_and_first(rows_, row_i, row_j, ahead, blocks_, blocks.size, f_, up_, low_, delta)
-        extremes[0], extremes[1] = least, most
-        if not most - least >= tolerance:
-            return CONVERGED, done, -1
-        if done == limit:
-            return LIMIT, done, -1
-        delta = 0.0
-        column_i = np.intp(blocks[i // LANES]) * LANES + i % LANES
-        if slot[column_i] < 0:
-            return MISSING, done, column_i
-        row_i = np.intp(slot[column_i]) * width
-        j = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
+        least, i = _step_and_first(rows_, row_i, row_j, ahead, blocks_, blocks.size, f_, up_, delta)
+        delta, j, widest = 0.0, np.intp(-1), np.float32(0)
+        column_i = np.intp(item(blocks_, i // LANES)) * LANES + i % LANES
+        missing = slot[column_i] < 0
+        if done < limit and not missing:
+            row_i = np.intp(slot[column_i]) * width
+            j, widest = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
+        if not widest > enough:  # converged, or float32 cannot tell, or it was not computed
+            extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
+            if not extremes[1] - extremes[0] >= tolerance:
+                return CONVERGED, done, -1
+            if done == limit:
+                return LIMIT, done, -1
+            if missing:
+                return MISSING, done, column_i
         if j < 0:
             return CONVERGED, done, -1
-        column_j = np.intp(blocks[j // LANES]) * LANES + j % LANES
+        column_j = np.intp(item(blocks_, j // LANES)) * LANES + j % LANES
         if slot[column_j] < 0:
+            extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
             return MISSING, done, column_j
         row_j = np.intp(slot[column_j]) * width
-        top_i, bottom_i = (bounds[i], 0.0) if sign[i] > 0 else (0.0, -bounds[i])
-        top_j, bottom_j = (bounds[j], 0.0) if sign[j] > 0 else (0.0, -bounds[j])
-        curvature = -2.0 * np.float64(rows[slot[column_i], column_j])
-        delta = (f[j] - f[i]) / max(curvature, TAU)
-        room_i, room_j = top_i - beta[i], beta[j] - bottom_j
+        most_i, most_j, beta_i, beta_j = sign[i] * bounds[i], sign[j] * bounds[j], beta[i], beta[j]
+        top_i, bottom_i, top_j, bottom_j = max(most_i, 0.0), min(most_i, 0.0), max(most_j, 0.0), min(most_j, 0.0)
+        curvature = -2.0 * np.float64(item(rows_, row_i + column_j))
+        delta = (item(f_, j) - least) / max(curvature, TAU)
+        room_i, room_j = top_i - beta_i, beta_j - bottom_j
         delta = min(delta, room_i, room_j)
-        beta[i] = top_i if delta == room_i else beta[i] + delta
-        beta[j] = bottom_j if delta == room_j else beta[j] - delta
-        up[i], low[i] = beta[i] < top_i, beta[i] > bottom_i
-        up[j], low[j] = beta[j] < top_j, beta[j] > bottom_j
+        beta_i = top_i if delta == room_i else beta_i + delta
+        beta_j = bottom_j if delta == room_j else beta_j - delta
+        beta[i], beta[j] = beta_i, beta_j
+        up[i], low[i] = YES if beta_i < top_i else 0, YES if beta_i > bottom_i else 0
+        up[j], low[j] = YES if beta_j < top_j else 0, YES if beta_j > bottom_j else 0
         done += 1

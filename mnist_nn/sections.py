@@ -129,7 +129,7 @@ def _others(extra: np.ndarray, data: Data, max_pixel: int, noun: str) -> Panel:
         what = f"an image that is no {noun}" if number == 0 else f"image {number} of your own"
         caption = f"{what}: ensemble {int(mean.argmax())} ({mean.max():.0%})"
         shown.append(Picture(caption, _ink(image, max_pixel), extra[:, number], None, int(mean.argmax())))
-    about = "A network that is sure of an image that is none of the classes is sure of too much."
+    about = "The first image belongs to no class: a network that is sure of its answer there is too sure."
     return Pictures(f"No {noun}, and images of your own", about, shown)
 
 

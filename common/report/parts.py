@@ -33,7 +33,7 @@ def facts_of(read: StudyRead, sections: Sequence[Section], dollars: float | None
             low, high = (words(end, read.goal.percent) for end in interval)
             note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
         n = sum(one.value is not None for one in read.candidates)
-        note += f". The best of {n}, so it is too good: only data that chose nothing say how good."
+        note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
         facts.append(Fact(f"{read.goal.name} in the search", words(best.value or 0.0, read.goal.percent), note))
     facts += [fact for section in sections for fact in section.facts]
     cost, history = cost_of(read.history), read.history
@@ -53,7 +53,7 @@ def facts_of(read: StudyRead, sections: Sequence[Section], dollars: float | None
     facts.append(
         Fact("dollars", f"{sum(hours) * dollars:.2f}", f"{sum(hours):.3g} node hours at {dollars:g}")
         if dollars is not None and hours
-        else Fact("dollars", "not known", "common.report takes the price of a node for an hour")
+        else Fact("dollars", "not known", "give common.report the price of a node (--price)")
     )
     total = history.runs[-1].get("n_trials") if history.runs else None
     n_failed = len(read.failures)
@@ -94,20 +94,20 @@ def importance_of_parameters(read: StudyRead) -> dict[str, Any]:
     """A bar for each parameter, and how it was found."""
     found = importance_of(read.candidates, read.parameters)
     if found is None:
-        about = f"The importance of parameters is said from {FEWEST} candidates on whose values differ."
+        about = f"The importance of parameters needs {FEWEST} candidates or more, with different values."
         return {"importance": "", "importance_about": about}
     if found.explained is None:
         about = (
-            "By how much R² falls when a parameter is shuffled, computed from the ranks of the grid's "
-            f"{found.n} points; 2 where the others do not matter."
+            "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
+            f"{found.n} points. It is 2 if the other parameters do not matter."
         )
     else:
         about = (
-            f"By how much the R² of a random forest falls when a parameter is shuffled (scikit-learn's permutation "
-            f"importance; the forest learns the ranks of {found.n} candidates and explains {found.explained:.0%} of "
-            "those that it has not seen"
+            "A bar shows by how much the R² of a random forest falls when its parameter is shuffled (scikit-learn's "
+            f"permutation importance). The forest learns the ranks of {found.n} candidates and explains "
+            f"{found.explained:.0%} of those that it has not seen"
         )
-        about += ": too little to trust it)." if found.explained < 0.3 else ")."
+        about += ": too little to trust it." if found.explained < 0.3 else "."
     return {"importance": drawings.importance(found), "importance_about": about}
 
 
@@ -213,7 +213,7 @@ def failures_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
         "failures": shown,
         "failures_about": about,
         "deaths": deaths[:1000],
-        "deaths_about": f"{len(deaths)} workers died; what they were at was tried again",
+        "deaths_about": f"{len(deaths)} workers died; their trials were tried again",
     }
 
 

@@ -75,6 +75,12 @@ def test_two_trials_with_one_key_are_refused() -> None:
     with pytest.raises(ValueError, match="key a0"):
         Study([two_rounds("a", []), two_rounds("a", [])], {}, {}).start()
 
+    def twice() -> Search:
+        yield [tuple(Trial(key, {}) for key in ("once", "twice", "twice"))]
+
+    with pytest.raises(ValueError, match="key twice"):
+        Study([twice()], {}, {}).start()
+
 
 def test_a_round_without_trials_is_refused() -> None:
     def empty() -> Search:

@@ -2,7 +2,7 @@
 
 For studies that were run in shards (`--shard K/N`), or on machines that see each other's files only later. The same
 command without --shard, on the joined folder, then evaluates what is missing, which includes all that a search asks
-once it knows its first results, and reports. The sources are only read; to merge again does no harm.
+once it knows its first results, and reports. The sources are only read. Merging again does no harm.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def merge(folders: Sequence[Path], into: Path) -> History:
     """Add to the study in `into` every result of `folders` that it lacks, or has as a failure only.
 
     Raises:
-        UsageError: a folder holds no study, or one of other settings, and nothing was written; or as `Journal` says it
-            of `into`.
+        UsageError: a folder holds no study, or one of other settings, and nothing was written; or `into` cannot be
+            written, or holds a study of other settings.
     """
     histories = [read_study(folder) for folder in folders]
     header = histories[0].header

@@ -1,4 +1,4 @@
-"""`ask` and `tell`, for loops of one's own: an instrument, a person, a scheduler that starts trials elsewhere."""
+"""`ask` and `tell`, for loops of your own: an instrument, a person, a scheduler that starts trials elsewhere."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ FOLD = "fold"  # what a link may use beside parameters
 
 
 class Link:
-    """A function whose value trials have in common.
+    """A function whose value several trials share.
 
     Args:
-        work: A function of a `LinkTrial`, and by their names of what links before it return; or the name of a method
-            of `Chain(of=...)`. It returns what can be pickled; arrays are handed on read-only.
-        uses: Names of the parameters that it uses, and "fold" where folds are raced.
+        work: A function of a `LinkTrial`, whose other arguments have the names of earlier links and get their values;
+            or the name of a method of `Chain(of=...)`. Its value is pickled; arrays are handed on read-only.
+        uses: Names of the parameters that it uses, and "fold" if folds are raced.
     """
 
     def __init__(self, work: Callable[..., Any] | str, *uses: str):
@@ -56,13 +56,13 @@ class Chain:
     Args:
         links: In their order. The last one is a function, a generator or the name of a method. It is called for each
             trial, with the values of the links that its arguments name.
-        of: A class or an object whose methods those are that are given by name. It may have `setup(device)`, as
-            any objective.
-        limit_gb: Memory (1e9 bytes) for values on each node. The longest unused are dropped first. A value without room
-            is computed again.
-        folder: Where they are kept on disk instead, by `joblib.Memory`, for other searches too. That a function is
-            changed is noticed, not that other things change which it reads: name another folder then. Nobody else may
-            be able to change it, since what is in it is unpickled.
+        of: The class or object that has the methods which are given by name. It may have `setup(device)`, as any
+            objective.
+        limit_gb: Memory (1e9 bytes) for values on each node. Values that were not used for the longest time are dropped
+            first. A value without room is computed again.
+        folder: Folder that keeps the values on disk instead, by `joblib.Memory`, for other searches too. A change of a
+            link's code is noticed. A change of other things that it reads is not: name another folder then. Nobody else
+            may be able to write to it, since its files are unpickled.
 
     Raises:
         UsageError: The links do not fit each other.

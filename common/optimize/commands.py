@@ -46,7 +46,7 @@ class Command:
         timeout: Seconds after which it is killed and its trial has failed.
         environment: Variables to add, with the same placeholders.
         launcher: What comes before the command in a trial of whole nodes (`search(..., nodes=2)`): {hosts} stands for
-            their names with commas between, {nodes} for their number. By default that of the job, one process a node.
+            their names with commas between, {nodes} for their number. By default the job's, with one process per node.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Command:
         return "until" in self._names()
 
     def check(self, space: Space) -> None:
-        """Raise UsageError where it asks for what a trial does not have, or lets a parameter unused."""
+        """Raise UsageError if it asks for what a trial does not have, or leaves a parameter unused."""
         known = {*space.parts, *space.constants, *GIVEN}
         for name in self._names():
             if name not in known:

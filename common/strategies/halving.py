@@ -20,7 +20,7 @@ from common.strategies.whole import Points, Sampling
 
 @dataclass(frozen=True)
 class Staged(Strategy):
-    """What strategies have in common that stop trials early.
+    """The common part of the strategies that stop trials early.
 
     Attributes:
         max_steps: Steps of a whole trial.
@@ -57,7 +57,7 @@ class Staged(Strategy):
 
 @dataclass(frozen=True)
 class Halving(Staged):
-    """Successive halving: of all n_trials, those of the best third (1 / eta) go on, stage after stage.
+    """Successive halving: after each stage the best third (1 / eta) of the trials goes on.
 
     Source: K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
     AISTATS 2016.
@@ -78,8 +78,8 @@ class Hyperband(Staged):
     """Successive halving with several lengths of the first stage, since losses may cross late.
 
     The brackets are those of L. Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimization",
-    JMLR 18, 2018, again and again until there are n_trials; one after the other where the sampler learns. Each has
-    as many trials as costs about what the others do. With sampler="tpe" it is BOHB (S. Falkner et al., ICML 2018).
+    JMLR 18, 2018. They are repeated until there are n_trials, and each costs about the same. If the sampler learns,
+    they run one after the other. With sampler="tpe" it is BOHB (S. Falkner et al., ICML 2018).
     """
 
     def describe(self, problem: Problem) -> str:

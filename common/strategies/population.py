@@ -1,4 +1,4 @@
-"""Population based training: members that lag go on from the checkpoint of one that leads, with other parameters.
+"""Population based training: bad members go on from the checkpoint of a good one, with other parameters.
 
 Source: M. Jaderberg et al., "Population based training of neural networks", arXiv:1711.09846, 2017.
 """
@@ -27,8 +27,8 @@ class PopulationBased(Strategy):
     Attributes:
         max_steps: Steps of each member.
         every: Steps of a generation.
-        quantile: Share of the members that is replaced after each, and of those that they are replaced by.
-        factor: Numbers are multiplied by it or divided.
+        quantile: Share of the members that are replaced after each generation, by as large a share of the best ones.
+        factor: A number is multiplied or divided by it.
         resample: Probability that a parameter is drawn at random instead.
     """
 

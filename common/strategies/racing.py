@@ -1,4 +1,4 @@
-"""Folds raced by a paired test: a candidate is dropped once it would hardly win with its folds that are left.
+"""Folds raced by a paired test: a candidate is dropped when the folds that are left would hardly let it win.
 
 All candidates are evaluated on the same folds, one fold after the other, so what makes a fold hard cancels in the
 differences to the leader. After m of k folds the sum of the other k - m differences is predicted: with mean d and
@@ -31,7 +31,7 @@ class Racing(Strategy):
 
     Attributes:
         folds: How many there are.
-        confidence: Probability that the winner is the one that all folds would have, were nothing dropped.
+        confidence: Probability that the winner is the one that would win with all folds.
         first: Folds before the first test, at least 2.
         sampler: Draws the candidates, all at once: "grid", "random", "sobol" or "halton".
     """
@@ -60,7 +60,7 @@ class Race:
     Args:
         candidates: Their numbers.
         folds: How many there are.
-        confidence: Probability that the winner is the one that all folds would have.
+        confidence: Probability that the winner is the one that would win with all folds.
         first: Folds before the first test, at least 2.
     """
 

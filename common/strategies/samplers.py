@@ -17,7 +17,7 @@ class Grid(Sampling):
     """All combinations of values.
 
     Attributes:
-        points: how many values of a range without a step to try, one number or by name.
+        points: Number of values to try of each range without a step; one number, or numbers by name.
     """
 
     points: int | Mapping[str, int] | None = None

@@ -23,10 +23,17 @@ class FakeAgents:
     """A coordinator, the batches that it has given to each slot, and their answers."""
 
     def __init__(
-        self, folder: Path, search: Search, places: list[list[Place]], costs: Costs | None = None, **options: Any
+        self,
+        folder: Path,
+        search: Search,
+        places: list[list[Place]],
+        costs: Costs | None = None,
+        *,
+        known: dict[str, Result] | None = None,
+        **options: Any,
     ):
         self.now = 0.0  # of the coordinator's clock
-        self.study = Study([search], {}, {})
+        self.study = Study([search], {}, known or {})
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         journal = Journal(folder, HEADER)

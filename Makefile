@@ -13,7 +13,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 # --no-compile: pip would take two minutes to compile 20,000 modules. Python compiles those that are imported, once.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-TORCH_CPU := https://download.pytorch.org/whl/cpu
+# Without a GPU PyTorch's CPU wheels do, a tenth of the size; where their index is out of reach, PyPI's.
+# --isolated: a pair of them from that index or none, whatever pip is told to look at besides.
+INSTALL_TORCH := nvidia-smi -L >/dev/null 2>&1 || $(PIP) --isolated --retries 0 --timeout 5 \
+	--index-url https://download.pytorch.org/whl/cpu torch torchvision 2>/dev/null || true
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Tests start hundreds of programs: what Python compiled for one is kept for the next, also in images that forbid it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,6 +24,8 @@ ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-run-as-root)
 MPIRUN := mpirun $(ROOT_FLAG) --oversubscribe --bind-to none -n 2
 # Two ranks on one machine stand for two nodes; on a cluster it is one rank a node and all its devices.
 HERE := --gpu none --workers 1 --dataset digits
+# A first run of each program, as small as can be: Python compiles what they import, numba what they compute.
+FIRST := --gpu none --dataset digits --quiet --results .venv/first
 
 .PHONY: demo test docs coverage test-avx2 test-gpu test-container test-requirements lint check bench clean
 
@@ -81,11 +86,14 @@ bench: .venv/dev
 .venv/demo: requirements.txt requirements-demo.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (minutes; most of it is PyTorch)"
-	@# Without a GPU PyTorch's CPU wheels do, a tenth of the size; where their index is out of reach, PyPI's.
-	@# --isolated: a pair of them from that index or none, whatever pip is told to look at besides.
-	nvidia-smi -L >/dev/null 2>&1 || $(PIP) --isolated --retries 0 --timeout 5 --index-url $(TORCH_CPU) \
-		torch torchvision 2>/dev/null || true
-	$(PIP) -r requirements-demo.txt
+	sed '/^torch/d' requirements.txt | $(PIP) -r /dev/stdin
+	@echo "compiling the solver meanwhile, once per machine"
+	@rm -rf .venv/first
+	@python -m mnist_svm 2 $(FIRST)/svm >/dev/null 2>&1 & \
+	$(INSTALL_TORCH); $(PIP) -r requirements-demo.txt; installed=$$?; wait; exit $$installed
+	@echo "compiling the training steps, once per machine"
+	@python -m mnist_nn 1 1 $(FIRST)/nn --max-channels 2 --max-hidden-layer 9 --epochs 1 --workers 1 --plot 1 \
+		>/dev/null 2>&1 || true
 	touch $@
 
 .venv/dev: .venv/demo requirements-dev.txt

@@ -46,12 +46,11 @@ def _distinct(lanes, columns, betas, rhos, iterations, rows):
             chosen[p, number[p, c]] = rhos[p, c]
         sizes[p], first[p + 1] = distinct + 1, first[p]
         for t in range(lanes[p]):
-            there = False
             for c in range(count):
-                there = there or betas[p, c, t] != 0.0
-            if there:
-                used[first[p + 1]] = t
-                first[p + 1] += 1
+                if betas[p, c, t] != 0.0:
+                    used[first[p + 1]] = t
+                    first[p + 1] += 1
+                    break
         total += sizes[p] * (first[p + 1] - first[p])
     used_rows, used_columns, weights = np.empty(first[n], np.int64), np.empty(first[n], np.int64), np.empty(total)
     at = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, count
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -83,14 +83,14 @@ class Solved:
     @cached_property
     def places(self) -> np.ndarray:
         """Which of `values` is that of a pair at a penalty, int64 (n_pairs, n_penalties)."""
-        solutions, problems = self.solutions, self._columns()
+        solutions, problems, pairs = self.solutions, self._columns(), self.pairs()
         start = np.cumsum([0, *map(len, solutions.rhos)])
-        missing, places = count(int(start[-1])), []
-        for pair in self.pairs():
-            m = problems.get(pair)
-            own = np.full(solutions.n_penalties, next(missing)) if m is None else start[m] + solutions.solution_of[m]
-            places.append(own)
-        return np.array(places)
+        problem = np.array([problems.get(pair, -1) for pair in pairs])
+        there, places = problem >= 0, np.empty((len(pairs), solutions.n_penalties), np.int64)
+        places[~there] = start[-1] + np.arange(len(pairs) - len(problems))[:, None]
+        if problems:
+            places[there] = (start[:-1, None] + np.array(solutions.solution_of))[problem[there]]
+        return places
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
         """Arrays of penalty number c, by scikit-learn's names, with its shapes and LIBSVM's signs.
@@ -165,6 +165,11 @@ class KnownPart:
         return self._labels[c]
 
 
+# Of the samples of two classes: numbers of training sets that have some of both, and for each of these signs int8
+# (n, width), 0 where a sample is not in it, and weights float64 (n, width).
+Part = tuple[list[int], np.ndarray, np.ndarray]
+
+
 class Data:
     """Samples and what all kernels have in common on them.
 
@@ -186,6 +191,13 @@ class Data:
         self._distances: np.ndarray | None = None
         self._lent: RbfSource | None = None
         self._fine = False
+        self._parts: tuple[Sequence[TrainingSet], list[Part]] = (), []
+
+    def parts(self, trainings: Sequence[TrainingSet]) -> list[Part]:
+        """What training sets have of each pair of classes; kept, as all kernels of a search ask for the same."""
+        if [*map(id, trainings)] != [*map(id, self._parts[0])]:
+            self._parts = trainings, [*_parts(self.samples, trainings)]
+        return self._parts[1]
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
         """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
@@ -218,6 +230,17 @@ class Data:
         self._lent = source
 
 
+def _parts(samples: Samples, trainings: Sequence[TrainingSet]) -> Iterator[Part]:
+    weights = np.zeros((len(trainings), samples.width))
+    for own, training in zip(weights, trainings, strict=True):
+        own[samples.row_of[training.indices]] = np.maximum(training.weights, 0)
+    by_class = np.split(weights, samples.class_start[1:-1], axis=1)
+    for a, b in binary_problems(len(by_class), "ovo"):
+        numbers = np.flatnonzero((by_class[a] > 0).any(axis=1) & (by_class[b] > 0).any(axis=1)).tolist()
+        first, second = by_class[a][numbers], by_class[b][numbers]
+        yield numbers, np.hstack([first > 0, -1 * (second > 0)]).astype(np.int8), np.hstack([first, second])
+
+
 def solve(
     data: Data,
     function: KernelFunction,
@@ -247,24 +270,17 @@ def solve(
     samples = data.samples
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     source = data.source(function, len(penalties), len(trainings))
-    bounds = []
-    for training in trainings:
-        bounds.append(np.zeros(samples.width))
-        bounds[-1][samples.row_of[training.indices]] = np.maximum(training.weights, 0)
     result = [
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
         for training in trainings
     ]
     distant = source if isinstance(source, RbfSource) and source.double is not None else None
     left = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
-    weights = np.array(bounds)
-    for problem, matrix, rows, sign in pairs(samples, source):
-        here = weights.take(rows, axis=1)
-        signs = sign * (here > 0)
-        numbers = np.flatnonzero((signs > 0).any(axis=1) & (signs < 0).any(axis=1)).tolist()
+    for (problem, matrix, rows, _), (numbers, signs, here) in zip(
+        pairs(samples, source), data.parts(trainings), strict=True
+    ):
         if not numbers:
             continue
-        here, signs = here[numbers], signs[numbers]
         paths = solve_paths(matrix, signs, penalties, tolerance, limit, here, left[numbers], give_up, pair=True)
         if give_up:
             left[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)

@@ -165,9 +165,13 @@ def distances_between(
 
 
 def squared_distances(
-    samples: Samples, out: np.ndarray | None = None, rows: slice = slice(None), columns: slice = slice(None)
+    samples: Samples,
+    out: np.ndarray | None = None,
+    rows: slice = slice(None),
+    columns: slice = slice(None),
+    gamma: float | None = None,
 ) -> np.ndarray:
-    """Squared distances of all samples, or of a part that begins and ends at multiples of 16.
+    """Squared distances of all samples, or of a part that begins and ends at multiples of 16; with ``gamma``, K - 1.
 
     Returns float32 (width, width), or the part's shape, written to ``out`` if given, whose columns must be contiguous.
     """
@@ -176,11 +180,13 @@ def squared_distances(
     out = aligned_zeros((last_row - first_row, last - first)) if out is None else out
     if out.shape == (samples.width, samples.width):
         for number in range(n_strips(samples.width)):
-            distances_strip(samples, number, out)
+            distances_strip(samples, number, out, gamma)
         return out
     a, b = samples.panels[first_row // LANES : last_row // LANES], samples.panels[first // LANES : last // LANES]
     same = np.arange(first_row, last_row) - first
     distances_between(a, samples.sq_norms[rows], b, samples.sq_norms[columns], same, out)
+    if gamma is not None:
+        expm1_scaled(out, gamma, out)
     return out
 
 
@@ -200,7 +206,16 @@ def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float
     distances_between(panels[: STRIP // LANES], sq_norms[rows], panels, sq_norms[right], np.arange(len(part)), part)
     if gamma is not None:
         expm1_scaled(part, gamma, part)
-    out[below, rows] = out[rows, below].T
+    _mirror(out[rows, below], out[below, rows])
+
+
+@compiled
+def _mirror(strip, out):
+    """``out[j, i] = strip[i, j]``, by sixteen columns: cache lines that are read are used before they are gone."""
+    for left in range(0, out.shape[0], WIDE):
+        for j in range(left, min(left + WIDE, out.shape[0])):
+            for i in range(strip.shape[0]):
+                out[j, i] = strip[i, j]
 
 
 def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:
@@ -294,9 +309,7 @@ def kernel_minus_one(
         float32 (width, width), or of the part's shape; ``out`` if that is given.
     """
     if distances is None:
-        out = squared_distances(samples, out, rows, columns)
-        expm1_scaled(out, gamma, out)
-        return out
+        return squared_distances(samples, out, rows, columns, gamma)
     part = writable(distances)[rows, columns]
     out = aligned_zeros(part.shape) if out is None else out
     expm1_scaled(part, gamma, out)

@@ -179,12 +179,19 @@ class Data:
         kernel: its name, as in `functions.NAMES`.
         memory: bytes that may be used; what is free by default.
         folds: as for `prepare`.
+        once: only one kernel function will be asked for: its matrix is made without keeping distances.
     """
 
     def __init__(
-        self, x: np.ndarray, y: np.ndarray, kernel: str, memory: int | None = None, folds: np.ndarray | None = None
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        kernel: str,
+        memory: int | None = None,
+        folds: np.ndarray | None = None,
+        once: bool = False,
     ) -> None:
-        self.x = x
+        self.x, self._once = x, once
         features = x if kernel == "rbf" else x[:, :0]
         self.samples: Samples = prepare(features, y, folds)
         self.memory = free_memory() if memory is None else memory
@@ -209,6 +216,8 @@ class Data:
                 return DoubleSource(self.samples, function, self.x)
             if not self._fine:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
+        elif self._once and plan.distances and not far(self.samples, function.gamma):
+            return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None

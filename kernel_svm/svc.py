@@ -69,7 +69,7 @@ class SVC(sklearn.svm.SVC):
             raise ValueError(f"sample_weight has shape {weights.shape}: one number for each sample is needed")
         check_weights(weights, labels)
         (solved,) = solve(
-            Data(X, labels, self.kernel),
+            Data(X, labels, self.kernel, once=True),
             KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0),
             np.array([self.C], np.float64),
             [TrainingSet(np.arange(len(labels)), weights * self.class_weight_[labels])],

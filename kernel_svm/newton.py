@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jit import LANES
-from jit.simd import fma, load, mul, part, splat, store, sub, total_of, widen
-from kernel_svm.smo import aligned_doubles
+from jit.simd import fma, load, mul, part, splat, store, sub, total_of
+from kernel_svm.smo import add_rows, aligned_doubles
 
 MOST = 1000  # multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
@@ -57,8 +57,8 @@ class Free(NamedTuple):
 def newton_step(own, tolerance):
     """Move the free multipliers to where they are best, and others that reach or leave their bounds on the way.
 
-    Of a gathered problem, whose matrix has its lanes only. The masks are not brought up to date. Returns the
-    multiplications that it took, roughly.
+    Every row of the problem must be there. The masks are not brought up to date. Returns the multiplications that it
+    took, roughly.
     """
     n = own.f.size
     kept, inside, count = np.empty(n, np.int64), np.zeros(n, np.bool_), np.int64(0)  # a plain 0 is a type of its own
@@ -70,8 +70,9 @@ def newton_step(own, tolerance):
         return 0
     room = min(n, MOST, 2 * count + 64)
     one, scale = kept[0], 0.0
+    first = own.slot[own.columns[one]]
     for p in range(count):
-        scale = max(scale, -2.0 * np.float64(own.rows[one, kept[p]]))
+        scale = max(scale, -2.0 * np.float64(own.rows[first, own.columns[kept[p]]]))
     stride = -(-room // LANES) * LANES + LANES
     free = Free(
         aligned_doubles(room * stride).reshape(room, stride), kept, inside, one, scale, aligned_doubles(stride),
@@ -80,7 +81,7 @@ def newton_step(own, tolerance):
     work = count * count * count // 3
     if not _factor(own, free, count):
         return work
-    target, change = own.beta.copy(), aligned_doubles(n)
+    target, step, change = own.beta.copy(), aligned_doubles(n), aligned_doubles(n)
     for _ in range(ROUNDS):
         for p in range(count):
             free.values[p] = -own.f[kept[p]]
@@ -90,7 +91,7 @@ def newton_step(own, tolerance):
         _solve_transposed(free, count, free.sums)
         count, walked = _walk_to_best(own, free, count, target)
         work += walked + count * n
-        if not _move(own, target, change):
+        if not _move(own, target, step, change):
             return work
         before = count
         count = _release(own, free, count, tolerance)
@@ -103,13 +104,14 @@ def newton_step(own, tolerance):
 @part
 def _factor(own, free, count):
     """Write the factor; False where it fails."""
-    matrix, factor, kept, one = own.rows, free.factor, free.kept, free.one
-    stride, width = factor.shape[1], -(-count // LANES) * LANES
+    matrix, slot, columns, factor, kept = own.rows, own.slot, own.columns, free.factor, free.kept
+    stride, width, one = factor.shape[1], -(-count // LANES) * LANES, slot[columns[free.one]]
     for p in range(count):
-        i = kept[p]
+        i = columns[kept[p]]
+        row = slot[i]
         for q in range(p, count):
-            j = kept[q]
-            factor[p, q] = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j] + free.scale
+            j = columns[kept[q]]
+            factor[p, q] = np.float64(matrix[row, j]) - matrix[one, i] - matrix[one, j] + free.scale
         factor[p, p] += RIDGE * free.scale
     for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
@@ -221,22 +223,18 @@ def _take_out(free, column, count):
 
 
 @part
-def _move(own, target, change):
+def _move(own, target, step, change):
     """Take multipliers to ``target`` if that is better and within the bounds, and f with them; else False."""
-    matrix, sign, f, beta, bounds = own.rows, own.sign, own.f, own.beta, own.bounds
+    sign, f, beta, bounds = own.sign, own.f, own.beta, own.bounds
     for t in range(f.size):
-        change[t] = 0.0
-    for t in range(f.size):
-        if target[t] != beta[t]:
-            row, size = t * matrix.shape[1], splat(target[t] - beta[t])
-            for at in range(0, f.size, LANES):
-                store(change, at, fma(size, widen(load(matrix, row + at)), load(change, at)))
+        step[t], change[t] = target[t] - beta[t], 0.0
+    add_rows(own.rows, own.slot, own.columns, step, change)
     slope = curvature = 0.0
     inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
     for t in range(f.size):
-        size, alpha = target[t] - beta[t], target[t] * sign[t]
-        slope += size * f[t]
-        curvature += size * change[t]
+        alpha = target[t] * sign[t]
+        slope += step[t] * f[t]
+        curvature += step[t] * change[t]
         inside = inside and 0.0 <= alpha <= bounds[t]
     if not (inside and slope + curvature / 2 < 0.0):
         return False
@@ -249,26 +247,34 @@ def _move(own, target, change):
 @part
 def _release(own, free, count, tolerance):
     """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
-    matrix, sign, f, beta = own.rows, own.sign, own.f, own.beta
-    factor, kept, inside, one, column = free.factor, free.kept, free.inside, free.one, free.slopes
-    middle, before = 0.0, count
+    matrix, sign, f, beta, slot, columns = own.rows, own.sign, own.f, own.beta, own.slot, own.columns
+    factor, kept, inside, column = free.factor, free.kept, free.inside, free.slopes
+    one = slot[columns[free.one]]
+    middle = 0.0
     for p in range(count):
         middle += f[kept[p]]
     middle /= count
-    while count < min(before + RELEASED, factor.shape[0]):
-        best, most = np.int64(-1), tolerance / 2
-        for t in range(f.size):
-            if sign[t] != 0 and not inside[t]:
-                wish = middle - f[t] if (beta[t] == 0.0) == (sign[t] > 0) else f[t] - middle
-                if wish > most:
-                    best, most = t, wish
-        if best < 0:
-            break
+    wishes, eager, some = np.empty(f.size), np.empty(f.size, np.int64), 0
+    for t in range(f.size):
+        if sign[t] != 0 and not inside[t]:
+            wish = middle - f[t] if (beta[t] == 0.0) == (sign[t] > 0) else f[t] - middle
+            if wish > tolerance / 2:
+                wishes[some], eager[some] = wish, t
+                some += 1
+    for _ in range(min(RELEASED, factor.shape[0] - count, some)):
+        first = 0
+        for p in range(1, some):
+            if wishes[p] > wishes[first]:
+                first = p
+        best, wishes[first] = eager[first], 0.0
+        own_column = columns[best]
+        row = slot[own_column]
         for p in range(count):
-            product = np.float64(matrix[best, kept[p]]) - matrix[one, best] - matrix[one, kept[p]]
+            j = columns[kept[p]]
+            product = np.float64(matrix[row, j]) - matrix[one, own_column] - matrix[one, j]
             free.values[p] = product + free.scale
         _solve_transposed(free, count, column)
-        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, best])
+        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, own_column])
         for p in range(count):
             rest -= column[p] * column[p]
         if rest <= 0.0:

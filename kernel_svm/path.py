@@ -127,7 +127,7 @@ def solve_paths(
         aligned_zeros((4, width), np.float64), np.empty((2, width), np.uint8), np.empty(width, np.int8),
         np.empty(width // LANES, np.int32),
     )  # fmt: skip
-    state, wanted = np.zeros(8, np.int64), np.empty(width, np.int64)
+    state, wanted = np.zeros(10, np.int64), np.empty(width, np.int64)
     matrix, ending = (writable(kernel.rows), kernel.slot), (tolerance, max_iter, give_up, pair)
     while walk(matrix, (signs, weights, counts), every, ending, results, room, state, wanted):
         kernel.fetch(wanted[: state[WANTED]])

@@ -5,6 +5,9 @@ line search. Two cases need something else. If no multiplier of a solution touch
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
 takes fewer iterations.
 
+Where some multipliers are free and not too many, a C begins with all of them scaled as C is: those at their bound stay
+there. A step of Newton's method moves the free ones then, and those that leave their bounds (`newton`).
+
 Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
 pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
@@ -24,6 +27,7 @@ from jit import LANES
 from jit.simd import compiled, part
 from kernel_svm.binary import Binary
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
+from kernel_svm.newton import MOST, newton_step
 from kernel_svm.projected import descend
 from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
 
@@ -31,11 +35,16 @@ LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are
 AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
+# A C begins with a Newton step of the free multipliers if it is no more than NEAR times the one before, if a problem
+# has LARGE lanes (iterations on fewer take no longer than the step), and if at least FEWEST are free, but no more than
+# one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
+NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 
 # Progress of paths, in an int64 array, so that they can pause for a missing row and go on: number of the path, of C,
 # its stage (0, then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows
-# that are missing, whether steps of all multipliers pay.
-PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS = range(8)
+# that are missing, whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins
+# with a Newton step.
+PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = range(10)
 BEGUN, PAIRS = 1, 2
 
 
@@ -135,7 +144,7 @@ def _solve(own, ending, state, wanted):
 
 
 @part
-def _start(own, weights, bound, previous, converged):
+def _start(own, weights, bound, previous, converged, state):
     """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
@@ -150,9 +159,12 @@ def _start(own, weights, bound, previous, converged):
     if converged and 0 < support == free:
         return True
     least, most = np.inf, -np.inf
+    some = FEWEST <= free <= min(MOST, sign.size // SHARE, support // BOUNDED)
+    newton = state[ALL] and converged and some and bound <= NEAR * previous and sign.size >= LARGE
+    state[NEWTON] = newton
     if previous > 0.0:
         ratio = bound / previous
-        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        scale = ratio if newton or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
         for t in range(sign.size):
             if sign[t] != 0:
                 alpha, top = abs(beta[t]), bound * weights[t]
@@ -163,7 +175,7 @@ def _start(own, weights, bound, previous, converged):
                     least = min(least, f[t])
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
-    if previous == 0.0 or (FREE * free < support and most - least > GAP):
+    if previous == 0.0 or (not newton and FREE * free < support and most - least > GAP):
         for t in range(sign.size):
             beta[t] = 0.0
             f[t] = -sign[t]
@@ -207,7 +219,7 @@ def _walk(own, weights, penalties, ending, found, state, wanted):
             own.bounds[t] = penalties[c] * weights[t]
         if state[STAGE] == 0:
             previous = penalties[c - 1] if c else 0.0
-            same = _start(own, weights, penalties[c], previous, c > 0 and found.converged[c - 1])
+            same = _start(own, weights, penalties[c], previous, c > 0 and found.converged[c - 1], state)
             set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
             state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
             if same:
@@ -216,7 +228,14 @@ def _walk(own, weights, penalties, ending, found, state, wanted):
                 found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
                 state[AT], state[STAGE] = c + 1, 0
                 continue
-        if state[STAGE] == BEGUN and state[PAYS]:
+        if state[STAGE] == BEGUN and state[NEWTON]:
+            state[WANTED] = _lacking(own, wanted)
+            if state[WANTED]:
+                return MISSING
+            newton_step(own, ending.tolerance)
+            state[DONE] = 1
+            set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
+        elif state[STAGE] == BEGUN and state[PAYS]:
             state[WANTED] = _lacking(own, wanted)
             if state[WANTED]:
                 return MISSING
@@ -259,7 +278,7 @@ def walk(matrix, problems, penalties, ending, found, room, state, wanted):
         n = state[PATH]
         if state[AT] == 0 and state[STAGE] == 0:
             lanes[n] = _cover(signs[n], weights[n], blocks, columns[n], lane_sign, doubles[0])
-            state[PAYS] = pair or lanes[n] <= MAX_ACTIVE
+            state[PAYS] = state[ALL] = pair or lanes[n] <= MAX_ACTIVE
         width = lanes[n]
         own = Binary(
             rows, slot, blocks[: width // LANES], columns[n, :width], lane_sign[:width], doubles[3, :width],

@@ -50,19 +50,19 @@ def images(n: int) -> list[Shown]:
 @pictured
 def test_heat_map_with_numbers() -> Any:
     errors, gammas, penalties = grid(6)
-    return heat_map(errors.mean(axis=0), gammas, penalties, best_point(errors))
+    return heat_map(errors.mean(axis=0), gammas, penalties=penalties, best=best_point(errors))
 
 
 @pictured
 def test_heat_map_of_a_fine_grid() -> Any:
     errors, gammas, penalties = grid(24)
-    return heat_map(errors.mean(axis=0), gammas, penalties, best_point(errors))
+    return heat_map(errors.mean(axis=0), gammas, penalties=penalties, best=best_point(errors))
 
 
 @pictured
 def test_box_plot_of_a_gamma() -> Any:
     errors, gammas, penalties = grid(12)
-    return grid_box_plot(errors[:, 0], gammas[0], penalties, (0.02, 0.9), False)
+    return grid_box_plot(errors[:, 0], gammas[0], penalties=penalties, limits=(0.02, 0.9), best_gamma=False)
 
 
 @pictured

@@ -37,6 +37,7 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     job = start(folder, "60", "--seconds", "1")  # half a minute, for all that happens before its end
     wait_for_lines(folder, 1)
     assert ": running" in said(folder, Exit.STOPPED)
+    assert wait_until(lambda: "0/1/cpu" in said(folder, Exit.STOPPED))  # a worker may start late
     job.send_signal(signal.SIGKILL)
     job.communicate()
     text = said(folder, Exit.STOPPED)

@@ -63,9 +63,10 @@ def test_many_figures_are_drawn_by_helpers_into_the_same_files(
         monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
     grid, errors = SvmGrid(3), GRIDS["usual"]
     means = [np.roll(errors.mean(axis=0), n) for n in range(FIGURES_PER_HELPER)]
-    figures = {f"map_{n}": partial(heat_map, mean, grid.gammas, grid.penalties, (1, 1)) for n, mean in enumerate(means)}
+    drawn = partial(heat_map, penalties=grid.penalties, best=(1, 1))
+    figures = {f"map_{n}": partial(drawn, mean, grid.gammas) for n, mean in enumerate(means)}
     with pytest.raises(TypeError):
-        draw_all(tmp_path / "all", {"map_of_nothing": partial(heat_map, None, None, None, None), **figures})
+        draw_all(tmp_path / "all", {"map_of_nothing": partial(drawn, None, None), **figures})
     for name, make in figures.items():
         save(make(), tmp_path / "one", name)
         for kind in ("svg", "png"):

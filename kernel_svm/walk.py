@@ -5,8 +5,8 @@ line search. Two cases need something else. If no multiplier of a solution touch
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
 takes fewer iterations.
 
-Where some multipliers are free and not too many, a C begins with all of them scaled as C is: those at their bound stay
-there. A step of Newton's method moves the free ones then, and those that leave their bounds (`newton`).
+Where most multipliers are at their bound and C grows little, a C begins with all of them scaled as C is: those at their
+bound stay there. A step of Newton's method then moves the free ones, and those that leave their bounds (`newton`).
 
 Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
 pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.

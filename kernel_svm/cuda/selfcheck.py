@@ -124,18 +124,11 @@ class _Case:
 
     def lanes(self, loaded: Loaded, multiclass: str) -> list[Lanes]:
         trainings = [train for train, _ in self.folds]
-        return (
-            plan(
-                loaded,
-                len(GAMMAS),
-                penalties=PENALTIES,
-                trainings=trainings,
-                multiclass=multiclass,
-                memory=NEEDED + loaded.working,
-            )
-            .views[0]
-            .lanes
+        memory = NEEDED + loaded.working
+        launches = plan(
+            loaded, len(GAMMAS), penalties=PENALTIES, trainings=trainings, multiclass=multiclass, memory=memory
         )
+        return launches.views[0].lanes
 
     def wrong_matrices(self, kernels: np.ndarray) -> str:
         """Errors of K - 1 of GAMMAS, against float64."""

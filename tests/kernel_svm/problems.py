@@ -62,6 +62,29 @@ class Binary:
         return gradient[low].max() - gradient[up].min()
 
 
+def require_optimal(
+    matrix: np.ndarray, sign: np.ndarray, path: Walked, penalties: np.ndarray, tolerance: float
+) -> None:
+    """Every solution of a path is one: bounds, the sum of the multipliers, LIBSVM's stopping rule.
+
+    Args:
+        matrix: K - 1, float32 (width, width).
+        sign: (width,), 1, -1, or 0 for no sample.
+        path: its solutions.
+        penalties: (n_penalties,), their C.
+        tolerance: of the stopping rule; rounding is added.
+    """
+    assert path.converged.all()
+    exact, signs = matrix[np.ix_(path.columns, path.columns)].astype(np.float64), sign[path.columns]
+    for bound, beta in zip(penalties, path.betas, strict=True):
+        assert (signs * beta >= 0).all() and (signs * beta <= bound).all()
+        assert abs(beta.sum()) <= 1e-12 * np.abs(beta).sum()
+        gradient = exact @ beta - signs
+        rises = (signs != 0) & np.where(signs > 0, beta < bound, beta < 0)
+        falls = (signs != 0) & np.where(signs > 0, beta > 0, beta > -bound)
+        assert gradient[falls].max() - gradient[rises].min() <= tolerance + 1e-9 * max(1.0, bound)
+
+
 class Sized:
     """As much of `Samples` as a plan looks at, of any size without the memory."""
 

@@ -201,21 +201,21 @@ def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float
     With ``gamma``, K - 1 in their place.
     """
     top = STRIP * number
-    rows, right, below = slice(top, top + STRIP), slice(top, None), slice(top + STRIP, None)
+    rows, right = slice(top, top + STRIP), slice(top, None)
     panels, sq_norms, part = samples.panels[top // LANES :], samples.sq_norms, out[rows, right]
     distances_between(panels[: STRIP // LANES], sq_norms[rows], panels, sq_norms[right], np.arange(len(part)), part)
     if gamma is not None:
         expm1_scaled(part, gamma, part)
-    _mirror(out[rows, below], out[below, rows])
+    _mirror(out, top, top + STRIP)
 
 
 @compiled
-def _mirror(strip, out):
-    """``out[j, i] = strip[i, j]``, by sixteen columns: cache lines that are read are used before they are gone."""
-    for left in range(0, out.shape[0], WIDE):
+def _mirror(out, top, end):
+    """``out[j, i] = out[i, j]`` of a strip of rows, by sixteen columns: cache lines are read while they are there."""
+    for left in range(end, out.shape[0], WIDE):
         for j in range(left, min(left + WIDE, out.shape[0])):
-            for i in range(strip.shape[0]):
-                out[j, i] = strip[i, j]
+            for i in range(top, end):
+                out[j, i] = out[i, j]
 
 
 def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:

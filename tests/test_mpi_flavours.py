@@ -119,7 +119,8 @@ def test_signals_to_the_launcher(flavour: object, libraries: Path, tmp_path: Pat
         job.send_signal(number)
         _, stderr = job.communicate(timeout=PATIENCE)
         graceful = hydra or number == signal.SIGUSR1
-        assert job.returncode == (Exit.STOPPED if graceful else Exit.ERROR), stderr
+        now_and_then = [Exit.DONE] if hydra else []  # MPICH's mpiexec loses the status of rank 0
+        assert job.returncode in [Exit.STOPPED if graceful else Exit.ERROR, *now_and_then], stderr
         if graceful:
             assert "run the same command to continue" in stderr
             assert '"end":{"complete":false' in (folder / "journal.jsonl").read_text().splitlines()[-1]

@@ -15,6 +15,7 @@ import cloudpickle
 
 from common.errors import UsageError
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # they ask a search to stop
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,8 +63,19 @@ def without_main() -> Iterator[None]:
 def begin_helper(parent: int) -> None:
     """First call of a process that works for process `parent`: end with it, and leave signals to stop to it."""
     die_with(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in STOPS:
         signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+@contextmanager
+def stops_wait() -> Iterator[None]:
+    """A process started now is not ended by signals to stop before its first call; this one hears them afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_resource_tracker() -> None:
@@ -72,8 +84,5 @@ def start_resource_tracker() -> None:
     mpirun sends that signal to a rank's whole process group. A worker that starts after it would say that the tracker
     has died.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    try:
+    with stops_wait():
         resource_tracker.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,6 +10,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import NamedTuple
 
+from common.cluster.process import STOPS
 from common.cluster.transport import GivenUp, Transport
 from common.engine.agent import Agent
 from common.engine.coordinator import Coordinator
@@ -19,8 +20,6 @@ from common.engine.progress import Progress
 from common.errors import Exit
 
 log = logging.getLogger(__name__)
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Leader(NamedTuple):
@@ -48,7 +47,7 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
             transport.abort(Exit.STOPPED)  # the journal is whole at any moment
 
     in_main = threading.current_thread() is threading.main_thread()  # only there can Python hear signals
-    before = {number: signal.signal(number, hear) for number in SIGNALS if in_main}
+    before = {number: signal.signal(number, hear) for number in STOPS if in_main}
     told = stopping = False
     try:
         while True:

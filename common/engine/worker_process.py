@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from common.cluster.devices import Device, environment
-from common.cluster.process import without_main
+from common.cluster.process import stops_wait, without_main
 from common.engine import worker
 from common.engine.messages import STARTING, Headway, Run
 from common.trial import Batch
@@ -65,7 +65,7 @@ class WorkerProcess:
         output, worker_output = context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
         handle = context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
-        with environment(device, threads, n_workers), without_main():
+        with environment(device, threads, n_workers), without_main(), stops_wait():
             handle.start()
         worker_pipe.close()
         worker_output.close()

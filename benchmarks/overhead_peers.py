@@ -123,6 +123,8 @@ def main() -> None:
     name, n, workers, seconds, notes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
     library = {"ray": ray, "propulate": propulate, "deephyper": deephyper}[name]
     if n == 0:
+        with quiet():
+            importlib.import_module(name)  # or this Python lacks a part of it
         print(importlib.metadata.version(name))
         return
     with quiet():

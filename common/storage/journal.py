@@ -43,7 +43,7 @@ from common.storage.history import (
     read_lines,
     require_same_study,
 )
-from common.storage.lines import StoredArrays, array_path, with_checksum
+from common.storage.lines import StoredArrays, array_path, parsed, with_checksum
 from common.storage.waiting import waiting
 from common.trial import Result, Trial
 
@@ -214,8 +214,7 @@ def _set_lines_aside(folder: Path, lines: Sequence[bytes], numbers: set[int], as
     """Write the lines with these numbers to `aside`, then the journal without them."""
     with written_whole(aside) as file:
         file.writelines(line + b"\n" for number, line in enumerate(lines, 1) if number in numbers)
-    header = json.loads(lines[0])
-    header.pop("crc", None)
+    header = parsed(lines[0], checked=False)
     kept = [with_checksum(line) + b"\n" for number, line in enumerate(lines, 1) if number > 1 and number not in numbers]
     note = {"repair": {"lines": len(numbers), "aside": aside.name, "time": time.strftime("%FT%T%z")}}
     with written_whole(folder / NAME) as file:

@@ -1,18 +1,21 @@
 """The journal: what is written is read back, what is torn is cut, what is foreign is refused."""
 
 import errno
+import fcntl
 import json
 import os
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from common.errors import StorageError, UsageError
 from common.storage import history as history_module
-from common.storage.history import FORMAT, NAME, Death, read_journal
+from common.storage import journal as journal_module
+from common.storage.history import FORMAT, NAME, Death, read_journal, read_study
 from common.storage.journal import Journal, is_running, no_locks, repair
 from common.trial import Result, Trial, Used
 from tests.helpers import HEADER, outcome
@@ -49,6 +52,8 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
             assert read.arrays[name].dtype == content.dtype
     with pytest.raises(KeyError):
         history.results["a/3"].arrays["r"]
+    lines = map(json.loads, (tmp_path / NAME).read_text().splitlines())
+    assert [len(line["used"]) for line in lines if "used" in line] == [2, 2, 2, 2, 2, 4, 2]
 
 
 @pytest.mark.parametrize("size", [1, 100, 300, 1 << 20])
@@ -57,13 +62,14 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
 ) -> None:
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(number) for number in range(9)])
+        journal.note(end={"complete": True})
     monkeypatch.setattr(history_module, "BLOCK", size)
     whole = (tmp_path / NAME).read_bytes()
     with open(tmp_path / NAME, "ab") as file:
         file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline
     history = read_journal(tmp_path)
     assert history is not None and list(history.results) == [f"a/{number}" for number in range(9)]
-    assert history.size == len(whole)
+    assert history.size == len(whole) and history.complete
     (tmp_path / NAME).write_bytes(whole.replace(b'"a/6"', b'"a/x"'))
     with pytest.raises(UsageError, match=r"line 8 \(trial a/x\) is damaged: its checksum"):
         read_journal(tmp_path)
@@ -90,6 +96,10 @@ def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.Mon
         journal.append([outcome(1)])
         journal.append([])
         assert synced == [(NAME, (tmp_path / NAME).stat().st_size)]
+    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes().replace(b"0.25", b"0.26", 1))
+    synced.clear()
+    repair(tmp_path)
+    assert [name for name, _ in synced][-1] == "."  # both names are there to stay
 
 
 def test_it_is_strict_json(tmp_path: Path) -> None:
@@ -101,6 +111,8 @@ def test_it_is_strict_json(tmp_path: Path) -> None:
 
     for line in (tmp_path / NAME).read_text().splitlines():
         json.loads(line, parse_constant=refuse)
+    with pytest.raises(ValueError, match="not JSON"):
+        journal.note(end={"seconds": float("nan")})
 
 
 @pytest.mark.parametrize("kept", [1, 20, -1])
@@ -172,6 +184,15 @@ def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     assert '"a/0"' in (tmp_path / "journal-1.jsonl").read_text()
 
 
+def test_an_array_of_python_objects_is_refused(tmp_path: Path) -> None:
+    with (
+        closing(Journal(tmp_path, HEADER)) as journal,
+        pytest.raises(ValueError, match="Object arrays cannot be saved"),
+    ):
+        journal.append([outcome(0, arrays={"a": np.array([None])})])
+    assert read_study(tmp_path).results == {} and not any((tmp_path / "arrays").iterdir())
+
+
 def test_keys_may_contain_anything(tmp_path: Path) -> None:
     journal = Journal(tmp_path, HEADER)
     keys = ["a/b", "a%2Fb", "../../x", "ü λ", "."]
@@ -232,45 +253,56 @@ def test_a_running_job_is_seen(tmp_path: Path) -> None:
     assert is_running(tmp_path) is False
 
 
+def test_a_look_at_the_folder_does_not_keep_a_job_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks whether a job runs holds the lock for an instant; a job that begins just then tries again."""
+    Journal(tmp_path, HEADER).close()
+    with open(tmp_path / NAME, "rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(journal_module, "time", SimpleNamespace(sleep=lambda seconds: looking.close()))
+        Journal(tmp_path, HEADER).close()
+
+
+def test_a_journal_that_is_replaced_before_it_is_locked_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Journal(tmp_path, HEADER).close()
+    whole = (tmp_path / NAME).read_bytes()
+    flock, fates = fcntl.flock, ["removed", "replaced"]
+
+    def late(file: int, how: int) -> None:
+        if fates:
+            (tmp_path / NAME).unlink()
+        if fates and fates.pop() == "replaced":
+            (tmp_path / NAME).write_bytes(whole)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0)])
+    assert not fates and is_running(tmp_path) is False
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOLCK, "file system without locks"), (errno.EIO, "cannot be written: Input/output")]
+)
+def test_a_lock_that_is_refused_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    Journal(tmp_path, HEADER).close()
+
+    def refuse(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UsageError, match=said):
+        Journal(tmp_path, HEADER)
+    if number == errno.ENOLCK:  # no job can hold it there
+        assert is_running(tmp_path) is False
+    else:
+        with pytest.raises(OSError, match="Input/output"):
+            is_running(tmp_path)
+
+
 def test_a_file_system_without_locks_is_told_with_the_ways_out(tmp_path: Path) -> None:
     said = no_locks(tmp_path, OSError(errno.ENOLCK, "No locks available"))
     assert all(words in said for words in (str(tmp_path), "No locks available", "-o flock", "--results"))
-
-
-# Repair
-
-
-def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
-    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl") and not any(tmp_path.iterdir())
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0)])
-    before = (tmp_path / NAME).read_bytes()
-    assert repair(tmp_path)[0] == []
-    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == before
-
-
-def test_damaged_lines_and_arrays_are_set_aside_as_they_are(tmp_path: Path) -> None:
-    """An array of the second line, then a byte of the third: named in the order of lines, however they were found."""
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        stored = journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
-    array = tmp_path / "arrays" / "a%2F0.npz"
-    array.write_bytes(array.read_bytes()[:-30])
-    assert stored[0].arrays.keys() == {"a"}
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b"0.25", b"0.26")
-    (tmp_path / NAME).write_bytes(b"".join(lines))
-    damaged, aside = repair(tmp_path)
-    assert [(damage.number, damage.key) for damage in damaged] == [(2, "a/0"), (3, "a/1")]
-    assert aside.read_bytes() == lines[1] + lines[2]
-    kept = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    assert kept[1] == lines[3] and all(line.count(b'"crc"') == 1 for line in kept)
-    (note,) = (json.loads(line)["repair"] for line in kept[2:])
-    assert note["lines"] == 2 and note["aside"] == aside.name
-    history = read_journal(tmp_path)
-    assert history is not None and list(history.results) == ["a/2"]
-    assert repair(tmp_path) == ([], tmp_path / "damaged-2.jsonl")
-
-
-def test_a_journal_that_is_written_is_not_repaired(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, HEADER)), pytest.raises(UsageError, match="another job is writing"):
-        repair(tmp_path)

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,13 @@ import pytest
 
 from common import status
 from common.errors import Exit
-from common.storage.history import NAME, read_journal, read_study
-from common.storage.journal import Journal, repair
+from common.storage.history import NAME, read_journal
 from tests.helpers import (
-    HEADER,
     PATIENCE,
     ROOT,
     TOYS,
     journal_lines,
     journal_of,
-    outcome,
     start,
     table_without_run,
     wait_for_lines,
@@ -269,27 +265,6 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
     assert status.main(["--repair", str(folder)]) == Exit.DONE
     assert "0 damaged lines" in capsys.readouterr().out
     assert not (folder / "damaged-2.jsonl").exists()
-
-
-def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0), outcome(1, values={}, error="Killed")])
-        journal.append([outcome(1)])
-    content = (tmp_path / NAME).read_bytes()
-    (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
-    damaged, _ = repair(tmp_path)
-    assert [damage.key for damage in damaged] == ["a/1"]
-    assert read_study(tmp_path).results.keys() == {"a/0"}
-
-
-def test_a_repaired_journal_of_format_1_has_checksums(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path / "r")
-    content = (OLD / NAME).read_bytes().splitlines()
-    (tmp_path / "r" / NAME).write_bytes(b"\n".join([*content[:3], b"\0" * 9, *content[4:-1]]) + b"\n")
-    damaged, _ = repair(tmp_path / "r")
-    assert [damage.number for damage in damaged] == [4]
-    history = read_study(tmp_path / "r")
-    assert history.header["format"] == 2 and len(history.results) == 7 and not history.complete
 
 
 def test_a_file_system_without_locks_is_named(program: Any, tmp_path: Path) -> None:

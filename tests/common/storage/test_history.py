@@ -1,0 +1,123 @@
+"""Reading a journal: headers that cannot be trusted, notes between the trials, files that cannot be read."""
+
+import gc
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UsageError
+from common.storage.history import NAME, History, no_collection, read_header, read_journal, read_study
+from common.storage.journal import Journal, repair
+from tests.helpers import HEADER, journal_of, outcome
+
+RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"end": {"complete": True, "seconds": 2.5}}
+
+
+def history_of(folder: Path, *records: dict[str, Any]) -> History:
+    """What a journal says that has these records after its header."""
+    (folder / NAME).write_bytes(journal_of([{"format": 2, **HEADER}, *records]))
+    history = read_journal(folder)
+    assert history is not None
+    return history
+
+
+def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "new", HEADER)) as journal:
+        assert not journal.history.open and not journal.history.complete and journal.history.size == 0
+    history = history_of(tmp_path, RUN, DONE, RUN)
+    assert history.open and not history.complete
+    assert history.runs == [{"n_trials": 1, "seconds": 2.5}, {"n_trials": 1}] and len(history.ends) == 1
+    history = history_of(tmp_path, RUN, RUN, DONE)  # the first was killed
+    assert not history.open and history.complete
+    assert [run.get("seconds") for run in history.runs] == [None, 2.5]
+    assert history_of(tmp_path, DONE).ends == [DONE["end"]]
+
+
+def test_the_second_end_of_a_run_is_its_end(tmp_path: Path) -> None:
+    """A run that is told to stop says so, and says it again once it has."""
+    history = history_of(tmp_path, RUN, STOPPED, RUN, STOPPED, DONE)
+    assert history.ends == [STOPPED["end"], DONE["end"]] and history.complete
+    assert history.runs == [{"n_trials": 1}, {"n_trials": 1, "seconds": 2.5}]
+
+
+@pytest.mark.parametrize("n_after", [1, 2])
+def test_a_study_with_a_trial_after_its_end_is_not_complete(tmp_path: Path, n_after: int) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.note(**DONE)
+        journal.append([outcome(number) for number in range(n_after)])
+    history = read_journal(tmp_path)
+    assert history is not None and not history.complete and len(history.results) == n_after
+
+
+@pytest.mark.parametrize("wrong", [{"key": 3}, {"cause": None}, {"place": ["host", 0]}, {"time": "noon"}])
+def test_a_death_that_says_no_such_thing_is_damaged(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    death = {"time": 1.7e9, "seconds": 2.5, "place": ["host", 0, 1, "cpu"], "key": "", "cause": "killed by SIGKILL"}
+    assert history_of(tmp_path, {"death": death}).deaths[0].cause == death["cause"]
+    with pytest.raises(UsageError, match="line 2 is damaged"):
+        history_of(tmp_path, {"death": {**death, **wrong}})
+
+
+def test_damaged_lines_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 3 is damaged: it has no key, run or end: run "):
+        history_of(tmp_path, RUN, {"x": 1})
+    with pytest.raises(UsageError, match=r"line 2 is damaged: .* \(1 more are\): run "):
+        history_of(tmp_path, {"x": 1}, {"x": 2})
+
+
+def test_a_line_without_a_checksum_is_damaged_in_a_journal_that_has_them(tmp_path: Path) -> None:
+    history_of(tmp_path, RUN)
+    with open(tmp_path / NAME, "ab") as file:
+        file.write(json.dumps(DONE).encode() + b"\n")
+    with pytest.raises(UsageError, match="line 3 is damaged: it has no checksum"):
+        read_journal(tmp_path)
+
+
+NO_HEADERS = [
+    b"[1, 2, 3]",
+    b"a line\n",
+    json.dumps({"settings": HEADER["settings"], "format": 1}).encode() + b"?",  # no newline, and none of ours
+    json.dumps({"format": 2, **HEADER}).encode() + b"\n",  # no checksum
+]
+
+
+@pytest.mark.parametrize("content", NO_HEADERS)
+def test_a_file_without_a_header_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    for read in (read_journal, repair, lambda folder: Journal(folder, HEADER)):
+        with pytest.raises(UsageError, match=f"line 1 of .*{NAME} is not a journal header"):
+            read(tmp_path)
+    assert (tmp_path / NAME).read_bytes() == content
+
+
+def test_a_header_is_read_alone(tmp_path: Path) -> None:
+    assert read_header(tmp_path) is None
+    header = history_of(tmp_path, RUN).header
+    assert read_header(tmp_path) == header == {"format": 2, **HEADER}
+    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:40])
+    assert read_header(tmp_path) is None and read_journal(tmp_path) is None
+    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl")
+    with pytest.raises(UsageError, match="holds no study"):
+        read_study(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["a folder", "a disk that fails"])
+def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, way: str) -> None:
+    if way == "a folder":
+        (tmp_path / NAME).mkdir()
+    else:
+        (tmp_path / NAME).symlink_to("/proc/self/mem")  # is opened, and nothing lies at its beginning
+    for read in (read_journal, read_header):
+        with pytest.raises(UsageError, match=f"{NAME} cannot be read: "):
+            read(tmp_path)
+
+
+def test_the_garbage_collector_is_as_it_was(tmp_path: Path) -> None:
+    with no_collection():
+        assert not gc.isenabled()
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,0 +1,102 @@
+"""Repair of a journal: damaged lines are set aside as they are, all else is kept."""
+
+import errno
+import json
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import UsageError
+from common.storage.history import NAME, read_journal, read_study
+from common.storage.journal import Journal, repair
+from common.storage.lines import with_checksum
+from tests.helpers import HEADER, ROOT, outcome
+
+OLD = ROOT / "tests" / "data" / "journal-format-1"
+
+
+def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
+    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl") and not any(tmp_path.iterdir())
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0)])
+    before = (tmp_path / NAME).read_bytes()
+    assert repair(tmp_path)[0] == []
+    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == before
+
+
+def test_damaged_lines_and_arrays_are_set_aside_as_they_are(tmp_path: Path) -> None:
+    """An array of the second line, then a byte of the third: named in the order of lines, however they were found."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        stored = journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
+    array = tmp_path / "arrays" / "a%2F0.npz"
+    array.write_bytes(array.read_bytes()[:-30])
+    assert stored[0].arrays.keys() == {"a"}
+    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"0.25", b"0.26")
+    (tmp_path / NAME).write_bytes(b"".join(lines))
+    damaged, aside = repair(tmp_path)
+    assert [(damage.number, damage.key) for damage in damaged] == [(2, "a/0"), (3, "a/1")]
+    assert aside.read_bytes() == lines[1] + lines[2]
+    kept = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
+    assert kept[1] == lines[3] and all(line.count(b'"crc"') == 1 for line in kept)
+    (note,) = (json.loads(line)["repair"] for line in kept[2:])
+    assert note["lines"] == 2 and note["aside"] == aside.name
+    history = read_journal(tmp_path)
+    assert history is not None and list(history.results) == ["a/2"]
+    assert repair(tmp_path) == ([], tmp_path / "damaged-2.jsonl")
+
+
+def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0)])
+    rotten = (tmp_path / NAME).read_bytes().replace(b"0.25", b"0.26")
+    (tmp_path / NAME).write_bytes(rotten)
+
+    def full(part: Path, path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError, match="cannot be repaired: No space left"):
+        repair(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == rotten
+
+
+def test_a_journal_that_is_written_is_not_repaired(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)), pytest.raises(UsageError, match="another job is writing"):
+        repair(tmp_path)
+
+
+def test_a_header_of_another_writer_is_repaired_too(tmp_path: Path) -> None:
+    """Its spaces are not as this program writes them, and its checksum is right."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0), outcome(1)])
+    lines = (tmp_path / NAME).read_bytes().splitlines()
+    header = with_checksum(json.dumps({"format": 2, **HEADER}).encode())
+    (tmp_path / NAME).write_bytes(b"\n".join([header, lines[1], b"?"]) + b"\n")
+    assert [damage.number for damage in repair(tmp_path)[0]] == [3]
+    assert read_study(tmp_path).results.keys() == {"a/0"}
+
+
+def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0), outcome(1, values={}, error="Killed")])
+        journal.append([outcome(1)])
+    content = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
+    damaged, _ = repair(tmp_path)
+    assert [damage.key for damage in damaged] == ["a/1"]
+    assert read_study(tmp_path).results.keys() == {"a/0"}
+
+
+def test_a_repaired_journal_of_format_1_has_checksums(tmp_path: Path) -> None:
+    shutil.copytree(OLD, tmp_path / "r")
+    content = (OLD / NAME).read_bytes().splitlines()
+    (tmp_path / "r" / NAME).write_bytes(b"\n".join([*content[:3], b"\0" * 9, *content[4:-1]]) + b"\n")
+    damaged, _ = repair(tmp_path / "r")
+    assert [damage.number for damage in damaged] == [4]
+    history = read_study(tmp_path / "r")
+    assert history.header["format"] == 2 and len(history.results) == 7 and not history.complete

@@ -35,7 +35,7 @@ def tolerance_of(multiclass: str, C: float) -> float:
 def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str, memory: int) -> Counts:
     folds, counts = splits(len(y)), {}
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, len(PENALTIES) * FOLDS, memory)
+    plan = choose_plan(samples, multiclass, n_points=len(PENALTIES) * FOLDS, memory=memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
         for tolerance in (1e-3, 1e-7):
@@ -43,7 +43,13 @@ def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str,
             if not chosen:
                 continue
             solved = solve_gamma(
-                samples, gamma, PENALTIES[chosen], folds, plan, distances=distances, tolerance=tolerance
+                samples,
+                gamma,
+                penalties=PENALTIES[chosen],
+                folds=folds,
+                plan=plan,
+                distances=distances,
+                tolerance=tolerance,
             )
             for f, row in enumerate(solved):
                 for c, point in zip(chosen, row, strict=True):

@@ -54,10 +54,11 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
     begin = time.process_time()
     folds, errors = splits(len(y)), {}
     samples = prepare(x, y)
-    plan = choose_plan(samples, "ovo", len(PENALTIES) * FOLDS, memory)
+    plan = choose_plan(samples, "ovo", n_points=len(PENALTIES) * FOLDS, memory=memory)
     distances = squared_distances(samples) if plan.distances else None
     for g, gamma in enumerate(GAMMAS):
-        for f, points in enumerate(solve_gamma(samples, gamma, PENALTIES, folds, plan, distances=distances)):
+        solved = solve_gamma(samples, gamma, penalties=PENALTIES, folds=folds, plan=plan, distances=distances)
+        for f, points in enumerate(solved):
             for c, point in enumerate(points):
                 if not point.converged:
                     raise RuntimeError(f"no convergence at C = {PENALTIES[c]:g}, gamma = {gamma:g}, fold {f}")

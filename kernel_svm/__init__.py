@@ -4,10 +4,12 @@ What the points of a grid have in common is computed once: squared distances for
 C, folds and class pairs; and each C starts from what the smaller ones have found (see `path.py`).
 
     samples = prepare(x, y)
-    plan = choose_plan(samples, "ovo", n_points, memory)                   # log str(plan)
+    plan = choose_plan(samples, "ovo", n_points=n_points, memory=memory)   # log str(plan)
     distances = squared_distances(samples) if plan.distances else None     # may lie in shared memory
     for gamma in gammas:
-        points = solve_gamma(samples, gamma, penalties, folds, plan, distances=distances)   # [fold][C]
+        points = solve_gamma(                                              # [fold][C]
+            samples, gamma, penalties=penalties, folds=folds, plan=plan, distances=distances
+        )
 
 `matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the same on
 a GPU.

@@ -41,10 +41,10 @@ class PointResult:
 def solve_gamma(
     samples: Samples,
     gamma: float,
+    *,
     penalties: Sequence[float],
     folds: Sequence[Fold],
     plan: MatrixPlan,
-    *,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
@@ -135,7 +135,7 @@ def solve(
     elif plan.kernel == "rows":
         problems = _one_vs_rest(samples, Rows(samples, gamma, plan.capacity))
     else:
-        matrix = kernel_minus_one(samples, gamma, distances) if kernel is None else kernel
+        matrix = kernel_minus_one(samples, gamma, distances=distances) if kernel is None else kernel
         problems = _one_vs_rest(samples, Whole(matrix))
     solutions = [Solutions(samples, len(penalties)) for _ in trainings]
 
@@ -228,9 +228,9 @@ class Classifier:
 def fit(
     x: np.ndarray,
     y: np.ndarray,
+    *,
     C: float,
     gamma: float,
-    *,
     multiclass: str = "ovo",
     memory: int = 8 << 30,
     tolerance: float = TOLERANCE,
@@ -253,16 +253,16 @@ def fit(
         MemoryError: the least that is needed does not fit.
     """
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, 1, memory)
-    return fit_samples(samples, C, gamma, plan, tolerance=tolerance, max_iter=max_iter)
+    plan = choose_plan(samples, multiclass, n_points=1, memory=memory)
+    return fit_samples(samples, C=C, gamma=gamma, plan=plan, tolerance=tolerance, max_iter=max_iter)
 
 
 def fit_samples(
     samples: Samples,
+    *,
     C: float,
     gamma: float,
     plan: MatrixPlan,
-    *,
     distances: np.ndarray | None = None,
     kernel: np.ndarray | None = None,
     tolerance: float = TOLERANCE,

@@ -166,6 +166,7 @@ def distances_between(
 
 def squared_distances(
     samples: Samples,
+    *,
     out: np.ndarray | None = None,
     rows: slice = slice(None),
     columns: slice = slice(None),
@@ -287,6 +288,7 @@ def panels_of(matrix, rows, columns):
 def kernel_minus_one(
     samples: Samples,
     gamma: float,
+    *,
     distances: np.ndarray | None = None,
     out: np.ndarray | None = None,
     rows: slice = slice(None),
@@ -309,7 +311,7 @@ def kernel_minus_one(
         float32 (width, width), or of the part's shape; ``out`` if that is given.
     """
     if distances is None:
-        return squared_distances(samples, out, rows, columns, gamma)
+        return squared_distances(samples, out=out, rows=rows, columns=columns, gamma=gamma)
     part = writable(distances)[rows, columns]
     out = aligned_zeros(part.shape) if out is None else out
     expm1_scaled(part, gamma, out)

@@ -50,7 +50,7 @@ class PrivateMatrices:
     def kernel(self, gamma: float) -> Iterator[np.ndarray | None]:
         if self.plan.kernel == "whole" and gamma != self._gamma:
             self._gamma = None  # while there is something of both
-            self._kernel = kernel_minus_one(self._samples, gamma, self.distances, self._kernel)
+            self._kernel = kernel_minus_one(self._samples, gamma, distances=self.distances, out=self._kernel)
             self._gamma = gamma
         yield self._kernel
 
@@ -101,7 +101,13 @@ def keep(
     while there:
         n_kernels = len(there.keys() - {DISTANCES})
         plan = choose_plan(
-            samples, multiclass, n_points, memory, sharers=sharers, kernels=n_kernels, distances=DISTANCES in there
+            samples,
+            multiclass,
+            n_points=n_points,
+            memory=memory,
+            sharers=sharers,
+            kernels=n_kernels,
+            distances=DISTANCES in there,
         )
         names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
         lacking = next((name for name in names if not there[name].reserve()), None)
@@ -110,6 +116,6 @@ def keep(
             return NodeMatrices(samples, plan, {name: there[name] for name in names})
         names = list(there)
         there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
-    plan = choose_plan(samples, multiclass, n_points, memory)
+    plan = choose_plan(samples, multiclass, n_points=n_points, memory=memory)
     log.info("%s", plan)
     return PrivateMatrices(samples, plan)

@@ -41,9 +41,9 @@ class MatrixPlan:
 def choose_plan(
     samples: Samples,
     multiclass: str,
+    *,
     n_points: int,
     memory: int,
-    *,
     sharers: int = 1,
     kernels: int = 1,
     distances: bool = True,

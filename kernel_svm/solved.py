@@ -208,7 +208,7 @@ class Data:
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
         """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
-        plan = choose_plan(self.samples, "ovo", n_penalties * n_trainings, self.memory)
+        plan = choose_plan(self.samples, "ovo", n_points=n_penalties * n_trainings, memory=self.memory)
         if function.name != "rbf":
             return DoubleSource(self.samples, function, self.x)
         if function.gamma * float(self.samples.sq_norms.max()) > FINE:
@@ -235,7 +235,7 @@ class Data:
         memory = None if self._lent is None else self._lent.kernel
         if self._lent is not None:
             self._lent.kernel = None
-        source.kernel = kernel_minus_one(self.samples, source.gamma, self._distances, memory)
+        source.kernel = kernel_minus_one(self.samples, source.gamma, distances=self._distances, out=memory)
         self._lent = source
 
 

@@ -65,7 +65,7 @@ class RbfSource:
 
     def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         if self.kernel is None:
-            kernel_minus_one(self.samples, self.gamma, self.distances, out, rows, columns)
+            kernel_minus_one(self.samples, self.gamma, distances=self.distances, out=out, rows=rows, columns=columns)
         else:
             out[:] = self.kernel[rows, columns]
 

@@ -101,7 +101,8 @@ def _paths() -> None:
 def _matrices() -> None:
     samples, half = _samples(), slice(0, WIDE)
     whole = kernel_minus_one(samples, 0.1)
-    kernel_minus_one(samples, 0.1, None, whole[half, half], half, half)  # numba tells a part of a matrix from a whole
+    # numba tells a part of a matrix from a whole
+    kernel_minus_one(samples, 0.1, out=whole[half, half], rows=half, columns=half)
 
 
 def _answers() -> None:

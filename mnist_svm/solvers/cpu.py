@@ -35,14 +35,21 @@ class SharedSolver(Solver):
                 if splits[0].is_refit:
                     for penalty in penalties:
                         model = kernel_svm.fit_samples(
-                            samples, penalty, gamma, kept.plan, distances=kept.distances, kernel=kernel
+                            samples, C=penalty, gamma=gamma, plan=kept.plan, distances=kept.distances, kernel=kernel
                         )
                         yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                     continue
                 cuts = [(split.train, split.held_out) for split in splits]
                 report = partial(self.worker.report_step, unit="binary problem", trials=len(splits) * len(penalties))
                 for fold in kernel_svm.solve_gamma(
-                    samples, gamma, penalties, cuts, kept.plan, distances=kept.distances, kernel=kernel, told=report
+                    samples,
+                    gamma,
+                    penalties=penalties,
+                    folds=cuts,
+                    plan=kept.plan,
+                    distances=kept.distances,
+                    kernel=kernel,
+                    told=report,
                 ):
                     yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
 

@@ -61,9 +61,11 @@ def _on_cpu() -> Any:
 
     def solve(x: np.ndarray, y: np.ndarray, folds: Any) -> int:
         samples = prepare(x, y)
-        plan = choose_plan(samples, "ovr", len(PENALTIES) * FOLDS, free_memory() // 2)
+        plan = choose_plan(samples, "ovr", n_points=len(PENALTIES) * FOLDS, memory=free_memory() // 2)
         distances = squared_distances(samples) if plan.distances else None
-        return _total(solve_gamma(samples, GAMMA, list(PENALTIES), folds, plan, distances=distances))
+        return _total(
+            solve_gamma(samples, GAMMA, penalties=list(PENALTIES), folds=folds, plan=plan, distances=distances)
+        )
 
     return solve
 

@@ -166,12 +166,12 @@ class TestGrid:
     def test_points_are_those_of_the_cpu(self, multiclass: str) -> None:
         x, y = digits(300)
         folds, samples, device = folds_of(300, 3), shared.prepare(x, y), Emulator()
-        cpu = shared.choose_plan(samples, multiclass, 12, GB)
+        cpu = shared.choose_plan(samples, multiclass, n_points=12, memory=GB)
         # At C = 0.01 many solutions of one-vs-rest are within the usual tolerance, and predict differently.
         found = list(solve_gammas(Loaded(device, samples), GAMMAS, PENALTIES, folds, multiclass, tolerance=1e-5))
         assert device.launches == [2 * 3 * {"ovo": 45, "ovr": 10}[multiclass]]
         for gamma, ours in zip(GAMMAS, found, strict=True):
-            theirs = shared.solve_gamma(samples, gamma, PENALTIES, folds, cpu, tolerance=1e-5)
+            theirs = shared.solve_gamma(samples, gamma, penalties=PENALTIES, folds=folds, plan=cpu, tolerance=1e-5)
             for (_, validation), row, other in zip(folds, ours, theirs, strict=True):
                 for point, peer in zip(row, other, strict=True):
                     errors = [(p.predictions != y[validation]).sum() for p in (point, peer)]

@@ -27,8 +27,8 @@ def digits(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def solve(x, y, gamma, penalties, folds, multiclass="ovo", **options):
     samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, len(penalties) * len(folds), GB)
-    return solve_gamma(samples, gamma, penalties, folds, plan, **options)
+    plan = choose_plan(samples, multiclass, n_points=len(penalties) * len(folds), memory=GB)
+    return solve_gamma(samples, gamma, penalties=penalties, folds=folds, plan=plan, **options)
 
 
 def same(a, b) -> bool:
@@ -90,7 +90,7 @@ def test_all_fits_of_a_grid_on_mnist_are_those_of_scikit_learn(mnist, multiclass
 def test_a_single_fit_is_that_of_scikit_learn(multiclass):
     x, y = digits(900)
     labels = np.array([f"digit {label}" for label in range(10)])[y]
-    ours = fit(x[:600], labels[:600], 10.0, 0.02, multiclass=multiclass)
+    ours = fit(x[:600], labels[:600], C=10.0, gamma=0.02, multiclass=multiclass)
     theirs = reference(multiclass, 10.0, 0.02).fit(x[:600], labels[:600])
     assert (ours.predict(x[600:]) != theirs.predict(x[600:])).sum() <= 1
     assert abs(ours.n_support / n_support(theirs) - 1) <= 0.005
@@ -104,22 +104,30 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     folds, penalties, gamma = folds_of(300, 3), [0.1, 3.0, 1000.0], 0.01
     distances = squared_distances(samples)
     expected = solve_gamma(
-        samples, gamma, penalties, folds, choose_plan(samples, multiclass, 9, GB), distances=distances
+        samples,
+        gamma,
+        penalties=penalties,
+        folds=folds,
+        plan=choose_plan(samples, multiclass, n_points=9, memory=GB),
+        distances=distances,
     )
     kinds = ["pairs"] if multiclass == "ovo" else ["whole", "rows"]
     for kind in kinds:
         plan = MatrixPlan(False, kind, samples.width, 0, "")
-        assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan))
+        assert same(expected, solve_gamma(samples, gamma, penalties=penalties, folds=folds, plan=plan))
         for number, fold in enumerate(folds):
             assert same(
-                expected[number : number + 1], solve_gamma(samples, gamma, penalties, [fold], plan, distances=distances)
+                expected[number : number + 1],
+                solve_gamma(samples, gamma, penalties=penalties, folds=[fold], plan=plan, distances=distances),
             )
     if multiclass == "ovr":
         kernel = kernel_minus_one(samples, gamma)
         kernel.flags.writeable = False
         for threads in (1, 2):
             plan = MatrixPlan(False, "whole", 0, 0, "", threads=threads)
-            assert same(expected, solve_gamma(samples, gamma, penalties, folds, plan, kernel=kernel))
+            assert same(
+                expected, solve_gamma(samples, gamma, penalties=penalties, folds=folds, plan=plan, kernel=kernel)
+            )
 
 
 def test_penalties_come_back_in_the_order_given():
@@ -154,7 +162,7 @@ def test_unusable_points_are_refused(gamma, penalties):
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 class TestAwkwardInput:
     def test_two_samples(self, multiclass):
-        model = fit(np.array([[0.0], [1.0]]), np.array([3, 5]), 1.0, 1.0, multiclass=multiclass)
+        model = fit(np.array([[0.0], [1.0]]), np.array([3, 5]), C=1.0, gamma=1.0, multiclass=multiclass)
         assert model.predict(np.array([[-1.0], [2.0]])).tolist() == [3, 5]
         assert model.n_support == 2 and model.converged
 
@@ -162,12 +170,12 @@ class TestAwkwardInput:
         x = np.repeat(np.random.default_rng(0).normal(size=(20, 3)), 2, axis=0)
         y = np.arange(40) % 2
         for C in (1e-6, 1.0, 1e9):
-            assert fit(x, y, C, 0.5, multiclass=multiclass).converged
+            assert fit(x, y, C=C, gamma=0.5, multiclass=multiclass).converged
 
     def test_constant_and_large_features(self, multiclass):
         x, y = digits(300)
-        plain = fit(x, y, 1.0, 0.01, multiclass=multiclass)
-        extended = fit(np.column_stack([x, np.full(300, 1e6)]), y, 1.0, 0.01, multiclass=multiclass)
+        plain = fit(x, y, C=1.0, gamma=0.01, multiclass=multiclass)
+        extended = fit(np.column_stack([x, np.full(300, 1e6)]), y, C=1.0, gamma=0.01, multiclass=multiclass)
         assert extended.n_support == plain.n_support
         assert np.array_equal(extended.predict(np.column_stack([x, np.full(300, 1e6)])), plain.predict(x))
 
@@ -196,7 +204,7 @@ class TestAwkwardInput:
         rng = np.random.default_rng(0)
         y = np.arange(400) % 100
         x = rng.normal(size=(100, 20))[y] + 0.1 * rng.normal(size=(400, 20))
-        model = fit(x, y, 10.0, 0.1, multiclass=multiclass)
+        model = fit(x, y, C=10.0, gamma=0.1, multiclass=multiclass)
         assert (model.predict(x) == y).all()
 
     def test_shuffled_folds(self, multiclass):
@@ -218,7 +226,7 @@ def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
 
 def test_an_unknown_way_to_many_classes_is_refused():
     with pytest.raises(ValueError, match="multiclass is 'all'"):
-        choose_plan(Sized(100, 3), "all", 1, GB)
+        choose_plan(Sized(100, 3), "all", n_points=1, memory=GB)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +242,7 @@ def test_an_unknown_way_to_many_classes_is_refused():
     ],
 )
 def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kernel, distances):
-    plan = choose_plan(Sized(60_000, 10), multiclass, 120, memory, sharers=sharers)
+    plan = choose_plan(Sized(60_000, 10), multiclass, n_points=120, memory=memory, sharers=sharers)
     assert (plan.kernel, plan.distances) == (kernel, distances)
     assert plan.need <= memory
     assert str(plan).startswith(multiclass) and "\n" not in str(plan)
@@ -243,4 +251,4 @@ def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kern
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
     with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB .* 0\.10 GB are allowed"):
-        choose_plan(Sized(60_000, 10), multiclass, 120, GB // 10)
+        choose_plan(Sized(60_000, 10), multiclass, n_points=120, memory=GB // 10)

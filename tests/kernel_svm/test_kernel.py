@@ -59,8 +59,8 @@ def test_any_part_has_the_bits_of_the_whole():
     rows, columns = slice(32, 144), slice(16, 48)
     assert np.array_equal(squared_distances(samples, rows=rows, columns=columns), whole[rows, columns])
     kernel = kernel_minus_one(samples, 0.01)
-    assert np.array_equal(kernel_minus_one(samples, 0.01, whole), kernel)
-    assert np.array_equal(kernel_minus_one(samples, 0.01, None, None, rows, columns), kernel[rows, columns])
+    assert np.array_equal(kernel_minus_one(samples, 0.01, distances=whole), kernel)
+    assert np.array_equal(kernel_minus_one(samples, 0.01, rows=rows, columns=columns), kernel[rows, columns])
 
 
 def test_processes_can_fill_one_matrix_in_parts():
@@ -68,7 +68,7 @@ def test_processes_can_fill_one_matrix_in_parts():
     shared = aligned_zeros((samples.width, samples.width))
     middle = samples.width // 2 // LANES * LANES
     for rows in (slice(0, middle), slice(middle, samples.width)):
-        squared_distances(samples, shared[rows], rows)
+        squared_distances(samples, out=shared[rows], rows=rows)
     assert np.array_equal(shared, squared_distances(samples))
 
 

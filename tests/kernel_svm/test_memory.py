@@ -58,7 +58,9 @@ def points(samples: Any, kept: PrivateMatrices | NodeMatrices, gamma: float, num
     part = fold_slices(400, 3)[number]
     fold = (np.delete(np.arange(400), part), np.arange(400)[part])
     with kept.kernel(gamma) as kernel:
-        (found,) = solve_gamma(samples, gamma, PENALTIES, [fold], kept.plan, distances=kept.distances, kernel=kernel)
+        (found,) = solve_gamma(
+            samples, gamma, penalties=PENALTIES, folds=[fold], plan=kept.plan, distances=kept.distances, kernel=kernel
+        )
     return [(point.predictions.tolist(), point.n_support, point.iterations, point.converged) for point in found]
 
 
@@ -106,7 +108,7 @@ def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: boo
 def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
     """Send by how many bytes this process's own memory grows with the matrices."""
     small = prepare(*drawn(100))
-    kernel_minus_one(small, 0.1, squared_distances(small))
+    kernel_minus_one(small, 0.1, distances=squared_distances(small))
     samples = prepare(*drawn(n))
     before = own_memory()
     kept = keep(samples, "ovr", 1, GB, SharedArrays.attach(specs, writeable=True), 2)
@@ -144,10 +146,12 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
 )
 def test_plans_of_two_workers_at_full_size(memory: float, kernels: int, distances: bool) -> None:
     samples: Any = Sized(60_000, 10)
-    plan = choose_plan(samples, "ovr", 24, int(memory), sharers=2, kernels=2)
+    plan = choose_plan(samples, "ovr", n_points=24, memory=int(memory), sharers=2, kernels=2)
     assert (plan.kernels, plan.distances) == (kernels, distances) and plan.need <= memory
     assert ("2 processes share them" in str(plan)) == (kernels > 0)
-    assert not choose_plan(samples, "ovr", 24, int(memory), sharers=2, kernels=2, distances=False).distances
+    assert not choose_plan(
+        samples, "ovr", n_points=24, memory=int(memory), sharers=2, kernels=2, distances=False
+    ).distances
 
 
 def test_the_first_processs_memory_makes_the_plan(scratch: Scratch) -> None:

@@ -35,13 +35,13 @@ x, y = np.random.default_rng(0).normal(size=(300, 4)), np.arange(300) % 3
 folds = [(np.arange(40, 300), np.arange(40)), (np.arange(260), np.arange(260, 300))]
 samples = prepare(x, y)
 distances = squared_distances(samples)
-kernel = kernel_minus_one(samples, 0.1, distances)
+kernel = kernel_minus_one(samples, 0.1, distances=distances)
 distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
 for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
                            ("whole", None, kernel), ("rows", None, None)):
     plan = MatrixPlan(False, kind, samples.width, 0, "")
-    solve_gamma(samples, 0.1, [0.01, 10.0], folds, plan, distances=kept, kernel=matrix)
-fit(x, y, 1.0, 0.1, multiclass="ovr").predict(x)
+    solve_gamma(samples, 0.1, penalties=[0.01, 10.0], folds=folds, plan=plan, distances=kept, kernel=matrix)
+fit(x, y, C=1.0, gamma=0.1, multiclass="ovr").predict(x)
 for gamma in (1e-3, 50.0):  # the second: samples are far from each other
     candidates = [{"C": c, "gamma": gamma} for c in (0.1, 1, np.float64(10))]
     for fitted in fit_grid(SVC(), candidates, x, y, folds):

@@ -31,7 +31,7 @@ def _distinct(lanes, columns, betas, rhos, iterations, rows):
     """
     n, count = rhos.shape
     first, sizes, number = np.zeros(n + 1, np.int64), np.empty(n, np.int64), np.zeros((n, count), np.int64)
-    used, chosen, total = np.empty(lanes.sum(), np.int64), np.empty(rhos.shape), 0
+    used, chosen, total = np.empty(n * betas.shape[2], np.int64), np.empty(rhos.shape), 0
     for p in range(n):
         distinct = 0
         for c in range(1, count):

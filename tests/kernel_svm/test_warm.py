@@ -126,3 +126,11 @@ def test_a_process_compiles_what_no_other_is_busy_with_and_then_waits(
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:
     done = subprocess.run([sys.executable, "-c", SIGNATURES], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_kept_machine_code_is_read_without_much_of_scipy() -> None:
+    """numba imports the modules that a function's code comes from; for `array.sum` one that imports scipy.linalg."""
+    program = "import sys; from kernel_svm import warm_up; warm_up(); print('scipy.linalg' in sys.modules)"
+    for _ in range(2):  # the first may compile
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

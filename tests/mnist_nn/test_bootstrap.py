@@ -61,9 +61,9 @@ def test_out_of_the_bag_are_the_images_that_were_not_drawn() -> None:
 
 
 def test_disagreement_counts_pairs() -> None:
-    """Image 0: all three answer alike. Image 1: one of three pairs does. Image 2: none does."""
-    answers = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 2]])
-    assert disagreement(np.eye(3)[answers]) == pytest.approx((0 + 2 / 3 + 1) / 3)
+    """Images 0 and 1: all three answer alike. Image 2: one of three pairs does. Image 3: none does."""
+    answers = np.array([[0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 1, 2]])  # (n_networks, n_images)
+    assert disagreement(np.eye(3)[answers]) == pytest.approx((0 + 0 + 2 / 3 + 1) / 4)
 
 
 def test_the_error_on_the_surest() -> None:

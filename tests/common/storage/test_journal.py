@@ -78,11 +78,14 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
 def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays and their folder before the line that names them, the journal at its full length, a new file's folder."""
     synced: list[tuple[str, int]] = []
+    with_arrays: list[bool] = []
     fsync = os.fsync
 
     def spy(file: int) -> None:
         name = os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), tmp_path)
         synced.append(("arrays/part" if name.endswith(".part") else name, os.fstat(file).st_size))
+        if name == ".":
+            with_arrays.append((tmp_path / "arrays").exists())
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", spy)
@@ -91,6 +94,8 @@ def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.Mon
         synced.clear()
         journal.append([outcome(0, arrays={"a": np.zeros(2)})])
         assert [name for name, _ in synced] == [".", "arrays/part", "arrays", NAME]
+        assert with_arrays == [False, True]
+        assert read_study(tmp_path).results.keys() == {"a/0"}  # nothing is left in a buffer
         assert synced[-1][1] == (tmp_path / NAME).stat().st_size
         synced.clear()
         journal.append([outcome(1)])

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (6.
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write `name`.svg and `name`.png into `folder`, each whole, without a date, and release the figure.
+    """Write `name`.svg and `name`.png into `folder`, each whole, without a date. The figure is changed by it.
 
     The layout is computed once, for the SVG, and each file is drawn once; `Figure.savefig` would do both twice.
     """
@@ -89,16 +90,24 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     figure.set_dpi(PNG_DPI)
     with written_whole(folder / f"{name}.png") as file:
         FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
-    figure.clear()
 
 
-def place_of(figure: Figure) -> tuple[float, float, float, float]:
-    """Where the layout of `save` puts the only axes of a figure: left, bottom, width, height."""
+def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[], Figure]]:
+    """Figures of one form, with one axes each, for `draw_all`: the layout of the first serves all, and spares time."""
+    figure = next(iter(figures.values()))()
     FigureCanvasSVG(figure)
     figure.set_dpi(72)  # as in SVG files
     if engine := figure.get_layout_engine():
         engine.execute(figure)
-    return figure.axes[0].get_position().bounds
+    place = figure.axes[0].get_position().bounds
+    return {name: partial(_placed, make, place) for name, make in figures.items()}
+
+
+def _placed(make: Callable[[], Figure], place: tuple[float, float, float, float]) -> Figure:
+    figure = make()
+    figure.set_layout_engine("none")
+    figure.axes[0].set_position(place)
+    return figure
 
 
 def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:

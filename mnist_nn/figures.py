@@ -11,7 +11,7 @@ import numpy as np
 
 from common.errors import printable
 from common.experiment import Data
-from common.figures import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, draw_all, save, subplots
+from common.figures import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, subplots
 from common.statistics import calibration
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 
@@ -95,7 +95,7 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
         noun: what a class is, such as "digit".
         sheet: images of the figure least-sure.
     """
-    figures = {one.name: partial(box_plot, one, noun) for one in shown}
+    figures = alike({one.name: partial(box_plot, one, noun) for one in shown})
     if len(sheet) > 1:
         figures["least-sure"] = partial(draw_sheet, sheet)
     draw_all(folder, figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, draw_all, percent_axis, place_of, subplots
+from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, alike, boxes, draw_all, percent_axis, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -30,16 +31,15 @@ def draw_figures(
         penalties: float64 (n_C,).
         best: indices of gamma and C, or None where all have failed.
     """
-    figures = {"heat_map": partial(heat_map, errors.mean(axis=0), gammas, penalties=penalties, best=best)}
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))
-    place = None
+    plots: dict[str, Callable[[], Any]] = {}
     for g, gamma in enumerate(gammas):
         is_best = best is not None and best[0] == g
         make = partial(box_plot, errors[:, g], gamma, penalties=penalties, limits=limits, best_gamma=is_best)
-        place = place or place_of(make())
-        figures[f"figures/gamma_{g:0{width}}"] = partial(make, place=place)
-    draw_all(folder, figures)
+        plots[f"figures/gamma_{g:0{width}}"] = make
+    map_of_all = partial(heat_map, errors.mean(axis=0), gammas, penalties=penalties, best=best)
+    draw_all(folder, {"heat_map": map_of_all, **alike(plots)})
 
 
 def box_plot(
@@ -49,12 +49,10 @@ def box_plot(
     penalties: np.ndarray,
     limits: tuple[float, float],
     best_gamma: bool,
-    place: tuple[float, float, float, float] | None = None,
 ) -> Any:
     """Errors of the folds, (folds, n_C), against log10 C: all folds as dots, the middle half of them as a box.
 
-    The C of the least mean is red; a cross at the top says that a fold of that C failed. A `place` for the axes spares
-    the layout, a third of the time: figures of one scale have the same.
+    The C of the least mean is red; a cross at the top says that a fold of that C failed.
     """
     n = errors.shape[1]
     figure, axes = subplots(size=(max(5.8, min(9.0, 3.0 + 0.26 * n)), 4.0))
@@ -85,9 +83,6 @@ def box_plot(
         scope = "best of the grid" if best_gamma else "best of this gamma"
         text = f"{scope}: {100 * means[least]:.2f} % at C = {penalties[least]:.4g}"
         axes.set_title(text, loc="right", color=BEST)
-    if place is not None:
-        figure.set_layout_engine("none")
-        axes.set_position(place)
     return figure
 
 

@@ -163,7 +163,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     Journal(tmp_path, HEADER).close()
     before = (tmp_path / NAME).read_bytes()
     for name, value in (("n", 4), ("experiment", "other"), ("new", 1)):
-        with pytest.raises(UsageError, match=f"{name} = "):
+        with pytest.raises(UsageError, match=f"{name} = .*, not {value}: give another"):
             Journal(tmp_path, {**HEADER, "settings": {**HEADER["settings"], name: value}})
     assert (tmp_path / NAME).read_bytes() == before
 

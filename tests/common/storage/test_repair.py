@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from common.errors import UsageError
 from common.storage.history import NAME, read_journal, read_study
 from common.storage.journal import Journal, repair
 from common.storage.lines import with_checksum
-from tests.helpers import HEADER, ROOT, outcome
+from tests.helpers import HEADER, ROOT, journal_of, outcome
 
 OLD = ROOT / "tests" / "data" / "journal-format-1"
 
@@ -68,6 +69,20 @@ def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
 def test_a_journal_that_is_written_is_not_repaired(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)), pytest.raises(UsageError, match="another job is writing"):
         repair(tmp_path)
+
+
+def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
+    """In the file of arrays lies a text under the name of an array; an error is a number."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
+    with zipfile.ZipFile(tmp_path / "arrays" / "a%2F0.npz", "w") as file:
+        file.writestr("a", "no array")
+    lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
+    lines[2]["error"] = 3
+    (tmp_path / NAME).write_bytes(journal_of(lines))
+    reasons = [(damage.key, damage.reason) for damage in repair(tmp_path)[0]]
+    assert [key for key, _ in reasons] == ["a/0", "a/1"]
+    assert "its a is not an array" in reasons[0][1] and reasons[1][1] == "its error is not text"
 
 
 def test_a_header_of_another_writer_is_repaired_too(tmp_path: Path) -> None:

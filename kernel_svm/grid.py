@@ -158,16 +158,17 @@ BinaryProblem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # classe
 
 
 def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
-    """One-vs-one: the matrix of two classes at a time, all in the same memory."""
+    """One-vs-one: the matrix of two classes at a time, all in the same memory; of two classes that of all samples."""
     size = np.diff(samples.class_start)
-    buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,))
+    whole = source.kernel if len(size) == 2 and isinstance(source, RbfSource) else None
+    buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,)) if whole is None else whole.reshape(-1)
     for a, b in binary_problems(len(samples.classes), "ovo"):
         width = int(size[a] + size[b])
         matrix = buffer[: width * width].reshape(width, width)
         parts = [
             (slice(samples.class_start[c], samples.class_start[c + 1]), place) for c, place in ((a, 0), (b, size[a]))
         ]
-        for rows, top in parts:
+        for rows, top in parts if whole is None else ():
             for columns, left in parts:
                 part = matrix[top : top + rows.stop - rows.start, left : left + columns.stop - columns.start]
                 source.fill(part, rows, columns)

@@ -222,8 +222,8 @@ class Data:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
         source = RbfSource(self.samples, function.gamma, self._distances, None, double)
-        several = len(self.samples.classes) > 2 and self._distances is not None
-        if several and plan.need + 4 * self.samples.width**2 <= self.memory:
+        more = 4 * self.samples.width**2 if len(self.samples.classes) > 2 else 0  # of two classes it is their matrix
+        if self._distances is not None and plan.need + more <= self.memory:
             self._lend_kernel(source)
         return source
 

@@ -20,6 +20,7 @@ from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_m
 from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
+TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones
 BLOCK = 4 << 20  # bytes of squared distances that are computed in double at once: they stay in the cache
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
 FAR = 16.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
@@ -78,20 +79,20 @@ class RbfSource:
         Values of K below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
         """
         result = np.empty(betas.shape)
-        step = max(LANES, CHUNK // (8 * len(rows)) // LANES * LANES)
-        for top in range(0, len(rows), step):
-            part, own = rows[top : top + step], np.arange(len(rows[top : top + step]))
+        for taken in parts(len(rows), len(rows), TAKEN):
+            part = rows[taken]
+            own, top = np.arange(len(part)), taken.start
             if self.distances is None:
                 assert self.double is not None
                 values = self.double.between(part, rows).astype(np.float32).astype(np.float64)
                 values[own, own + top] = 0
-                result[top : top + step] = values @ betas
+                result[taken] = values @ betas
             else:
                 panels = panels_of(writable(self.distances), rows, part)
                 panels *= np.float32(-self.gamma)
                 np.exp(panels, out=panels)
                 panels[own // LANES, own + top, own % LANES] = 0
-                result[top : top + step] = product(panels, betas)[: len(part)]
+                result[taken] = product(panels, betas)[: len(part)]
         return result
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -99,7 +100,8 @@ class RbfSource:
             yield from self.double.decisions(solved, rows)
             return
         support = Support.of(solved)
-        for part in parts(len(rows), max(len(support.rows), len(support.rhos))):
+        size = CHUNK if self.kernel is None and self.distances is None else TAKEN
+        for part in parts(len(rows), max(len(support.rows), len(support.rhos)), size):
             if self.double is None:
                 values = support.values(self._panels(rows[part], support.rows))
             else:
@@ -179,9 +181,9 @@ class DoubleSource:
         return decisions(solved, len(rows), lambda part, support, weights: self.between(rows[part], support) @ weights)
 
 
-def parts(count: int, widest: int) -> Iterator[slice]:
-    """Parts of ``count`` samples, so that matrices of ``widest`` columns, to decision values, fit in CHUNK."""
-    step = max(LANES, CHUNK // (8 * widest) // LANES * LANES)
+def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:
+    """Parts of ``count`` samples, so that matrices of ``widest`` columns, to decision values, fit in ``size`` bytes."""
+    step = max(LANES, size // (8 * widest) // LANES * LANES)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 

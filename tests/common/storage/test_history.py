@@ -38,9 +38,10 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
 
 def test_the_second_end_of_a_run_is_its_end(tmp_path: Path) -> None:
     """A run that is told to stop says so, and says it again once it has."""
-    history = history_of(tmp_path, RUN, STOPPED, RUN, STOPPED, DONE)
-    assert history.ends == [STOPPED["end"], DONE["end"]] and history.complete
-    assert history.runs == [{"n_trials": 1}, {"n_trials": 1, "seconds": 2.5}]
+    first = {"end": {"complete": False, "seconds": 1.0}}
+    history = history_of(tmp_path, RUN, first, RUN, STOPPED, DONE)
+    assert history.ends == [first["end"], DONE["end"]] and history.complete
+    assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
 
 
 @pytest.mark.parametrize("n_after", [1, 2])

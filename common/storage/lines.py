@@ -30,7 +30,8 @@ _DAMAGED = (  # what reading a file of arrays may raise
     OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 _CHECKED = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')  # how a line ends that has a checksum
-_KEY, _PARAMS, _VALUES = b'{"key":"', b'","params":{', b',"values":{'  # how a line of a trial begins, and goes on
+_END, _BACKSLASH = 18, ord("\\")  # bytes of this end; `in` finds a number seven times as fast as a byte string
+_KEY, _PARAMS, _VALUES = b'{"key":', b'","params":{', b',"values":{'  # how a line of a trial begins, and goes on
 
 
 class StoredArrays(Mapping[str, np.ndarray]):
@@ -84,14 +85,14 @@ class TrialLines:
         """
         checksum, texts = zlib.crc32, self.texts
         for place, line in enumerate(lines):
-            content, _, end = line.rpartition(b',"crc":"')
-            if end == b'%08x"}' % checksum(content):
+            content = line[:-_END]
+            if line[-_END:] == b',"crc":"%08x"}' % checksum(content):
                 beginning, _, text = content.partition(_PARAMS)
-                key = beginning[8:]
-                plain = key.isascii() and b'"' not in key
-                if b"\\" in content:  # most lines have none, which one look shows
-                    plain = plain and b"\\" not in key and b"\\u" not in text
-                if text and plain and beginning[:8] == _KEY and 0 < len(key) <= LONGEST_KEY:
+                beginning, _, key = beginning.rpartition(b'"')
+                plain = key.isascii()
+                if _BACKSLASH in content:  # most lines have none, which one look shows
+                    plain = plain and _BACKSLASH not in key and b"\\u" not in text
+                if text and plain and beginning == _KEY and 0 < len(key) <= LONGEST_KEY:
                     texts[key.decode()] = text
                     continue
             yield place

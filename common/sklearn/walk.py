@@ -131,10 +131,12 @@ class _Made:
     @property
     def seconds_each(self) -> float:
         """The seconds divided by the number of candidates that use the fit."""
-        if not self.seconds:
-            return 0.0
-        used = zip(self.fit.settings, self.models, strict=True)
-        return self.seconds / max(sum(len(setting.candidates) for setting, one in used if one is not None), 1)
+        return self.seconds / self._used if self.seconds else 0.0
+
+    @cached_property
+    def _used(self) -> int:
+        made = zip(self.fit.settings, self.models, strict=True)
+        return max(sum(len(setting.candidates) for setting, one in made if one is not None), 1)
 
     def transformed(self, place: int) -> tuple[tuple[Any, Any, Any], float]:
         """The samples of the part (X, X_test, X_train) after this step, and the seconds that the last two took.

@@ -2,7 +2,7 @@
 
 Why the result is the single one. The coefficients solve (K + alpha I) c = y, and K does not depend on alpha. This is
 the problem of kernel ridge, with the same reduction to a band (`kernel_ridge.py`, which gives its error). Where alpha
-is less than 1e-8 of the norm of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
+is less than 1e-8 of the trace of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
 factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the training
 samples, which is computed once too. The likelihood, which single fits compute for each alpha, changes no prediction and
 is left out.
@@ -101,8 +101,7 @@ class NoiseLevels(Family):
 
 def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[float, np.ndarray | None]:
     """The coefficients for each alpha; None where the matrix is not positive definite."""
-    limit = _ILL * float(np.abs(K).sum(1).max())
-    tall = {alpha for alpha in alphas if alpha > limit}
+    tall = {alpha for alpha in alphas if alpha > _ILL * np.trace(K)}
     found: dict[float, np.ndarray | None] = {}
     if len(tall) > _FEW and len(K) > 2 * _BAND:
         solved = Band(K, np.asarray(y, np.float64).reshape(len(K), -1)).solve(sorted(tall))

@@ -5,8 +5,9 @@ matrix. Then c = Q (B + alpha I)^-1 Q' y: one reduction for all alphas, and a ba
 sequence of Householder reflections of blocks of columns (C. H. Bischof, B. Lang and X. Sun, "A framework for symmetric
 band reduction", ACM TOMS 26, 2000), each with the compact form I - V T V' (T. Joffrain et al., "Accumulating
 Householder transformations, revisited", ACM TOMS 32, 2006). It is backward stable, as scikit-learn's Cholesky
-factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the norm of K,
-and where there are few alphas, scikit-learn's own function solves with the shared K: to the bit.
+factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the trace of
+K, which is at least its norm, and where there are few alphas, scikit-learn's own function solves with the shared K: to
+the bit.
 
 The RBF kernel of each gamma is made from the same squared distances, and the polynomial kernel of each from the same
 scalar products, by scikit-learn's own operations: to the bit.
@@ -15,14 +16,12 @@ scalar products, by scikit-learn's own operations: to the bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import copy
 from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy import linalg
 from scipy.linalg import lapack
 from scipy.linalg.blas import dgemm
 from sklearn.base import clone
@@ -38,7 +37,7 @@ from common.sklearn.sharing.known import KnowsPredictions
 _BAND = 32  # width of the band, and of the blocks
 _PANEL = 128  # columns of the matrix that are worked on at a time, a multiple of it
 _FEW = 6  # so many factorisations cost about as much as a reduction
-_ILL = 1e-8  # alpha over the norm of K below which the results of two stable methods may differ visibly
+_ILL = 1e-8  # alpha over the trace of K below which the results of two stable methods may differ visibly
 
 
 class Band:
@@ -48,7 +47,7 @@ class Band:
     is multiplied by those of the next block while it is still in the cache.
 
     Args:
-        A: float64 (n, n), symmetric.
+        A: float64 (n, n), symmetric; of each _PANEL rows only the columns from the first of them on are read.
         right: float64 (n, n_targets), the right sides of the equations to solve.
     """
 
@@ -58,24 +57,24 @@ class Band:
         self._panels = [A[first:last, first:].copy().T for first, last in pairwise(edges)]
         self._right = right.copy()
         self._reflections: list[tuple[int, np.ndarray, np.ndarray]] = []
-        left = other = np.zeros((n, 0))  # left @ other.T is what the block before takes off the rest of the matrix
-        room = np.empty((2, n, 2 * _BAND))
+        room = np.zeros((2, n, 2 * _BAND))
+        left, other, row = *room, 0  # left @ other.T is what the block before takes off the rest of the matrix
         for begin in range(0, n - _BAND, _BAND):
-            row, inside = begin + _BAND, begin % _PANEL
-            block = self._panels[begin // _PANEL][inside:, inside : inside + _BAND]
-            block -= left @ other[:_BAND].T
-            R, V, T = _reflected(block[_BAND:])
-            block[_BAND : _BAND + len(R)] = R
+            first, row = begin - begin % _PANEL, begin + _BAND
+            block = self._panels[begin // _PANEL][:, begin - first : row - first]
+            dgemm(-1.0, left[first:].T, other[begin:row].T, 1.0, block, trans_a=True, overwrite_c=True)
+            R, V, T = _reflected(block[row - first :])
+            block[row - first :][: len(R)] = R
             self._right[row:] -= V @ (T.T @ (V.T @ self._right[row:]))
             self._reflections.append((row, V, T))
             W = V @ T
-            P = self._multiplied(row, left[_BAND:], other[_BAND:], W)
+            P = self._multiplied(row, left, other, W)
             P -= V @ (0.5 * (W.T @ P))
             width = V.shape[1]
-            left, other = room[:, : len(P), : 2 * width]
-            left[:, :width] = other[:, width:] = P
-            left[:, width:] = other[:, :width] = V
-        self._multiplied(n - len(left), left, other, np.zeros((len(left), 0)))
+            left, other = room[:, :, : 2 * width]
+            left[row:, :width] = other[row:, width:] = P
+            left[row:, width:] = other[row:, :width] = V
+        self._multiplied(row, left, other, np.zeros((n - row, 0)))
         self._lower = np.zeros((min(_BAND, n - 1) + 1, n), order="F")
         for first, panel in zip(edges, self._panels, strict=False):
             for d in range(len(self._lower)):
@@ -84,22 +83,20 @@ class Band:
         self._panels = []
 
     def _multiplied(self, row: int, left: np.ndarray, other: np.ndarray, W: np.ndarray) -> np.ndarray:
-        """Take left @ other.T off the rest of the matrix, which begins at that row, and multiply what is left by W."""
-        P = np.zeros_like(W)
+        """Take left @ other.T off the rest of the matrix, which begins at that row, and multiply what is left by W.
+
+        What is above the diagonal gets values without a meaning.
+        """
+        P = np.zeros((len(left), W.shape[1]))
         for number in range(row // _PANEL, len(self._panels)):
-            panel, first = self._panels[number], number * _PANEL - row
-            if first < 0:  # its first columns are done
-                panel, first = panel[-first:, -first:], 0
-                last = panel.shape[1]
-                panel -= left @ other[:last].T
-                P += panel @ W[:last]
-            else:  # the same without an array between
-                last = first + panel.shape[1]
-                dgemm(-1.0, left[first:].T, other[first:last].T, 1.0, panel, trans_a=True, overwrite_c=True)
-                if W.shape[1]:
-                    dgemm(1.0, W[first:last].T, panel, 1.0, P[first:].T, trans_b=True, overwrite_c=True)
-            P[first:last] += panel[last - first :].T @ W[last:]
-        return P
+            first, panel = number * _PANEL, self._panels[number]
+            begin, end = max(first, row), first + panel.shape[1]
+            panel = panel[:, begin - first :]  # its columns before are done
+            dgemm(-1.0, left[first:].T, other[begin:end].T, 1.0, panel, trans_a=True, overwrite_c=True)
+            if W.shape[1]:
+                dgemm(1.0, W[begin - row : end - row].T, panel, 1.0, P[first:].T, trans_b=True, overwrite_c=True)
+                P[begin:end] += panel[end - first :].T @ W[end - row :]
+        return P[row:]
 
     def solve(self, alphas: Sequence[float]) -> dict[float, np.ndarray]:
         """The solutions (n, n_targets) for the matrix plus alpha times one, where that is positive definite."""
@@ -107,10 +104,9 @@ class Band:
         for alpha in alphas:
             shifted = self._lower.copy(order="F")
             shifted[0] += alpha
-            with suppress(np.linalg.LinAlgError):
-                found[alpha] = linalg.solveh_banded(
-                    shifted, self._right, lower=True, overwrite_ab=True, check_finite=False
-                )
+            _, solution, failed = lapack.dpbsv(shifted, self._right, lower=True, overwrite_ab=True)
+            if not failed:
+                found[alpha] = solution
         if not found:
             return {}
         n_targets = self._right.shape[1]
@@ -144,8 +140,11 @@ class _Kernels:
         self._common: np.ndarray | None = None  # what the kernels of all gammas are made of
         self._room: np.ndarray | None = None  # for one kernel at a time
 
-    def of(self, model: KernelRidge) -> np.ndarray:
-        """The kernel matrix with that model's parameters, which the next one may overwrite."""
+    def of(self, model: KernelRidge, half: bool = False) -> np.ndarray:
+        """The kernel matrix with that model's parameters, which the next one may overwrite.
+
+        With half only what `Band` reads of it is sure to be right.
+        """
         powers = model.kernel in ("polynomial", "poly") and self._X.dtype.kind == "f"
         if model.kernel != "rbf" and not powers:
             return np.asarray(model._get_kernel(self._X, self._X_fit))
@@ -155,12 +154,12 @@ class _Kernels:
                 self._common = safe_sparse_dot(self._X, Y.T, dense_output=True)
             else:
                 self._common = euclidean_distances(self._X, Y, squared=True)
-            self._room = np.empty_like(self._common)
+            self._room = np.zeros(self._common.shape, self._common.dtype)
         assert self._room is not None
         gamma = 1.0 / self._X.shape[1] if model.gamma is None else model.gamma
         for begin in range(0, len(self._common), _PANEL):  # rows that stay in the cache
-            rows = slice(begin, begin + _PANEL)
-            K = np.multiply(self._common[rows], gamma if powers else -gamma, out=self._room[rows])
+            place = slice(begin, begin + _PANEL), slice(begin if half else 0, None)
+            K = np.multiply(self._common[place], gamma if powers else -gamma, out=self._room[place])
             if powers:
                 K += model.coef0
                 K **= model.degree
@@ -206,7 +205,7 @@ class KernelPenalties(Family):
                 groups.setdefault(_kernel_of(one), []).append(place)
         for places in groups.values():
             members = [made[place] for place in places]
-            coefs, reduced = _coefficients(train.of(members[0]), y, weight, members)
+            coefs, reduced = _coefficients(train, y, weight, members)
             known = [_predictions(samples.of(members[0]), coefs, reduced) for samples in asked]
             for place, one in enumerate(members):
                 one.dual_coef_, one.__class__ = coefs[place], KnownKernelRidge
@@ -226,28 +225,27 @@ def _predictions(K: np.ndarray, coefs: list[np.ndarray], together: list[bool]) -
     return found
 
 
-def _coefficients(K: np.ndarray, y: np.ndarray, weight: Any, models: list[Any]) -> tuple[list[np.ndarray], list[bool]]:
-    """The dual coefficients of models with this kernel matrix, which differ in alpha, and whether it was reduced."""
+def _coefficients(
+    kernels: _Kernels, y: np.ndarray, weight: Any, models: list[Any]
+) -> tuple[list[np.ndarray], list[bool]]:
+    """The dual coefficients of models with the same kernel, which differ in alpha, and whether it was reduced."""
     targets = y.reshape(-1, 1) if y.ndim == 1 else y
     alphas = np.array([model.alpha for model in models], np.float64)
-    tall = alphas > _ILL * _norm(K)
-    band, root = None, np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
-    if len(np.unique(alphas[tall])) > _FEW and K.dtype == np.float64 and len(K) > 2 * _BAND:
+    many = len(np.unique(alphas)) > _FEW
+    K = kernels.of(models[0], half=many)
+    tall, found = np.unique(alphas[alphas > _ILL * np.trace(K)]), {}
+    if len(tall) > _FEW and K.dtype == np.float64 and len(K) > 2 * _BAND:
+        root = np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
         band = Band(K if weight is None else K * root * root.T, targets * root)
-    found = {} if band is None else band.solve(list(dict.fromkeys(alphas[tall])))
-    solved = {alpha: coef * root for alpha, coef in found.items()}
+        found = {alpha: coef * root for alpha, coef in band.solve(tall.tolist()).items()}
+    solved = dict(found)
+    if many and not found.keys() >= set(alphas):
+        K = kernels.of(models[0])
     for alpha in alphas:
         if alpha not in solved:  # scikit-learn says so where the matrix is singular, and has another way
             solved[alpha] = _solve_cholesky_kernel(K, targets, np.atleast_1d(alpha), weight, copy=True)
     coefs = [solved[alpha].ravel() if y.ndim == 1 else solved[alpha].copy() for alpha in alphas]
     return coefs, [alpha in found for alpha in alphas]
-
-
-def _norm(K: np.ndarray) -> float:
-    """The largest sum of absolute values of a row."""
-    if K.dtype != np.float64 or not K.flags.c_contiguous:
-        return float(np.abs(K).sum(1).max())
-    return float(lapack.dlange("1", K.T))  # without an array between
 
 
 def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:

@@ -23,18 +23,12 @@ from hypothesis import settings
 
 from tests.helpers import ROOT, mpirun_command
 
-# Folders and files whose tests need several hosts, a Slurm, other MPI libraries or a container's root.
-CLUSTER = (
-    "tests/cluster",
-    "tests/k8s/test_mpijob.py",
-    "tests/k8s/test_nfs.py",
-    "tests/test_mpi_flavours.py",
-    "tests/apptainer/test_post.py",
-)
+# Tests of what one machine has not: several hosts, a Slurm, Kubernetes, containers, other MPI libraries.
+CLUSTER = ("tests/cluster", "tests/k8s", "tests/apptainer", "tests/test_mpi_flavours.py")
 SHARED_MNIST = ROOT.parent / "shared" / "data"
 
 
-settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("full", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

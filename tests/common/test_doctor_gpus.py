@@ -37,6 +37,7 @@ def doctor(program: Any, tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_slices_and_whole_gpus_are_devices_by_name(doctor: Any) -> None:
     said = doctor("--gpu", "all", gpus={A: SLICES, B: ()})
     assert all(f"cuda:{name}" in said for name in (*SLICES, B)) and f"cuda:{A}" not in said

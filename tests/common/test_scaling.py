@@ -24,6 +24,7 @@ def ends(folder: Path) -> list[float]:
     return [line["end"]["seconds"] for line in lines if "end" in line]
 
 
+@pytest.mark.slow
 def test_a_table_and_a_figure_of_real_runs(program: Any, tmp_path: Path, capsys: Any) -> None:
     folders = {n: tmp_path / f"on-{n}" for n in (1, 4)}
     for n, folder in folders.items():

@@ -16,7 +16,7 @@ from kernel_svm.path import Whole, solve_path
 from kernel_svm.smo import set_masks
 from tests.kernel_svm.problems import require_optimal
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.xdist_group("newton")]  # one process compiles the step
 
 
 def problem(n: int, seed: int, width: float, bound: float) -> Binary:

@@ -12,7 +12,9 @@ from tests.stand_ins import MODULES
 FUNCTION = "mnist_svm.solvers.rates:measured"
 
 
-@pytest.mark.parametrize("device", [CPU, Device("cuda:0", "0")], ids=["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "device", [CPU, pytest.param(Device("cuda:0", "0"), marks=pytest.mark.slow)], ids=["cpu", "cuda"]
+)
 def test_iterations_are_counted_and_timed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     if device != CPU and COMPILER is None:
         pytest.skip("no C compiler to build the kernel for the host")

@@ -94,6 +94,8 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[], Figure]]:
     """Figures of one form, with one axes each, for `draw_all`: the layout of the first serves all, and spares time."""
+    if not figures:
+        return {}
     figure = next(iter(figures.values()))()
     FigureCanvasSVG(figure)
     figure.set_dpi(72)  # as in SVG files

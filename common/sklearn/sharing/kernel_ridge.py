@@ -6,8 +6,8 @@ sequence of Householder reflections of blocks of columns (C. H. Bischof, B. Lang
 band reduction", ACM TOMS 26, 2000), each with the compact form I - V T V' (T. Joffrain et al., "Accumulating
 Householder transformations, revisited", ACM TOMS 32, 2006). It is backward stable, as scikit-learn's Cholesky
 factorisation is, so both differ by rounding times the condition number. Where alpha is less than 1e-8 of the trace of
-K, which is at least its norm, and where there are few alphas, scikit-learn's own function solves with the shared K: to
-the bit.
+K, which is at least its norm for a K without negative eigenvalues, and where there are few alphas, scikit-learn's own
+function solves with the shared K: to the bit.
 
 The RBF kernel of each gamma is made from the same squared distances, and the polynomial kernel of each from the same
 scalar products, by scikit-learn's own operations: to the bit.

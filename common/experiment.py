@@ -49,8 +49,9 @@ class DoctorChecks:
         self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
             process can see. With the argument "again" they make the check although a verdict is kept.
         benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
-            "cuda", and the seconds after which they begin nothing more. They return a dictionary: `rows`, each of what
-            was measured, the result and the assumed value; and `rates`, which `common.rates` keeps.
+            "cuda", and the seconds after which they begin nothing more. They yield all that they know so far, for they
+            may be ended: `rows`, each of what was measured, the result and the assumed value; and `rates`, which
+            `common.rates` keeps.
     """
 
     settings: type | None = None

@@ -103,8 +103,8 @@ def copy_bandwidth(device: torch.device) -> float:
     return 2 * COPY_BYTES[device.type] / min(ms_per_step(copies, 2, device) for _ in range(6)) * 1e3
 
 
-def measured(kind: str, deadline: str = "inf", largest: str = "large") -> dict[str, Any]:
-    """Measured rates of a device, for `common.rates`.
+def measured(kind: str, deadline: str = "inf", largest: str = "large") -> Iterator[dict[str, Any]]:
+    """Measured rates of a device, for `common.rates`: after each measurement all that is known so far.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
@@ -118,6 +118,12 @@ def measured(kind: str, deadline: str = "inf", largest: str = "large") -> dict[s
     trusted = trusted_ways(BATCH_SIZE) if kind == "cuda" else ()
     copied = copy_bandwidth(device)
     rows, found = [("a copy", f"{copied / 1e9:.4g} GB/s", "")], dict[int, dict[str, float]]()
+
+    def so_far() -> dict[str, Any]:
+        rates = Rates(BATCH_SIZE, {size: times for size, times in found.items() if times})
+        return {"rows": rows, "rates": {"copy": copied, **as_json(rates)}}
+
+    yield so_far()
     for size in list(SIZES)[: list(SIZES).index(largest) + 1]:
         params = params_of(size)
         n_weights = weights_of(params, SHAPE, CLASSES)
@@ -136,12 +142,12 @@ def measured(kind: str, deadline: str = "inf", largest: str = "large") -> dict[s
             times[step] = _seconds_of(step, params, images, labels)
             by_bytes = f"{1e3 * n_bytes * n_weights / copied:.3g} ms by {n_bytes} bytes a weight"
             rows.append((f"{size}, {step}", f"{1e3 * times[step]:.3g} ms a step", by_bytes))
+            yield so_far()
         if times:
             fastest = min(times, key=lambda step: times[step])
             assumed = step_on_a_gpu(trusted, n_weights, BATCH_SIZE) if kind == "cuda" else "manual"
             rows.append((f"{size}, the fastest", fastest, assumed))
-    rates = Rates(BATCH_SIZE, {size: times for size, times in found.items() if times})
-    return {"rows": rows, "rates": {"copy": copied, **as_json(rates)}}
+        yield so_far()
 
 
 def as_json(rates: Rates) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 
     gpu       name, memory and UUID of the visible GPU, from the driver
     torch     whether the library can be imported, and can compute on the visible device
-    a.b:c X   what function c of module a.b returns for the argument X, such as the result of a check of the device
+    a.b:c X   what function c of module a.b returns for the argument X, such as the result of a check of the device; a
+              generator's last value, which is the last that it had in time
 
 Each library has a process of its own, as in a study: libraries of different CUDA versions cannot always share one.
 """
@@ -18,7 +19,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy
 
@@ -45,16 +47,23 @@ def begin(device: Device, what: str, *, threads: int = 1, arguments: Sequence[st
 
 
 def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str, object]:
-    """The answer of that process, once it has ended; {"error": why} where it has none."""
+    """The last answer of that process; {"error": why} where it has none.
+
+    Where the process failed after an answer, or had to be ended, the answer says why as "ended".
+    """
+    ended = ""
     try:
         out, _ = process.communicate(timeout=limit_s)
-        return dict(json.loads(out.splitlines()[-1]))
+        if process.returncode:
+            ended = f"the process ended with status {process.returncode}"
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
-        return {"error": f"no answer within {limit_s:g} s"}
-    except (ValueError, IndexError):
-        return {"error": f"the process ended with status {process.returncode}"}
+        out, _ = process.communicate()
+        ended = f"no answer within {limit_s:g} s"
+    for line in reversed(out.splitlines()):
+        with suppress(ValueError, TypeError):  # a line that was cut, or a library's
+            return dict(json.loads(line)) | ({"ended": ended} if ended else {})
+    return {"error": ended or "the process said nothing"}
 
 
 def library(name: str) -> dict[str, object]:
@@ -74,22 +83,32 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def called(function: str, arguments: Sequence[str]) -> dict[str, object]:
-    """The dictionary or dataclass that a function returns."""
+def called(function: str, arguments: Sequence[str]) -> Iterator[dict[str, object]]:
+    """The dictionary or dataclass that a function returns, or all that a generator yields."""
     module, _, name = function.partition(":")
     found = getattr(importlib.import_module(module), name)(*arguments)
-    return found if isinstance(found, dict) else dataclasses.asdict(found)
+    if isinstance(found, Iterator):
+        yield from found
+    else:
+        yield found if isinstance(found, dict) else dataclasses.asdict(found)
+
+
+def answers(what: str, arguments: Sequence[str]) -> Iterator[dict[str, object]]:
+    """What is to be printed, the last of it is the answer."""
+    if ":" in what:
+        yield from called(what, arguments)
+    else:
+        yield Driver().described() if what == "gpu" else library(what)
 
 
 def main(parent: int, what: str, *arguments: str) -> None:
     """Print, as JSON, what a probe finds: "gpu", a library, or what "module:function" returns."""
     die_with(parent)
     try:
-        found = Driver().described() if what == "gpu" else called(what, arguments) if ":" in what else library(what)
+        for found in answers(what, arguments):
+            print(json.dumps(found), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
-        found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    print(json.dumps(found))
-    sys.stdout.flush()
+        print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends
 
 

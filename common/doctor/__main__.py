@@ -152,7 +152,10 @@ def _measured(
     threads: int,
     end: float,
 ) -> Iterator[Measured]:
-    """Measurements of each program on a device, one after the other, until `end`; a failure is a problem."""
+    """Measurements of each program on a device, one after the other, until `end`; a failure is a problem.
+
+    What a program measured before it failed, or before its time was over, counts.
+    """
     functions = [(name, function) for name, checks in every.items() for function in checks.benchmarks]
     for number, (name, function) in enumerate(functions):
         now = time.monotonic()
@@ -161,7 +164,9 @@ def _measured(
         answer: dict[str, Any] = probe.answer(process, max(deadline - now, 0) + 10)
         if wrong := answer.get("error"):
             examined.problems.append(Finding(f"{host}: {name} could not be measured on {device.name} ({wrong})"))
-        else:
+        elif ended := answer.get("ended"):
+            examined.problems.append(Finding(f"{host}: {name} was measured on {device.name} in part ({ended})"))
+        if not wrong:
             yield Measured(host, model, device.kind, name, answer["rows"], answer["rates"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ CLASSES, FEATURES, GAMMA, PENALTIES, FOLDS = 10, 20, 0.02, (0.1, 1.0, 10.0), 2
 ASSUMED = "10 us"  # of an iteration on a GPU, see `kernel_svm.cuda.grid.MAX_ITER`
 
 
-def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> dict[str, Any]:
-    """Measured rates of a device, for `common.rates`.
+def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> Iterator[dict[str, Any]]:
+    """Measured rates of a device, for `common.rates`: after each measurement all that is known so far.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
@@ -32,6 +32,7 @@ def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> dict[st
     for n in [size for size in SIZES if size <= int(largest)] or [int(largest)]:
         if found and not budget.suffices(spent * (n / before) ** 2):
             rows.append((f"{n} samples", NO_TIME, ""))
+            yield {"rows": rows, "rates": {"iterations_per_second": found}}
             break
         if kind == "cpu" and 24 * n**2 > free_memory():
             break
@@ -45,7 +46,7 @@ def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> dict[st
         if kind == "cuda":
             of_one = 1e6 * spent * paths / iterations
             rows.append((f"{n} samples, one of {paths} paths", f"{of_one:.3g} us an iteration", ASSUMED))
-    return {"rows": rows, "rates": {"iterations_per_second": found}}
+        yield {"rows": rows, "rates": {"iterations_per_second": found}}
 
 
 def _problem(n: int) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:

@@ -41,7 +41,7 @@ def test_the_doctor_measures_this_processor(program: Any, tmp_path: Path) -> Non
     done = program("-m", "common.doctor", "--gpu", "none", "--workers", "1", "--benchmark", "--dataset", "digits",
                    "--results", tmp_path / "r")  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if "mnist_" in line]
-    assert any("a copy" in line and "GB/s" in line for line in lines)
+    assert any("a copy" in line and "GB/s" in line for line in lines), done.stdout
     for what in ("small, autograd", "small, manual", "samples, 20 paths"):
         assert any(what in line and processor() in line for line in lines), done.stdout
     kept = rates.kept("mnist_nn", "cpu")[processor()]

@@ -212,14 +212,15 @@ def test_steps_are_measured(kind: str, verdict: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rates, "ROUND_S", 0.01)
     monkeypatch.setattr(rates, "SIZES", {"small": (2, 8, 5), "large": (8, 8, 64)})
     monkeypatch.setattr(rates, "device_of", lambda kind: CPU)
-    found = rates.measured(kind, largest="small")
+    *earlier, found = [json.loads(json.dumps(so_far)) for so_far in rates.measured(kind, largest="small")]
+    assert [len(so_far["rows"]) for so_far in earlier] == [1, 2, 3]  # each counts where the process is ended then
     (times,) = found["rates"]["seconds"].values()
     assert set(times) == {"autograd", "manual"} and all(0 < seconds < 60 for seconds in times.values())
     assert [row[0] for row in found["rows"]] == ["a copy", "small, autograd", "small, manual", "small, the fastest"]
-    assert json.loads(json.dumps(found))["rows"][-1][2] == "manual"
-    late = rates.measured(kind, "0.0")  # no time for more than the smallest
+    assert found["rows"][-1][2] == "manual"
+    *_, late = (json.loads(json.dumps(so_far)) for so_far in rates.measured(kind, "0.0"))  # only the smallest
     assert late["rates"]["seconds"].keys() == found["rates"]["seconds"].keys()
-    assert [row[:2] for row in late["rows"][4:]] == [(f"large, {step}", NO_TIME) for step in ("autograd", "manual")]
+    assert [row[:2] for row in late["rows"][4:]] == [[f"large, {step}", NO_TIME] for step in ("autograd", "manual")]
 
 
 def test_a_budget_counts_what_else_the_machine_does() -> None:

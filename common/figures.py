@@ -93,7 +93,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 
 def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[], Figure]]:
-    """Figures of one form, with one axes each, for `draw_all`: the layout of the first serves all, and spares time."""
+    """Figures of one form, for `draw_all`: the layout of the first serves all, and spares time."""
     if not figures:
         return {}
     figure = next(iter(figures.values()))()
@@ -101,14 +101,15 @@ def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[],
     figure.set_dpi(72)  # as in SVG files
     if engine := figure.get_layout_engine():
         engine.execute(figure)
-    place = figure.axes[0].get_position().bounds
-    return {name: partial(_placed, make, place) for name, make in figures.items()}
+    places = [axes.get_position(original=True).bounds for axes in figure.axes]
+    return {name: partial(_placed, make, places) for name, make in figures.items()}
 
 
-def _placed(make: Callable[[], Figure], place: tuple[float, float, float, float]) -> Figure:
+def _placed(make: Callable[[], Figure], places: Sequence[tuple[float, float, float, float]]) -> Figure:
     figure = make()
     figure.set_layout_engine("none")
-    figure.axes[0].set_position(place)
+    for axes, place in zip(figure.axes, places, strict=True):
+        axes.set_position(place)
     return figure
 
 

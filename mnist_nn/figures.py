@@ -102,16 +102,16 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
 
 
 def box_plot(shown: Shown, noun: str) -> Any:
-    """Certainty of the networks per class, with the image inset at the right; the true class is green."""
-    figure, axes = subplots(size=(7.2, 3.6))
+    """Certainty of the networks per class, with the image at the right; the true class is green."""
+    figure, (axes, right) = subplots(1, 2, size=(7.2, 3.6), width_ratios=(3.4, 1))
     draw_boxes(axes, shown, points=len(shown.probabilities) <= MOST_POINTS)
     axes.set_xlabel(noun)
     axes.set_ylabel("certainty of a network")
     axes.set_title(_plain(shown.title))
     axes.set_title(f"ensemble: {shown.answer}, {100 * shown.certainty:.0f} % sure", loc="right", color=shown.colour)
-    inset = axes.inset_axes((1.04, 0.34, 0.33, 0.66))
-    draw_image(inset, shown.image)
-    inset.set_xlabel(shown.votes, color=INK, fontsize=8.5)
+    draw_image(right, shown.image)
+    right.set_anchor("N")
+    right.set_xlabel(shown.votes, color=INK, fontsize=8.5)
     return figure
 
 

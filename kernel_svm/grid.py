@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit.simd import aligned_zeros
-from kernel_svm.kernel import Rows, Samples, kernel_minus_one, prepare, sq_lengths, training_mask
+from kernel_svm.kernel import Samples, kernel_minus_one, prepare, sq_lengths, training_mask
 from kernel_svm.multiclass import Solutions, binary_problems, keep
 from kernel_svm.path import Kernel, Paths, Whole, solve_paths
 from kernel_svm.plan import MatrixPlan, choose_plan
+from kernel_svm.rows import Rows
 from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between, product
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
@@ -165,15 +166,11 @@ def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
     for a, b in binary_problems(len(samples.classes), "ovo"):
         width = int(size[a] + size[b])
         matrix = buffer[: width * width].reshape(width, width)
-        parts = [
-            (slice(samples.class_start[c], samples.class_start[c + 1]), place) for c, place in ((a, 0), (b, size[a]))
-        ]
-        for rows, top in parts if whole is None else ():
-            for columns, left in parts:
-                part = matrix[top : top + rows.stop - rows.start, left : left + columns.stop - columns.start]
-                source.fill(part, rows, columns)
+        one, other = (slice(int(samples.class_start[c]), int(samples.class_start[c + 1])) for c in (a, b))
+        if whole is None:
+            source.fill(matrix, one, other)
         sign = np.repeat(np.array([1, -1], np.int8), (size[a], size[b]))
-        yield (a, b), Whole(matrix), np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in parts]), sign
+        yield (a, b), Whole(matrix), np.r_[one, other], sign
 
 
 def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[BinaryProblem]:

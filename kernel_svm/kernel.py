@@ -179,9 +179,9 @@ def squared_distances(
     first_row, last_row, _ = rows.indices(samples.width)
     first, last, _ = columns.indices(samples.width)
     out = aligned_zeros((last_row - first_row, last - first)) if out is None else out
-    if out.shape == (samples.width, samples.width):
-        for number in range(n_strips(samples.width)):
-            distances_strip(samples, number, out, gamma)
+    if (first_row, last_row) == (first, last):
+        for number in range(n_strips(len(out))):
+            distances_strip(samples, number, out, gamma, first)
         return out
     a, b = samples.panels[first_row // LANES : last_row // LANES], samples.panels[first // LANES : last // LANES]
     same = np.arange(first_row, last_row) - first
@@ -196,24 +196,28 @@ def n_strips(width: int) -> int:
     return -(-width // STRIP)
 
 
-def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float | None = None) -> None:
+def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float | None = None, first: int = 0) -> None:
     """Squared distances from the diagonal to the right in one strip of rows of ``out``, and their mirror image.
 
-    With ``gamma``, K - 1 in their place.
+    ``out`` is of the samples from row ``first`` on. With ``gamma``, K - 1 in place of the distances.
     """
-    top = STRIP * number
+    top, last = STRIP * number, first + len(out)
     rows, right = slice(top, top + STRIP), slice(top, None)
-    panels, sq_norms, part = samples.panels[top // LANES :], samples.sq_norms, out[rows, right]
+    panels, sq_norms = samples.panels[(first + top) // LANES : last // LANES], samples.sq_norms[first:last]
+    part = out[rows, right]
     distances_between(panels[: STRIP // LANES], sq_norms[rows], panels, sq_norms[right], np.arange(len(part)), part)
     if gamma is not None:
         expm1_scaled(part, gamma, part)
-    _mirror(out, top, top + STRIP)
+    mirror(out, top, top + STRIP, top + STRIP)
 
 
 @compiled
-def _mirror(out, top, end):
-    """``out[j, i] = out[i, j]`` of a strip of rows, by sixteen columns: cache lines are read while they are there."""
-    for left in range(end, out.shape[0], WIDE):
+def mirror(out, top, end, first):
+    """``out[j, i] = out[i, j]`` of rows i from ``top`` to ``end`` and columns j from ``first`` on.
+
+    It goes by sixteen columns: cache lines are read while they are there.
+    """
+    for left in range(first, out.shape[0], WIDE):
         for j in range(left, min(left + WIDE, out.shape[0])):
             for i in range(top, end):
                 out[j, i] = out[i, j]
@@ -316,41 +320,3 @@ def kernel_minus_one(
     out = aligned_zeros(part.shape) if out is None else out
     expm1_scaled(part, gamma, out)
     return out
-
-
-class Rows:
-    """Rows of K - 1 computed when they are asked for; the oldest make room for new ones.
-
-    Args:
-        capacity: rows that are kept. See `kernel_svm.path.Kernel` for the attributes.
-    """
-
-    def __init__(self, samples: Samples, gamma: float, capacity: int) -> None:
-        self._samples, self._gamma = samples, gamma
-        self._owner = np.full(min(capacity, samples.width), -1)
-        self._next = 0
-        self.rows = aligned_zeros((len(self._owner), samples.width))
-        self.slot = np.full(samples.width, -1, np.int32)
-
-    def fetch(self, wanted: np.ndarray) -> None:
-        """Compute ``wanted`` rows, none of which is there and which are no more than the capacity."""
-        samples = self._samples
-        for start in range(0, len(wanted), STRIP):
-            numbers = wanted[start : start + STRIP]
-            block = aligned_zeros((padded(len(numbers)), samples.width))
-            same = np.full(len(block), -1)
-            same[: len(numbers)] = numbers
-            sq_norms = np.zeros(len(block), np.float32)
-            sq_norms[: len(numbers)] = samples.sq_norms[numbers]
-            distances_between(packed(samples.x(numbers)), sq_norms, samples.panels, samples.sq_norms, same, block)
-            expm1_scaled(block, self._gamma, block)
-            for number, row in zip(numbers, block, strict=False):
-                self._put(int(number), row)
-
-    def _put(self, number: int, row: np.ndarray) -> None:
-        place = self._next
-        self._next = (place + 1) % len(self._owner)
-        if self._owner[place] >= 0:
-            self.slot[self._owner[place]] = -1
-        self._owner[place], self.slot[number] = number, place
-        self.rows[place] = row

@@ -217,6 +217,8 @@ class Data:
             if not self._fine:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
         elif self._once and plan.distances and not far(self.samples, function.gamma):
+            if len(self.samples.classes) > 2:
+                return RbfSource(self.samples, function.gamma, once=True)
             return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)

@@ -16,7 +16,7 @@ from jit.simd import aligned_zeros, writable
 from kernel_svm.decisions import Support
 from kernel_svm.functions import KernelFunction
 from kernel_svm.gemm import multiply_double, packed
-from kernel_svm.kernel import Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
+from kernel_svm.kernel import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
 from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
@@ -29,14 +29,8 @@ FAR = 16.0  # gamma times the mean squared distance from which on most of K is t
 class KernelSource(Protocol):
     """A kernel over all samples."""
 
-    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
-        """Write the solver's matrix of two classes to ``out``, float32 (n_rows, n_columns).
-
-        Args:
-            out: written to.
-            rows: of the samples, n_rows: those of one class.
-            columns: n_columns, those of the other class or of the same.
-        """
+    def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
+        """Write the solver's matrix of two classes, given by the rows of their samples, to ``out``, float32 (m, m)."""
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         """u of some rows, float64 (len(rows),), or None where it is the same for all."""
@@ -52,6 +46,7 @@ class RbfSource:
         distances, kernel: squared distances and K - 1 of all samples, if they are kept.
         double: given where samples are far from each other. Decision values are then computed from K in double: between
             classes of equal size, values of K like 1e-20 decide.
+        once: each pair is filled once: only K - 1 of single classes is kept, which all pairs of a class need.
     """
 
     def __init__(
@@ -61,14 +56,33 @@ class RbfSource:
         distances: np.ndarray | None = None,
         kernel: np.ndarray | None = None,
         double: DoubleSource | None = None,
+        once: bool = False,
     ) -> None:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
+        self._squares: dict[int, np.ndarray] | None = {} if once else None
 
-    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
+    def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
+        if self._squares is None:
+            fill_blocks(self._block, out, one, other)
+            return
+        border = one.stop - one.start
+        out[:border, :border], out[border:, border:] = self._square(one), self._square(other)
+        for top in range(0, border, STRIP):
+            end = min(top + STRIP, border)
+            self._block(out[top:end, border:], slice(one.start + top, one.start + end), other)
+            mirror(out, top, end, border)
+
+    def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         if self.kernel is None:
             kernel_minus_one(self.samples, self.gamma, distances=self.distances, out=out, rows=rows, columns=columns)
         else:
             out[:] = self.kernel[rows, columns]
+
+    def _square(self, rows: slice) -> np.ndarray:
+        assert self._squares is not None
+        if rows.start not in self._squares:
+            self._squares[rows.start] = kernel_minus_one(self.samples, self.gamma, rows=rows, columns=rows)
+        return self._squares[rows.start]
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
@@ -159,7 +173,10 @@ class DoubleSource:
             return self._x[np.ix_(rows, columns)]
         return self._function(self._x[rows], self._x[columns])
 
-    def fill(self, out: np.ndarray, rows: slice, columns: slice) -> None:
+    def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
+        fill_blocks(self._block, out, one, other)
+
+    def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         down, right = self._there(rows), self._there(columns)
         step = max(1, CHUNK // (8 * len(right)))
         out[:] = 0
@@ -179,6 +196,14 @@ class DoubleSource:
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         return decisions(solved, len(rows), lambda part, support, weights: self.between(rows[part], support) @ weights)
+
+
+def fill_blocks(fill: Callable[[np.ndarray, slice, slice], None], out: np.ndarray, one: slice, other: slice) -> None:
+    """Each block of the matrix of two classes by ``fill(block of out, rows, columns)``."""
+    border = one.stop - one.start
+    for down, rows in ((slice(border), one), (slice(border, None), other)):
+        for right, columns in ((slice(border), one), (slice(border, None), other)):
+            fill(out[down, right], rows, columns)
 
 
 def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:

@@ -8,7 +8,8 @@ import pytest
 from jit import LANES
 from jit.simd import aligned_zeros
 from kernel_svm.gemm import multiply, packed
-from kernel_svm.kernel import Rows, expm1_scaled, kernel_minus_one, prepare, squared_distances
+from kernel_svm.kernel import expm1_scaled, kernel_minus_one, prepare, squared_distances
+from kernel_svm.rows import Rows
 
 pytestmark = pytest.mark.numerical
 

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from common import evaluate
+from common.engine.options import RunOptions
 from common.errors import UsageError
 from common.experiment import WorkerContext, per_trial
 from common.images import ImageSettings, standardised
 from common.settings import result_settings
+from common.studies import run_study
 from common.trial import Evaluation, NoRoom, Outcome, Trial
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, check_classes
 from mnist_svm.experiment import SvmGrid
@@ -108,9 +110,7 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
 
 
-@pytest.mark.parametrize(
-    ("on_gpu", "said"), [({"refit", "g00/c02/f3"}, "2 of 46"), ({"refit"}, "1 of 46"), (set(), ""), (None, "")]
-)
+@pytest.mark.parametrize(("on_gpu", "said"), [({"refit", "g00/c00/f3"}, "2 of 6"), (set(), ""), (None, "")])
 def test_a_study_solved_on_gpus_and_cpus_says_so(
     on_gpu: set[str] | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +120,8 @@ def test_a_study_solved_on_gpus_and_cpus_says_so(
             result, values={**result.values, **({"on_gpu": 1.0} if on_gpu is None or trial.key in on_gpu else {})}
         )
 
-    reported(SMALL, study(SMALL, mixed), {}, tmp_path)
+    single = replace(SMALL, n_tuning=1)
+    reported(single, study(single, mixed), {}, tmp_path)
     line = next((line for line in capsys.readouterr().out.splitlines() if line.startswith("fits on GPUs")), "")
     assert said in line and bool(said) == bool(line)
 
@@ -158,7 +159,9 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import SVC
 
-    experiment = SvmGrid(3, dataset="digits", train_size=203, test_size=90, multiclass=multiclass, solver="sklearn")
+    experiment = SvmGrid(
+        3, dataset="digits", train_size=203, test_size=90, folds=2, multiclass=multiclass, solver="sklearn"
+    )
     data = experiment.data()
     objective = experiment.objective(WorkerContext("cpu", data))
     (search,) = experiment.searches()
@@ -173,8 +176,8 @@ def test_errors_are_those_of_scikit_learns_grid_search(multiclass: str) -> None:
     machine: Any = SVC() if multiclass == "ovo" else OneVsRestClassifier(SVC())
     prefix = "" if multiclass == "ovo" else "estimator__"
     points = {f"{prefix}C": experiment.penalties, f"{prefix}gamma": experiment.gammas}
-    peer = GridSearchCV(machine, points, cv=KFold(5)).fit(images, data["train_labels"])
-    expected = [peer.cv_results_[f"split{fold}_test_score"].reshape(3, 3).T for fold in range(5)]
+    peer = GridSearchCV(machine, points, cv=KFold(2)).fit(images, data["train_labels"])
+    expected = [peer.cv_results_[f"split{fold}_test_score"].reshape(3, 3).T for fold in range(2)]
     np.testing.assert_allclose(errors, 1 - np.array(expected), atol=1e-12)
 
     test_images = (data["test_images"].reshape(90, 64) - 8.0) / 4.62
@@ -210,14 +213,14 @@ def test_the_shared_solver_answers_as_scikit_learn(multiclass: str) -> None:
     """
     answers = []
     for solver in ("shared", "sklearn"):
-        experiment = SvmGrid(4, dataset="digits", train_size=400, multiclass=multiclass, solver=solver)
+        experiment = SvmGrid(4, dataset="digits", train_size=400, folds=2, multiclass=multiclass, solver=solver)
         objective = experiment.objective(WorkerContext("cpu", experiment.data()))
         (search,) = experiment.searches()
         answers.append([result for batch in next(search) for result in objective(batch)])
     for ours, peer in zip(*answers, strict=True):
         if multiclass == "ovr" and ("/c00/" in ours.key or ours.key < "g02"):
             continue
-        assert abs(ours.values["error"] - peer.values["error"]) <= 1 / 80 + 1e-12, ours.key
+        assert abs(ours.values["error"] - peer.values["error"]) <= 1 / 200 + 1e-12, ours.key
         assert ours.values["n_support"] == pytest.approx(peer.values["n_support"], rel=0.005, abs=1), ours.key
         assert ours.values["converged"] == 1
 
@@ -410,10 +413,11 @@ def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.
 def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
     program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--workers", 1, "--results")
-    one = program(*command, tmp_path / "one")
-    assert "best penalty C:" in one.stdout
-    program(*command, tmp_path / "two", ranks=2)
+    """The one process is this one, which has scikit-learn and the compiled solver already."""
+    experiment = SvmGrid(2, dataset="digits", train_size=200)
+    run_study(experiment, RunOptions(workers=0, results=tmp_path / "one", quiet=True))
+    command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--workers", 1, "--results", tmp_path / "two")
+    assert "best penalty C:" in program(*command, ranks=2).stdout
     for name in ("validation_error.npy", "best.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     tables = [table_without_run(tmp_path / folder / "results.csv") for folder in ("one", "two")]

@@ -55,7 +55,7 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp
 @pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_refusals_before_anything_is_written(program: Any, tmp_path: Path, ranks: int) -> None:
     options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    program(*TOYS, "3", *options, ranks=ranks)
+    program(*TOYS, "3", *options)
     before = (tmp_path / "r" / "journal.jsonl").read_bytes()
     refused = ((("4",), "n = 3, not 4"), (("3", "--seed", "1"), "seed = 0, not 1"))
     for arguments, words in refused[: 1 if ranks else 2]:
@@ -63,7 +63,7 @@ def test_refusals_before_anything_is_written(program: Any, tmp_path: Path, ranks
         assert words in done.stderr and "Traceback" not in done.stderr
     assert (tmp_path / "r" / "journal.jsonl").read_bytes() == before
     # What does not change results may differ when a study goes on.
-    program(*TOYS, "3", *options, "--seconds", "0.01", "--threads", "2", ranks=ranks)
+    program(*TOYS, "3", *options, "--seconds", "0.01", "--threads", "2")
 
 
 def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_path: Path) -> None:

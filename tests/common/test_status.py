@@ -45,7 +45,7 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     program(*TOYS, "60", "--gpu", "none", "--workers", "2", "--results", folder)
     text = said(folder)
     assert ": complete" in text and "60 finished, 0 of them failed" in text and "runs       2" in text
-    program(*TOYS, "3", "--gpu", "none", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
+    program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
     text = said(tmp_path / "f", Exit.FAILED_TRIALS)
     assert "failed     t1 at" in text and "exit code 7" in text
 
@@ -102,9 +102,10 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     assert any("of 6 trials" in line and "running" in line for line in lines) and "study " in "\n".join(lines)
 
 
-def test_one_look_for_scripts(program: Any, tmp_path: Path) -> None:
+def test_one_look_for_scripts(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    said = json.loads(program(*STATUS, tmp_path / "r", "--json").stdout)
+    assert main([str(tmp_path / "r"), "--json"]) == Exit.DONE
+    said = json.loads(capsys.readouterr().out)
     (work,) = said["work"]
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 3, [], None)
     assert work["trials"] == 3 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20

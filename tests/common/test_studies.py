@@ -18,7 +18,7 @@ from common.errors import UsageError
 from common.experiment import WorkerContext
 from common.studies import StudyError
 from common.trial import NoRoom, Outcome
-from tests.helpers import PATIENCE, ROOT, journal_lines
+from tests.helpers import PATIENCE, ROOT, journal_lines, on_one_core
 from tests.toys import Toy
 
 SCRIPT = """
@@ -55,7 +55,8 @@ for n in (5, 7):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "workers"), [(0, 2), (3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0), (2, 0)))]
+    ("ranks", "workers"),
+    [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0), (0, 2), (2, 0), (3, 1)))],
 )
 def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
     """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
@@ -247,7 +248,7 @@ def test_an_error_before_any_study_is_one_line_too() -> None:
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "low must be below high" in done.stderr
 
 
-def test_the_example_of_the_docstring_runs() -> None:
+def test_the_example_of_the_docstring_runs(program: Any) -> None:
     code = "\n".join(line[4:] for line in (common.__doc__ or "").splitlines() if line.startswith("    "))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    done = program("-c", code, status=None, preexec_fn=on_one_core)
     assert done.stdout.startswith("{'lr': 0.0") and "'loss': " in done.stdout, done.stderr

@@ -46,7 +46,7 @@ def test_the_interpreted_kernel_is_the_formulas_it_stands_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["_forward", "_learn"])
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [pytest.param(80, marks=pytest.mark.slow), 90])
 def test_the_kernels_compile_for_gpus_and_multiply_without_tf32(
     name: str, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,25 +16,27 @@ from tests.helpers import (
     family,
     journal_lines,
     start,
+    studied,
     table_without_run,
     wait_for_lines,
     wait_for_the_end_of,
     workers_of,
 )
 
-LAYOUTS = {"1 process": (0, 1), "1 node x 3 slots": (0, 3), "3 nodes x 2 slots": (3, 2)}
+LAYOUTS = {"1 node x 3 slots": (0, 3), "3 nodes x 1 slot": (3, 1)}
 STUDY = ("7", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "5", "--data-size", "1000")
 
 
 def test_the_table_is_the_same_on_any_layout(program: Any, tmp_path: Path) -> None:
-    tables = {}
+    studied(tmp_path / "here", 7, courses=3, rounds=2, batch_trials=2, array_size=5, data_size=1000)
+    tables = {"this process": table_without_run(tmp_path / "here" / "trials.csv")}
     for name, (ranks, workers) in LAYOUTS.items():
         folder = tmp_path / name.replace(" ", "-")
         program(*TOYS, *STUDY, "--gpu", "none", "--workers", workers, "--results", folder, ranks=ranks)
         tables[name] = table_without_run(folder / "trials.csv")
         assert len(journal_lines(folder)) == 42
     assert len(set(tables.values())) == 1
-    places = {tuple(line["place"][1:3]) for line in journal_lines(tmp_path / "3-nodes-x-2-slots")}
+    places = {tuple(line["place"][1:3]) for line in journal_lines(tmp_path / "3-nodes-x-1-slot")}
     assert {rank for rank, _ in places} == {0, 1, 2}, "every rank's slots work, rank 0's too"
 
 
@@ -138,7 +140,7 @@ def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path
 def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
     """On two ranks their mpirun, on one a worker and then the group, and the rank itself; two ranks finish."""
     arguments = ("40", "--rounds", "2", "--array-size", "9")
-    program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", tmp_path / "clean")
+    studied(tmp_path / "clean", 40, rounds=2, array_size=9)
     folder = tmp_path / "killed"
     for wanted, ranks in ((5, 2), (30, 0), (55, 0)):
         job = start(folder, *arguments, "--seconds", "0.3", ranks=ranks)  # so that it does not end before it is killed

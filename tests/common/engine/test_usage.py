@@ -11,7 +11,6 @@ import pytest
 
 from common.engine.usage import MEMORY_S, Meter
 from common.engine.worker import evaluated, unpacked
-from common.errors import Exit
 from common.report.timeline import timeline_of
 from common.storage.history import read_study
 from common.trial import Evaluation, Result, Trial, Used
@@ -64,7 +63,7 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
 
 def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path: Path) -> None:
     begin = time.time()
-    program(*TOYS, "4", "--gpu", "none", "--workers", "2", "--results", tmp_path / "r")
+    program(*TOYS, "4", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
     history = read_study(tmp_path / "r")
     began = history.runs[0]["began"]
     assert begin <= began + 0.001 and began < time.time()
@@ -96,7 +95,9 @@ def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: 
     assert all(result.used[2:] == (None, None, None) for result in read_study(tmp_path / "r").results.values())
 
 
-def test_the_first_trial_of_a_worker_says_how_long_that_compiled(program: Any, tmp_path: Path) -> None:
+def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_journal(
+    program: Any, tmp_path: Path
+) -> None:
     """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial."""
     (tmp_path / "marks").mkdir()
     study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--compiles", "0.4", "--at", "t2=sigkill")
@@ -110,6 +111,8 @@ def test_the_first_trial_of_a_worker_says_how_long_that_compiled(program: Any, t
     assert time is not None and time.idle["compile"] == pytest.approx(sum(one or 0.0 for one in compiled), abs=0.01)
     assert [bar.kind for bar in time.slots[0].bars].count("compile") == 2
     assert "compiling, or reading what was compiled" in (tmp_path / "r" / "report.html").read_text()
+    (death,) = history.deaths
+    assert death.key == "t2" and "SIGKILL" in death.cause and death.place.device == "cpu" and death.seconds >= 0
 
 
 @pytest.mark.slow
@@ -120,11 +123,3 @@ def test_what_a_worker_that_died_had_worked_leaves_out_its_start(program: Any, t
     deaths = read_study(tmp_path / "r").deaths
     assert [death.key for death in deaths] == ["t0", "t0"]
     assert deaths[1].seconds < (deaths[1].time - deaths[0].time) / 2
-
-
-def test_deaths_are_in_the_journal(program: Any, tmp_path: Path) -> None:
-    study = (*TOYS, "4", "--gpu", "none", "--workers", "1", "--at", "t2=sigkill", "--results", tmp_path / "r")
-    program(*study, status=Exit.FAILED_TRIALS)
-    deaths = read_study(tmp_path / "r").deaths
-    assert [death.key for death in deaths] == ["t2", "t2"]
-    assert all("SIGKILL" in death.cause and death.place.device == "cpu" and death.seconds >= 0 for death in deaths)

@@ -32,7 +32,7 @@ def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
 def test_the_same_trials_on_any_layout_failed_and_infinite_ones_too(program: Any) -> None:
     how: dict[str, Any] = {"strategy": "random", "n_trials": 12, "seed": 1}
     (here,) = found(program, workers=2, **how)
-    assert found(program, workers=1, ranks=3, **how) == [here] * 3
+    assert found(program, workers=1, ranks=2, **how) == [here] * 2
     trials = json.loads(here)
     failed = [t for t in trials if t[1] == "failed"]
     assert len(trials) == 12 and failed and all(t[2]["x"] > 0.9 and not t[3] for t in failed)
@@ -236,25 +236,23 @@ def test_an_objective_that_breaks_its_contract_late_ends_the_search_which_then_g
     assert "no value: it returned NaN as loss" in study.trials[5].error
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_script_says_it_in_one_line(program: Any, ranks: int) -> None:
     done = program(*SCRIPT, '{"strategy": "bayes", "n_trials": 3, "workers": 1}', ranks=ranks, status=2)
     assert "Traceback" not in done.stderr and done.stderr.count("strategy='bayes': give grid, random") == 1
 
 
 def test_several_devices_for_each_trial() -> None:
-    """Slots of a node are joined: two CPU workers are one with two threads."""
+    """Slots of a node are joined: two CPU workers of four are one with two threads, of which there are two."""
 
     def objective(trial: Any) -> float:
         import os
 
         return float(os.environ["OMP_NUM_THREADS"]) + 10 * float(os.environ["SEARCH_WORKERS_HERE"])
 
-    how: dict[str, Any] = dict(space={"x": Int(0, 5)}, strategy="grid", minimize="loss", options=QUIET)
-    study = search(objective, devices=2, workers=2, **how)
-    assert {t.values["loss"] for t in study.trials} == {12.0}
-    study = search(objective, devices=lambda params: 1 + params["x"] % 3, workers=4, **how)
-    assert [t.values["loss"] for t in study.trials] == [41.0, 22.0, 13.0] * 2
+    how: dict[str, Any] = dict(space={"x": Int(1, 3)}, strategy="grid", minimize="loss", options=QUIET)
+    study = search(objective, devices=lambda params: params["x"], workers=4, **how)
+    assert [t.values["loss"] for t in study.trials] == [41.0, 22.0, 13.0]
 
 
 GANGS = ("-m", "tests.common.optimize.gangs")

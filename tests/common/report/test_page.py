@@ -14,7 +14,7 @@ import pytest
 from common.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
 from common.report.page import Report, page
 from tests.common.report.journals import HOSTILE, death, header, many, read, trial_line, write
-from tests.helpers import TOYS
+from tests.helpers import studied
 
 
 class Seen(HTMLParser):
@@ -146,7 +146,7 @@ def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(large: str) -> No
 
 
 def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any, tmp_path: Path) -> None:
-    program(*TOYS, "4", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    studied(tmp_path / "r", 4)
     first = (tmp_path / "r" / "report.html").read_text()
     assert "4 candidates" in Seen(first).text
     done = program("-m", "common.report", tmp_path / "r", "--goal", "minimize square", "--price", "2")

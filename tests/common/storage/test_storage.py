@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from common import status
-from common.errors import Exit
+from common.engine.options import RunOptions
+from common.errors import Exit, UsageError
 from common.storage.history import NAME, read_journal
+from common.studies import run_study
 from tests.helpers import (
     PATIENCE,
     ROOT,
@@ -22,9 +24,11 @@ from tests.helpers import (
     journal_lines,
     journal_of,
     start,
+    studied,
     table_without_run,
     wait_for_lines,
 )
+from tests.toys import Toy
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
 OLD = ROOT / "tests" / "data" / "journal-format-1"
@@ -71,7 +75,7 @@ def one_line(stderr: str) -> str:
 
 
 @pytest.mark.parametrize("array_size", [pytest.param(0, marks=pytest.mark.slow), 2000])
-def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, program: Any, tmp_path: Path, array_size: int) -> None:
+def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, tmp_path: Path, array_size: int) -> None:
     arguments = f"60 --array-size {array_size}"
     size = "96k" if array_size else "8k"  # full because of the arrays, or because of the journal itself
     done = shell(
@@ -93,7 +97,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, program: Any, tm
         if array_size:
             assert result.arrays["array"].shape == (array_size,)
     assert not list((tmp_path / "out").rglob("*.part"))
-    program(*TOYS, *arguments.split(), *OPTIONS, "--results", tmp_path / "clean")
+    studied(tmp_path / "clean", 60, array_size=array_size)
     assert table_without_run(tmp_path / "out" / "whole" / "trials.csv") == table_without_run(
         tmp_path / "clean" / "trials.csv"
     )
@@ -140,7 +144,10 @@ def test_a_failing_fsync_is_an_error(shell: Any) -> None:
     assert int(free) > 30_000, "no write had a reason to fail"
 
 
-@pytest.mark.parametrize(("fate", "ranks"), [("removed", 2), pytest.param("moved", 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("fate", "ranks"),
+    [("removed", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("removed", 2), ("moved", 0)))],
+)
 def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate: str, ranks: int) -> None:
     arguments = ("60", "--seconds", "0.05")
     folder = tmp_path / "r"
@@ -174,14 +181,14 @@ def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(program: Any, tmp_
     assert job.returncode == Exit.STOPPED and len(journal_lines(tmp_path)) >= n_done
 
 
-def test_the_files_of_others_are_left_alone(program: Any, tmp_path: Path) -> None:
+def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
     foreign = {"notes.txt": "mine", "arrays/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
     foreign["journal-1.jsonl"] = "of a study set aside"
     for name, text in foreign.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    for extra in ((), ("--rounds", "2", "--restart")):
-        program(*TOYS, "3", "--array-size", "2", *OPTIONS, "--results", tmp_path, *extra)
+    studied(tmp_path, 3, array_size=2)
+    run_study(Toy(3, array_size=2, rounds=2), RunOptions(workers=0, results=tmp_path, restart=True, quiet=True))
     foreign["arrays-2/mine.npz"] = foreign.pop("arrays/mine.npz")  # set aside together with the study's own
     assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
     assert (tmp_path / "journal-2.jsonl").exists()
@@ -231,11 +238,11 @@ def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path:
 
 
 def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
-    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Three kinds of damage: a digit, a line of zeros where a trial was, an array. All else is kept."""
-    arguments = ("6", "--rounds", "2", "--array-size", "3", *OPTIONS)
-    program(*TOYS, *arguments, "--results", tmp_path / "clean")
+    settings = {"rounds": 2, "array_size": 3}
+    studied(tmp_path / "clean", 6, **settings)
     folder = tmp_path / "r"
     shutil.copytree(tmp_path / "clean", folder)
     content = (folder / NAME).read_bytes()
@@ -246,9 +253,10 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
     (folder / NAME).write_bytes(rotten)
     array = folder / "arrays" / "r1%2Ft1.npz"
     array.write_bytes(array.read_bytes()[:-40])
-    refused = program(*TOYS, *arguments, "--results", folder, status=Exit.USAGE).stderr
+    with pytest.raises(UsageError) as refused:
+        studied(folder, 6, **settings)
     assert status.main([str(folder)]) == Exit.USAGE
-    for said in (refused, capsys.readouterr().err):
+    for said in (str(refused.value), capsys.readouterr().err):
         assert "(trial r0/t2) is damaged: its checksum" in said and "--repair" in said
     assert (folder / NAME).read_bytes() == rotten
 
@@ -260,7 +268,7 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
     assert set(content.splitlines()) - set(kept) == {digit, zeros} | {
         line for line in content.splitlines() if b'"key":"r1/t1"' in line
     }
-    program(*TOYS, *arguments, "--results", folder)
+    studied(folder, 6, **settings)
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
     assert status.main(["--repair", str(folder)]) == Exit.DONE
     assert "0 damaged lines" in capsys.readouterr().out

@@ -22,9 +22,9 @@ any of its kernels and weights, for any scorer:
             score = scorer(fitted.model, fitted.x_validation, y[splits[fitted.split][1]])   # or predict_proba, ...
             table[fitted.candidate, fitted.split] = score
 
-The model answers from the solver's matrices when it is asked about `fitted.x_validation` or `fitted.x_train`
-themselves, and is a fitted `SVC` for any other samples. The package knows no MPI and nothing of `common`. The names
-below import numba when they are first used.
+The model answers from the solver's matrices when it is asked about `fitted.x_validation` itself, and is a fitted `SVC`
+for any other samples. The package knows no MPI and nothing of `common`. The names below import numba when they are
+first used.
 """
 
 from __future__ import annotations

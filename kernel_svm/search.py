@@ -28,9 +28,9 @@ class Fitted:
 
     Attributes:
         candidate, split: their numbers.
-        model: as after `fit` with the training samples, or None if there is an error. It knows the very arrays x_train
-            and x_validation (training and validation samples, float64): asked about them, it answers from the solver's
-            matrices, and only from others does it compute kernels.
+        model: as after `fit` with the training samples, or None if there is an error. It knows the very array
+            x_validation (float64), or both objects of `parts`: asked about them, it answers from the solver's matrices,
+            and only from others does it compute kernels.
         error: what `fit` would have raised.
         seconds: the candidate's part of the time that solving took.
     """
@@ -39,7 +39,6 @@ class Fitted:
     split: int
     model: SVC | None
     error: Exception | None
-    x_train: Any
     x_validation: Any
     seconds: float
 
@@ -159,9 +158,9 @@ class _Fold:
         return self.x[np.ix_(part, self.train)] if pairwise else self.x[part]
 
     def known(self, pairwise: bool) -> tuple[Any, Any]:
-        """Training and validation samples as the models are asked about them, made once."""
+        """Training samples, if they were given, and validation samples, as the models are asked about them."""
         if self.parts is None:
-            self.parts = self.samples(self.train, pairwise), self.samples(self.validation, pairwise)
+            self.parts = None, self.samples(self.validation, pairwise)
         return self.parts
 
     def gamma(self, model: SVC) -> float:
@@ -174,7 +173,7 @@ class _Fold:
         return 1.0 / self.x.shape[1] if model.gamma == "auto" else float(model.gamma)
 
     def failed(self, candidate: int, split: int, error: Exception) -> Fitted:
-        return Fitted(candidate, split, None, error, None, None, 0.0)
+        return Fitted(candidate, split, None, error, None, 0.0)
 
 
 class _Work:
@@ -221,12 +220,14 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         for (split, _, facts), found in zip(ready, solved, strict=True):
             fold, pairwise = folds[split], first.kernel == "precomputed"
             x_train, x_validation = fold.known(pairwise)
-            known = (x_train, KnownPart(found, fold.train)), (x_validation, KnownPart(found, fold.validation))
+            known = [(x_validation, KnownPart(found, fold.validation))]
+            if x_train is not None:
+                known.append((x_train, KnownPart(found, fold.train)))
             later = partial(fold.samples, fold.train, pairwise)
             for c, (number, unfitted) in zip(order, models, strict=True):
                 model = SVC._of(unfitted, found, c, {**facts, "_known": (c, known)}, later)
                 model._warn_from_fit_status()
-                yield Fitted(number, split, model, None, x_train, x_validation, seconds)
+                yield Fitted(number, split, model, None, x_validation, seconds)
 
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:

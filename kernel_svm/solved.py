@@ -224,13 +224,12 @@ class Data:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
         source = RbfSource(self.samples, function.gamma, self._distances, None, double)
-        more = 4 * self.samples.width**2 if len(self.samples.classes) > 2 else 0  # of two classes it is their matrix
-        if self._distances is not None and plan.need + more <= self.memory:
+        if self._distances is not None and len(self.samples.classes) == 2:
             self._lend_kernel(source)
         return source
 
     def _lend_kernel(self, source: RbfSource) -> None:
-        """Give it K - 1 of all samples, from which it takes the pairs, in the memory of the one before it.
+        """Give it K - 1 of all samples, the matrix of the only pair, in the memory of the one before it.
 
         That one computes what it is still asked for from the distances, to the same bits.
         """

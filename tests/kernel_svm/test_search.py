@@ -42,14 +42,14 @@ def test_models_of_a_grid_are_those_of_scikit_learn(candidates, weighted):
     x, y = data()
     weights = np.random.default_rng(0).uniform(0.1, 3, len(y)) if weighted else None
     splits = list(ShuffleSplit(3, test_size=0.3, random_state=0).split(x, y))
-    seen = set()
-    for fitted in fit_grid(sklearn.svm.SVC(**TIGHT), candidates, x, y, splits, weights):
+    seen, parts = set(), [(x[train], x[validation]) for train, validation in splits]
+    for fitted in fit_grid(sklearn.svm.SVC(**TIGHT), candidates, x, y, splits, weights, parts):
         assert fitted.error is None
         seen.add((fitted.candidate, fitted.split))
         train, validation = splits[fitted.split]
         theirs = sklearn.svm.SVC(**TIGHT, **candidates[fitted.candidate])
         theirs.fit(x[train], y[train], None if weights is None else weights[train])
-        for known, part in ((fitted.x_validation, validation), (fitted.x_train, train)):
+        for known, part in zip(parts[fitted.split], (train, validation), strict=True):
             expected = theirs.decision_function(x[part])
             np.testing.assert_allclose(fitted.model.decision_function(known), expected, atol=1e-3)
             np.testing.assert_allclose(fitted.model.decision_function(x[part]), expected, atol=1e-3)

@@ -6,7 +6,7 @@ r"""The agent of a rank: keeps the worker processes of its slots, carries batche
 
 It decides nothing about trials. A worker process is started when a slot has work and no process, so
 a replacement is started in the same way as the first. Everything it waits for (results, output,
-deaths, time-outs) is waited for in one place, `waitables`, by the loop that drives it.
+deaths, time-outs) is waited for in one place, `step`, which the loop calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from selectors import EVENT_READ, DefaultSelector
 
 from common.cluster.devices import Device, joined
 from common.cluster.gpu_watch import GpuWatch
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
 REAP_SECONDS = 30.0  # a killed worker ends within that time, unless its GPU hangs: then it may stay in the kernel
+LOOK_SECONDS = 0.25  # between two looks at clocks, and at workers whose end nothing else tells
 LONGEST_STEP = 1.0  # seconds; in a longer step this rank, and perhaps its workers, slept: no trial is blamed for it
 
 
@@ -94,6 +95,8 @@ class Agent:
         self._gpus = GpuWatch(gpus) if gpus else None
         self._warned: set[str] = set()
         self._told = 0.0  # when the coordinator was last told how far workers are
+        self._looked = 0.0  # when it last looked at all workers
+        self._selector = DefaultSelector()  # of each worker's results, output and end
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
 
@@ -118,29 +121,32 @@ class Agent:
                 self.close()
                 self.stopped = True
 
-    def waitables(self) -> list[Any]:
-        """Objects to wait for: each worker's results, its output, its end."""
-        things: list[Any] = []
-        for slot in self.slots:
-            if slot.process is not None:
-                things += (slot.process.pipe, slot.process.output, slot.process.handle.sentinel)
-        return things
-
-    def step(self, ready: list[Any]) -> None:
-        """Take in what is ready and look at the clocks."""
-        happened = set(map(id, ready))
+    def step(self, seconds: float) -> None:
+        """Sleep so long at most, until a worker sends, prints or ends; take that in, and look at the clocks."""
+        ready = self._selector.select(seconds)
         stepped, before = time.monotonic(), self._stepped
         self._stepped, self._time = stepped, self._time + min(stepped - before, LONGEST_STEP)
-        now = self._time
+        for key, _ in ready:
+            slot, process = key.data
+            if slot.process is not process:
+                continue  # its end was taken in just now
+            if key.fileobj is process.output:
+                self._show_output(slot, process)
+            else:
+                self._read_results(slot, process)
+        if self._time - self._looked >= LOOK_SECONDS:
+            self._looked = self._time
+            self._look(self._time)
+
+    def _look(self, now: float) -> None:
+        """Look for workers that have ended or hang, and tell how far they are."""
         if self._gpus is not None:
             self._gpus.hear(now)
         for slot in self.slots:
             process = slot.process
             if process is None:
                 continue
-            if id(process.output) in happened:
-                self._show_output(slot, process)
-            if id(process.pipe) in happened or not process.handle.is_alive():
+            if not process.handle.is_alive():  # its own processes may live on and keep its pipes open
                 self._read_results(slot, process)
             elif process.killed is not None:
                 if now - process.killed > REAP_SECONDS:
@@ -189,6 +195,8 @@ class Agent:
         process = WorkerProcess.start(
             setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time
         )
+        for thing in process.waitables:
+            self._selector.register(thing, EVENT_READ, (slot, process))
         log.debug("%s: worker %s started", slot.place, process.handle.pid)
         return process
 
@@ -267,6 +275,8 @@ class Agent:
         """Forget the worker of a slot, and end it. Returns whether it ended within that time."""
         process, slot.process = slot.process, None
         assert process is not None
+        for thing in process.waitables:
+            self._selector.unregister(thing)
         pid = process.handle.pid
         if not (ended := process.reap(seconds)):
             log.error("%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, pid)

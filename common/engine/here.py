@@ -5,8 +5,8 @@ An exception in the objective is raised where it happens. Nothing ends a trial t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
 
 from common.cluster.devices import set_hosts
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
@@ -39,11 +39,8 @@ class AgentHere:
             case Stop():
                 self.stopped = True
 
-    def waitables(self) -> list[Any]:
-        return []
-
-    def step(self, ready: list[Any]) -> None:
-        pass
+    def step(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def close(self) -> None:
         pass

@@ -6,7 +6,6 @@ import logging
 import signal
 import threading
 from itertools import chain
-from multiprocessing.connection import wait
 from types import FrameType
 from typing import NamedTuple
 
@@ -70,7 +69,7 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
                 stopping = True
                 for rank in range(transport.size):
                     transport.send(rank, Stop())
-            agent.step(wait(agent.waitables(), 0 if transport.pending else transport.poll_seconds))
+            agent.step(0 if transport.pending else transport.poll_seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

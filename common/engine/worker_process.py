@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 from collections import deque
 from collections.abc import Iterator
@@ -49,6 +50,10 @@ class WorkerProcess:
     ended: bool = False  # all that it had sent has been read
     news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
+    def __post_init__(self) -> None:
+        self._arrivals = select.poll()  # `Connection.poll` makes a selector each time
+        self._arrivals.register(self.pipe, select.POLLIN)
+
     @classmethod
     def start(cls, setup: worker.Setup, device: Device, *, threads: int, n_workers: int, now: float) -> WorkerProcess:
         """A new process.
@@ -70,6 +75,11 @@ class WorkerProcess:
         worker_pipe.close()
         worker_output.close()
         return cls(handle, pipe, output, now, device)
+
+    @property
+    def waitables(self) -> tuple[Connection, Connection, int]:
+        """What its results, its output and its end make readable."""
+        return self.pipe, self.output, self.handle.sentinel
 
     def send(self, run: Run, now: float) -> bool:
         """Send a batch, unless it must wait until the pipe has room for it. Returns whether it was sent."""
@@ -103,7 +113,7 @@ class WorkerProcess:
     def messages(self) -> Iterator[Any]:
         """All messages that have arrived whole; afterwards `ended` says whether there will be no more."""
         self.ended = not self.handle.is_alive()  # asked first: what it sent before is then in the pipe
-        while self.pipe.poll():
+        while self._arrivals.poll(0):
             try:
                 content = os.read(self.pipe.fileno(), READ_BYTES)
             except OSError:

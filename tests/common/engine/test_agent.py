@@ -6,7 +6,6 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def heard(agent: Agent, told: list[Any], kind: type) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not any(isinstance(message, kind) for message in told):
         assert time.monotonic() < deadline, told
-        agent.step(wait(agent.waitables(), 0.01))
+        agent.step(0.01)
     return next(message for message in told if isinstance(message, kind))
 
 
@@ -99,10 +98,10 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(told: list[Any]) -
     assert process is not None
     while not process.built:
         assert agent.slots[0].process is process, told
-        agent.step(wait(agent.waitables(), 0.01))
+        agent.step(0.01)
     os.kill(process.handle.pid, signal.SIGSTOP)
     time.sleep(4.0)  # this process takes no step, as if it slept too
-    agent.step(wait(agent.waitables(), 0.01))
+    agent.step(0.01)
     os.kill(process.handle.pid, signal.SIGCONT)
     assert heard(agent, told, Returned).results[0].key == "t0"
     assert not any(isinstance(message, Died) for message in told)

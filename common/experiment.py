@@ -20,16 +20,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
-from common.report.content import Section
-from common.storage.history import History
 from common.storage.provenance import digest
 from common.storage.table import write_trials
 from common.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
+
+if TYPE_CHECKING:  # which workers, who import this module, do not need
+    from common.report.content import Section
+    from common.storage.history import History
 
 Data = Mapping[str, np.ndarray]
 SURPRISE = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +21,8 @@ _SOURCES = (".py", ".cu")
 
 def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
     """Versions of Python and of those libraries that are installed, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version  # slow; no worker needs it
+
     found = {"python": platform.python_version()}
     for name in libraries:
         try:

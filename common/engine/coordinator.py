@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ from common.engine.study import Study
 from common.errors import UsageError
 from common.storage.journal import Journal
 from common.storage.table import last_line
-from common.trial import Gang, NoRoom, Place, Result, Trial
+from common.trial import Batch, Gang, NoRoom, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Coordinator:
         self._clock = clock
         self.dispatch = Dispatch(tell=tell, slots=slots, costs=costs, gang_of=gang_of, end=end, clock=clock)
         self._fresh: list[tuple[Trial, Result]] = []
+        self._durable: deque[Result] = deque()  # those in the journal that the study has not heard of
         # Failures before the first success wait here. If nothing works (a missing library, a broken driver), they are
         # not recorded, and the journal blames no trial.
         self._held: list[tuple[Trial, Result]] = []
@@ -97,7 +99,12 @@ class Coordinator:
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
         at_rest = not self.dispatch.slots or self.dispatch.at_rest
-        return not self._fresh and (self._study.n_open == 0 or at_rest or self._out_of_time)
+        return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether results wait to be passed on, so that there is no time to sleep."""
+        return bool(self._durable)
 
     @property
     def _out_of_time(self) -> bool:
@@ -133,7 +140,7 @@ class Coordinator:
                 self._lost(sender)
 
     def step(self) -> None:
-        """Give idle slots work, then store the results that have arrived and pass them on.
+        """Give idle slots work, then store the results that have arrived, and pass them on until there is new work.
 
         Raises:
             UsageError: a result must end the study. All other results are durable by then.
@@ -142,13 +149,17 @@ class Coordinator:
         self.dispatch.leave_open()
         if self._held and (self._succeeded or self.dispatch.at_rest):
             self._fresh, self._held = self._held + self._fresh, []
-        while self._fresh:
+        if self._fresh:
             fresh, self._fresh = self._fresh, []
-            for result in self._journal.append(fresh):
-                self.n_failed += result.failed
-                for batch in self._study.record(result):
-                    self.dispatch.push(batch)
-            self.dispatch.assign()
+            self._durable.extend(self._journal.append(fresh))
+        batches: list[Batch] = []
+        while self._durable and not batches:  # new work does not wait while the strategy thinks on
+            result = self._durable.popleft()
+            self.n_failed += result.failed
+            batches = self._study.record(result)
+            for batch in batches:
+                self.dispatch.push(batch)
+        self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
 

@@ -69,7 +69,8 @@ def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None =
                 stopping = True
                 for rank in range(transport.size):
                     transport.send(rank, Stop())
-            agent.step(0 if transport.pending else transport.poll_seconds)
+            busy = transport.pending or (leader is not None and leader.coordinator.is_behind)
+            agent.step(0 if busy else transport.poll_seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

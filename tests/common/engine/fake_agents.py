@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ class FakeAgents:
         costs: Costs | None = None,
         *,
         known: dict[str, Result] | None = None,
+        others: Sequence[Search] = (),
         **options: Any,
     ):
         self.now = 0.0  # of the coordinator's clock
-        self.study = Study([search], {}, known or {})
+        self.study = Study([search, *others], {}, known or {})
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         journal = Journal(folder, HEADER)

@@ -118,6 +118,28 @@ def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path
     assert heard == ["first"] and agents.coordinator.finished
 
 
+def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_path: Path) -> None:
+    """Its strategy may think for long, and the results of many slots come together."""
+    heard: list[str] = []
+
+    def lane(name: str) -> Search:
+        yield [(Trial(f"{name}0", {"cost": 1}),)]
+        heard.append(name)
+        yield [(Trial(f"{name}1", {"cost": 1}),)]
+
+    agents = FakeAgents(tmp_path, lane("a"), places(1, 1), others=[lane("b")])
+    for slot in ((0, 0), (1, 0)):
+        ((trial,),) = (run.batch for run in agents.given.pop(slot))
+        agents.coordinator.handle(slot[0], Returned(slot[1], (Result(trial.key, {"v": 1.0}, seconds=9.0),), 1))
+    agents.coordinator.step()
+    assert heard == ["a"] and agents.keys((0, 0)) == [["a1"]] and agents.coordinator.is_behind
+    for rank in (0, 1):
+        agents.coordinator.handle(rank, Lost())
+    assert not agents.coordinator.finished
+    agents.coordinator.step()
+    assert heard == ["a", "b"] and agents.coordinator.finished
+
+
 def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:
     """It is back in the queue, and the agent must be able to tell it from the ones that come after."""
     agents = FakeAgents(tmp_path, trials(50), places(1))

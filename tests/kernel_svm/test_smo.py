@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from kernel_svm.gathered import MAX_ACTIVE
-from kernel_svm.kernel import Rows, kernel_minus_one, prepare
+from kernel_svm.kernel import kernel_minus_one, prepare
 from kernel_svm.path import Whole, solve_path, solve_paths
+from kernel_svm.rows import Rows
 
 pytestmark = pytest.mark.numerical
 

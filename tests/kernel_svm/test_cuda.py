@@ -271,6 +271,7 @@ def test_the_gpu_solver_without_cupy_is_refused_with_the_fix() -> None:
         SvmGrid(3, solver="shared").check("cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc to compile the kernel for a GPU")
 def test_the_kernel_compiles_as_cuda_without_a_warning(tmp_path: Any) -> None:
     command = ["nvcc", *DEFINITIONS, "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "path.cubin"), str(SOURCE)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn.svm
-from hypothesis import given, settings
+from hypothesis import given
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -29,7 +29,6 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
-@settings(max_examples=80, deadline=None)
 @given(problems())
 def test_models_are_those_of_scikit_learn(problem):
     x, y, weights, parameters = problem

@@ -112,7 +112,15 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "channels, kernel, units, n_networks",
-    [(500, 5, 1000, 1), (999, 6, 1500, 1), (999, 2, 1999, 1), (300, 5, 1008, 1), (40, 5, 37, 5), (2, 3, 8, 5)],
+    [
+        (500, 5, 1000, 1),
+        (40, 5, 37, 5),
+        (2, 3, 8, 5),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((999, 6, 1500, 1), (999, 2, 1999, 1), (300, 5, 1008, 1))
+        ),
+    ],
 )
 def test_a_training_takes_no_more_than_it_was_admitted_with(
     kernels: None, channels: int, kernel: int, units: int, n_networks: int

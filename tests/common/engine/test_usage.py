@@ -76,7 +76,9 @@ def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path:
     assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
 
 
-@pytest.mark.parametrize(("gpus", "busy"), [({A: ()}, 0.4), ({A: SLICES[:1]}, None)])
+@pytest.mark.parametrize(
+    ("gpus", "busy"), [({A: ()}, 0.4), pytest.param({A: SLICES[:1]}, None, marks=pytest.mark.slow)]
+)
 def test_of_a_gpu_the_management_library_tells(gpus: Any, busy: float | None, program: Any, tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
     environ = Machine(tmp_path / "machine", gpus=gpus).environ()

@@ -229,7 +229,7 @@ def test_ridge(caplog: Any, solver: str, seed: int, wide: bool, weighted: bool, 
 
 @drawn
 @given(seed=FEW, weighted=st.booleans(), several=st.booleans())
-@pytest.mark.parametrize("kernel", ["rbf", "polynomial", "linear"])
+@pytest.mark.parametrize("kernel", ["rbf", "polynomial", pytest.param("linear", marks=pytest.mark.slow)])
 def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, several: bool) -> None:
     """Enough samples for several blocks of the reduction; alphas with which scikit-learn itself solves."""
     X, y = samples(seed, whole=False, n=170)
@@ -270,7 +270,7 @@ def test_a_matrix_reduced_to_a_band(n: int) -> None:
 
 @drawn
 @given(seed=FEW, tall=st.booleans())
-@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "auto"])
+@pytest.mark.parametrize("solver", ["full", pytest.param("covariance_eigh", marks=pytest.mark.slow), "auto"])
 def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall: bool) -> None:
     """Shared on both levels; the size 99 fails alone."""
     X, y = samples(seed, whole=False, n=90 if tall else 60, p=5 if tall else 12)

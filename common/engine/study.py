@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import filterfalse, repeat
 from typing import Any
 
 from common.errors import UsageError
@@ -159,9 +159,9 @@ class Study:
             asked = Counter(trial.key for course in self._courses for trial in course.asked)
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
         for trial, known in zip(course.round, known_params(self._known, keys), strict=True):
-            if known is not None and known != trial.params and dict(known) != dict(trial.params):
+            if known != trial.params and known is not None and dict(known) != dict(trial.params):
                 self._changed(trial, known)
-        return {key for key in keys if key not in self.results}
+        return set(filterfalse(self.results.__contains__, keys))
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""

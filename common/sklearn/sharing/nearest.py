@@ -48,7 +48,7 @@ class Nearest:
         self._direct = brute and ArgKmin.is_usable_for(self._checked, base._fit_X, base.effective_metric_)
         self.distances, self.indices = self._searched()
         self._labels = base._y[self.indices]
-        self._runs = Runs.of(self.distances[:, 1:] == self.distances[:, :-1], self._labels, self._n_near == n)
+        self._runs = Runs.of(~(self.distances[:, 1:] > self.distances[:, :-1]), self._labels, self._n_near == n)
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
         asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
         self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
@@ -148,6 +148,22 @@ class Nearest:
             return None
         return Heaps(X, Y, metric, rows, self._n_near)
 
+    @cached_property
+    def _of_each_pair(self) -> bool:
+        """Whether a distance depends on its two samples alone, to the bit.
+
+        A matrix product of another shape may round differently: of two samples equally far, one may be farther then.
+        """
+        base, X = self._base, self._checked
+        if base._fit_method != "brute":
+            return True
+        if not self._direct:
+            return False
+        metric = base.effective_metric_
+        if metric not in ("euclidean", "sqeuclidean"):
+            return True
+        return _plain(X, base._fit_X) and Heaps.known(X, base._fit_X, "euclidean")
+
     def _most(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The class with most votes of each row, added up in scikit-learn's order, the first of equal ones."""
         numbers = np.arange(len(self._base.classes_))[:, None, None]
@@ -168,7 +184,7 @@ class Nearest:
         # Beyond this number of rows scikit-learn divides its work among threads in another way, which ties depend on.
         limit = 4 * (get_config()["pairwise_dist_chunk_size"] or 256) * _threads()
         padded = np.resize(rows, limit + 1) if n_rows > limit >= len(rows) and _threads() > 1 else rows
-        if 2 * len(padded) < n_rows:
+        if 2 * len(padded) < n_rows and self._of_each_pair:
             distances, indices = (part[: len(rows)] for part in self._found(_rows(self._checked, padded), k))
             if np.array_equal(distances, self.distances[rows, :k]):
                 return distances, indices

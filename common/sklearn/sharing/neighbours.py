@@ -7,8 +7,8 @@ that choice, any choice gives the same answer. The other rows are asked of sciki
 its heap (`heaps.py`). Votes of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are sums of the
 same numbers, perhaps in another order: where two classes are closer than a billionth, scikit-learn is asked too.
 
-Distances do not depend on k. But a matrix product of another shape may round differently. So if a distance of the rows
-asked again differs by a bit from the known one, all rows are asked again.
+Distances do not depend on k. But a matrix product of another shape may round differently. So where distances come from
+one, and samples are not whole numbers, all rows are asked again.
 """
 
 from __future__ import annotations

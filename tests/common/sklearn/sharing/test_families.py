@@ -96,6 +96,15 @@ def test_neighbours_equally_far(caplog: Any, order: Any, seed: int, metric: str,
     compared(caplog, kind, grid, np.asarray(X / share, order=order), y)
 
 
+@pytest.mark.parametrize(("metric", "seed"), [("cosine", 14), ("cosine", 22), ("correlation", 14)])
+def test_neighbours_whose_distances_are_rounded(caplog: Any, metric: str, seed: int) -> None:
+    """Samples on one line are equally far, but for the rounding of a matrix product; or their distance is NaN."""
+    X, y = samples(seed, whole=True, p=3)
+    X[:, 0] += 1.0
+    grid = {"n_neighbors": [1, 3, 8], "weights": ["uniform", "distance"]}
+    compared(caplog, KNeighborsClassifier(metric=metric), grid, X, y, scoring="neg_log_loss", return_train_score=True)
+
+
 PREFIXES: list[tuple[Any, str]] = [
     (RandomForestClassifier(random_state=1), "n_estimators"),
     (RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),

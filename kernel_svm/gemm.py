@@ -3,7 +3,8 @@
 BLAS rounds an element differently depending on where it lies in the matrix. Here every element is one chain of
 fused multiply-adds over the features in their order, so that a row, a block or the whole matrix, computed by one
 process or several, agree bit by bit, and a.b equals b.a. On AVX-512 it is also faster than what OpenBLAS
-chooses on processors that it does not know.
+chooses on processors that it does not know. A feature that is zero in all samples of a tile adds nothing and is left
+out: in images and counts that is most of them.
 
 Samples are packed in panels of LANES: (n_panels, n_features, LANES).
 """
@@ -22,30 +23,33 @@ from numba.extending import intrinsic
 
 from jit import LANES, padded
 from jit.llvm import F32, F64, Vector, broadcast, fused, llvm_type, load_vector, store_vector
-from jit.simd import aligned_zeros, compiled
+from jit.simd import aligned_zeros, compiled, part
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
-ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 2)
+ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 3)
 GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
 
 
 def _tile_of(vectors: int, kind: Vector) -> Any:
     """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers.
 
-    The samples are float32, the panels and the sums of the element of ``kind``.
+    The samples are float32, the panels and the sums of the element of ``kind``. Those features count whose
+    offsets in a panel of ``size`` elements are ``places[first:end]``, at least one.
     """
 
     @intrinsic
     def tile(
-        typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, depth: Any, out: Any, out_at: Any, stride: Any
-    ) -> Any:
+        typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, size: Any, places: Any, first: Any, end: Any, out: Any,
+        out_at: Any, stride: Any,
+    ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             index, vector = ir.IntType(64), llvm_type(kind)
-            a_data, b_data, out_data = (
+            a_data, b_data, place_data, out_data = (
                 context.make_array(kind)(context, builder, value).data
-                for kind, value in ((a, args[0]), (b, args[2]), (out, args[5]))
+                for kind, value in ((a, args[0]), (b, args[2]), (places, args[5]), (out, args[8]))
             )
-            a_at, b_at, depth, out_at, stride = args[1], args[3], args[4], args[6], args[7]
+            a_at, b_at, size = args[1], args[3], args[4]
+            first, end, out_at, stride = args[6], args[7], args[9], args[10]
             tiles = [(r, v) for r in range(ROWS) for v in range(vectors)]
             before = builder.block
             loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
@@ -53,10 +57,10 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             builder.position_at_end(loop)
             k = builder.phi(index)
             sums = {tile: builder.phi(vector) for tile in tiles}
-            step = builder.mul(k, index(LANES))
+            step = builder.sext(builder.load(builder.gep(place_data, [k])), index)
             columns = []
             for v in range(vectors):
-                panel = builder.add(b_at, builder.mul(depth, index(v * LANES)))
+                panel = builder.add(b_at, builder.mul(size, index(v)))
                 columns.append(load_vector(builder, builder.gep(b_data, [builder.add(panel, step)]), vector))
             scalars = [
                 builder.load(builder.gep(a_data, [builder.add(builder.add(a_at, step), index(r))])) for r in range(ROWS)
@@ -66,8 +70,8 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             rows = [broadcast(builder, scalar, vector) for scalar in scalars]
             totals = {(r, v): fused(builder, rows[r], columns[v], sums[r, v]) for r, v in tiles}
             following = builder.add(k, index(1))
-            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
-            k.add_incoming(index(0), before)
+            builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
+            k.add_incoming(first, before)
             k.add_incoming(following, loop)
             for tile in tiles:
                 sums[tile].add_incoming(ir.Constant(vector, [0.0] * LANES), before)
@@ -79,43 +83,61 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             return context.get_dummy_value()
 
         i = types.intp
-        return types.none(a, i, b, i, i, out, i, i), codegen
+        return types.none(a, i, b, i, i, places, i, i, out, i, i), codegen
 
     return tile
 
 
-_wide, _narrow, _double = _tile_of(VECTORS, F32), _tile_of(1, F32), _tile_of(1, F64)
+_wide, _narrow, _double = _tile_of(VECTORS, F32), _tile_of(VECTORS - 1, F32), _tile_of(1, F64)
+
+
+@part
+def _places(pairs, panel, top, places, first):
+    """List the features that are not zero in all ROWS samples from ``top`` on in ``places`` from ``first`` on.
+
+    ``pairs`` are two samples each, as integers. Returns where the list ends; it has one element at least.
+    """
+    end = first
+    for k in range(pairs.shape[1]):
+        some = 0
+        for r in range(top // 2, (top + ROWS) // 2):
+            some |= pairs[panel, k, r]
+        places[end] = k * LANES
+        end += some != 0
+    return max(end, first + 1)
 
 
 @compiled
 def multiply(a, b, out):
     """``out[LANES p + r, LANES q + c]`` = product of sample r of panel p of ``a`` and sample c of panel q of ``b``."""
-    depth = a.shape[1]
-    size = depth * LANES
-    stride = out.strides[0] // 4
-    whole = b.shape[0] // VECTORS * VECTORS
+    depth, stride = a.shape[1], out.strides[0] // 4
+    size, wide, pairs = depth * LANES, b.shape[0] - -b.shape[0] % VECTORS * (VECTORS - 1), a.view(np.int64)
+    places, ends = np.empty(GROUP * LANES // ROWS * depth, np.int32), np.empty(GROUP * LANES // ROWS, np.int64)
     for group in range(0, a.shape[0], GROUP):
-        for q in range(0, whole, VECTORS):
-            for p in range(group, min(group + GROUP, a.shape[0])):
-                for r in range(0, LANES, ROWS):
-                    place = (p * LANES + r) * stride + q * LANES
-                    _wide(a, p * size + r, b, q * size, depth, out, place, stride)
-        for q in range(whole, b.shape[0]):
-            for p in range(group, min(group + GROUP, a.shape[0])):
-                for r in range(0, LANES, ROWS):
-                    place = (p * LANES + r) * stride + q * LANES
-                    _narrow(a, p * size + r, b, q * size, depth, out, place, stride)
+        tiles = min(GROUP, a.shape[0] - group) * LANES // ROWS
+        for t in range(tiles):
+            ends[t] = _places(pairs, group + t * ROWS // LANES, t * ROWS % LANES, places, t * depth)
+        q = 0
+        while q < b.shape[0]:
+            for t in range(tiles):
+                row = group * LANES + t * ROWS
+                sample, place = row // LANES * size + row % LANES, row * stride + q * LANES
+                if q < wide:
+                    _wide(a, sample, b, q * size, size, places, t * depth, ends[t], out, place, stride)
+                else:
+                    _narrow(a, sample, b, q * size, size, places, t * depth, ends[t], out, place, stride)
+            q += VECTORS if q < wide else VECTORS - 1
 
 
 @compiled
 def multiply_double(a, b, out):
     """As `multiply`, with ``b`` and ``out`` of float64, in which it calculates."""
-    size = a.shape[1] * LANES
-    stride = out.strides[0] // 8
+    depth, stride = a.shape[1], out.strides[0] // 8
+    size, places = depth * LANES, np.arange(0, depth * LANES, LANES).astype(np.int32)
     for q in range(b.shape[0]):
-        for p in range(a.shape[0]):
-            for r in range(0, LANES, ROWS):
-                _double(a, p * size + r, b, q * size, a.shape[1], out, (p * LANES + r) * stride + q * LANES, stride)
+        for row in range(0, a.shape[0] * LANES, ROWS):
+            sample, place = row // LANES * size + row % LANES, row * stride + q * LANES
+            _double(a, sample, b, q * size, size, places, 0, depth, out, place, stride)
 
 
 def packed(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:

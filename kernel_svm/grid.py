@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit.simd import aligned_zeros
-from kernel_svm.kernel import Samples, kernel_minus_one, prepare, sq_lengths, training_mask
+from kernel_svm.kernel import Samples, kernel_minus_one, prepare, training_mask
 from kernel_svm.multiclass import Solutions, binary_problems, keep
 from kernel_svm.path import Kernel, Paths, Whole, solve_paths
 from kernel_svm.plan import MatrixPlan, choose_plan
@@ -213,9 +213,11 @@ class Classifier:
         """Labels (n,) of samples (n, n_features)."""
         samples = self.solved.samples
 
-        def product_of(part: slice, support: np.ndarray, weights: np.ndarray) -> np.ndarray:
-            centred = (x[part] - samples.mean).astype(np.float32)
-            return product(kernel_between(centred, sq_lengths(centred), samples, support, self.gamma), weights)
+        def product_of(part: slice) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+            x_part = samples.others(x[part])
+            return lambda support, weights: product(
+                kernel_between(*x_part, *samples.some(support), self.gamma), weights
+            )
 
         labels = np.empty(len(x), np.int64)
         for part, values in decisions(self.solved, len(x), product_of):

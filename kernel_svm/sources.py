@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jit import LANES, padded
+from jit import LANES
 from jit.simd import aligned_zeros, writable
 from kernel_svm.decisions import Support
 from kernel_svm.functions import KernelFunction
@@ -129,7 +129,7 @@ class RbfSource:
         if self.kernel is not None:
             return panels_of(writable(self.kernel), support, rows)
         if self.distances is None:
-            return kernel_between(self.samples.x(rows), self.samples.sq_norms[rows], self.samples, support, self.gamma)
+            return kernel_between(*self.samples.some(rows), *self.samples.some(support), self.gamma)
         panels = panels_of(writable(self.distances), support, rows)
         flat = panels.reshape(len(panels), -1)
         expm1_scaled(flat, self.gamma, flat)
@@ -138,13 +138,13 @@ class RbfSource:
 
 def far(samples: Samples, gamma: float) -> bool:
     """Whether K - 1 of typical samples is -1 in float32, or nearly so."""
-    return bool(2 * gamma * float(samples.sq_norms.sum()) > FAR * len(samples.row_of))
+    return gamma * samples.spread > FAR
 
 
 def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
     """Squared distances of all samples x, float64 (n, n_features), computed in double: float32 (width, width)."""
     centred = np.zeros((samples.width, x.shape[1]))
-    centred[samples.row_of] = x - samples.mean
+    centred[samples.row_of] = x - samples.centre
     sq_norms, ones = np.einsum("ij,ij->i", centred, centred)[:, None], np.ones((samples.width, 1))
     left, right = np.hstack([-2 * centred, sq_norms, ones]), np.hstack([centred, ones, sq_norms])
     out = aligned_zeros((samples.width, samples.width))
@@ -195,7 +195,9 @@ class DoubleSource:
         return self._shift[rows]
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        return decisions(solved, len(rows), lambda part, support, weights: self.between(rows[part], support) @ weights)
+        return decisions(
+            solved, len(rows), lambda part: lambda support, weights: self.between(rows[part], support) @ weights
+        )
 
 
 def fill_blocks(fill: Callable[[np.ndarray, slice, slice], None], out: np.ndarray, one: slice, other: slice) -> None:
@@ -214,18 +216,18 @@ def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:
 
 
 def decisions(
-    solved: Solutions, count: int, product_of: Callable[[slice, np.ndarray, np.ndarray], np.ndarray]
+    solved: Solutions, count: int, product_of: Callable[[slice], Callable[[np.ndarray, np.ndarray], np.ndarray]]
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """As `KernelSource.decisions`.
 
-    ``product_of(part, support, weights)`` has K, or K - 1, of a slice of the samples with support vectors, times their
+    ``product_of(part)(support, weights)`` has K, or K - 1, of a slice of the samples with support vectors, times their
     weights (len(support), m): float64 (rows of the part or more, m).
     """
     blocks, offsets = list(solved.blocks()), solved.offsets()
     for part in parts(count, max([len(support) for support, _, _ in blocks] + [len(offsets)])):
-        values = np.tile(-offsets, (part.stop - part.start, 1))
+        values, product_with = np.tile(-offsets, (part.stop - part.start, 1)), product_of(part)
         for support, weights, targets in blocks:
-            values[:, targets] += product_of(part, support, weights)[: len(values)]
+            values[:, targets] += product_with(support, weights)[: len(values)]
         yield part, values
 
 
@@ -238,22 +240,22 @@ def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def kernel_between(
-    x: np.ndarray, sq_norms: np.ndarray, samples: Samples, support: np.ndarray, gamma: float
+    x: np.ndarray, sq_norms: np.ndarray, support: np.ndarray, norms: np.ndarray, gamma: float
 ) -> np.ndarray:
     """K - 1 of samples with support vectors.
 
     Args:
-        x: float32 (n, n_features), centred.
+        x: float32 (n, n_features), centred and packed.
         sq_norms: float32 (n,), squared lengths of ``x``.
-        samples: have the support vectors.
-        support: int64 (m,), rows of these in the samples.
+        support: float32, centred and packed.
+        norms: float32 (m,), squared lengths of ``support``.
         gamma: of the kernel, above 0.
 
     Returns:
         float32, packed: ``x`` are the packed samples, support vectors their features (see `packed`).
     """
-    out = aligned_zeros((padded(len(support)), padded(len(x))))
-    row_norms, column_norms = np.resize(samples.sq_norms[support], len(out)), np.resize(sq_norms, out.shape[1])
-    distances_between(packed(samples.x(support)), row_norms, packed(x), column_norms, np.full(len(out), -1), out)
+    out = aligned_zeros((LANES * len(support), LANES * len(x)))
+    row_norms, column_norms = np.resize(norms, len(out)), np.resize(sq_norms, out.shape[1])
+    distances_between(support, row_norms, x, column_norms, np.full(len(out), -1), out)
     expm1_scaled(out, gamma, out)
-    return panels_of(out, np.arange(len(support)), np.arange(len(x)))
+    return panels_of(out, np.arange(len(norms)), np.arange(len(sq_norms)))

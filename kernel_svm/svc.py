@@ -13,13 +13,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from kernel_svm.functions import KernelFunction
-from kernel_svm.kernel import Samples, prepare, sq_lengths
+from kernel_svm.kernel import Samples, prepare
 from kernel_svm.multiclass import binary_problems, choose_class
 from kernel_svm.platt import coupled
 from kernel_svm.solved import Data, KnownPart, Solved, TrainingSet, solve
 from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
 from kernel_svm.warm import warm_up
 
+CACHED = 128 << 10  # elements of K of samples that are predicted at once and a class's support vectors
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
 
 
@@ -139,21 +140,19 @@ class SVC(sklearn.svm.SVC):
         k, ends = len(self.classes_), np.cumsum(self._n_support)
         index = {pair: p for p, pair in enumerate(binary_problems(k, "ovo"))}
         result = np.tile(self._intercept_, (len(X), 1))
-        step = max(16, CHUNK // (8 * max(1, len(self.support_))))
+        step = max(16, min(CACHED // max(1, *self._n_support), CHUNK // (8 * max(1, len(self.support_)))))
         vectors = self._fine_vectors(function)
         for start in range(0, len(X), step):
             x = X[start : start + step]
             if vectors is not None:
-                centred = (x - vectors.mean).astype(np.float32)
-                sq_norms = sq_lengths(centred)
+                near = vectors.others(x)
             for c, (first, last) in enumerate(zip(ends - self._n_support, ends, strict=True)):
                 if first == last:
                     continue
                 weights = self._dual_coef_[:, first:last].T
                 if vectors is not None:
-                    rows = vectors.row_of[first:last]
-                    kernel = kernel_between(centred, sq_norms, vectors, rows, function.gamma)
-                    values = product(kernel, weights)[: len(x)]
+                    support = vectors.run(int(vectors.row_of[first]), int(last - first))
+                    values = product(kernel_between(*near, *support, function.gamma), weights)[: len(x)]
                 elif function.name == "precomputed":
                     values = x[:, self.support_[first:last]] @ weights
                 else:

@@ -187,7 +187,7 @@ class CudaClassifier(Classifier):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Labels (n,) of samples (n, n_features)."""
         samples, xp = self.loaded.samples, self.loaded.device.xp
-        centred = (x - samples.mean).astype(np.float32)
+        centred = (x - samples.centre).astype(np.float32)
         sq_norms = xp.asarray(sq_lengths(centred))
         return samples.classes[_labels(self.loaded, self.solved, self.gamma, xp.asarray(centred), sq_norms)[0]]
 

@@ -33,11 +33,40 @@ def test_products_are_those_of_numpy(n, m, n_features):
     assert not out[n:].any() and not out[:, m:].any()
 
 
+def test_features_that_are_zero_in_a_tile_change_no_bit():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(48, 40)), rng.normal(size=(80, 40))
+    a[rng.random(a.shape) < 0.9] = 0
+    a[16:32] = 0
+    places = rng.permutation(55)[:40]
+    wide_a, wide_b = np.zeros((48, 55)), rng.normal(size=(80, 55))
+    wide_a[:, np.sort(places)], wide_b[:, np.sort(places)] = a, b
+    out, wide = aligned_zeros((48, 80)), aligned_zeros((48, 80))
+    multiply(packed(a), packed(b), out)
+    multiply(packed(wide_a), packed(wide_b), wide)
+    np.testing.assert_allclose(out, a @ b.T, atol=1e-4)
+    assert np.array_equal(out, wide)
+
+
+def test_what_most_samples_have_is_zero_and_distances_are_right():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((400, 30)) < 0.8, -1.73, rng.normal(2.0, 1.0, size=(400, 30)))
+    x[:, :3] = 0.1, 5.0, 1e6  # the same in all samples
+    x[:, 3] = rng.normal(size=400)
+    samples = prepare(x, np.arange(400) % 3)
+    assert not samples.x(samples.row_of)[:, :3].any()
+    assert np.isclose((samples.x(samples.row_of)[:, 4:] == 0).mean(), 0.8, atol=0.02)
+    exact = ((x[:, None] - x[None]) ** 2).sum(-1)
+    found = squared_distances(samples)[np.ix_(samples.row_of, samples.row_of)]
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-3)
+    assert np.isclose(samples.spread, exact.mean(), rtol=1e-5)
+
+
 def test_samples_are_sorted_by_class_and_found_again():
     x, y = random_samples(50, 6)
     samples = prepare(x, np.array(["red", "blue", "green"])[y])
     assert samples.classes.tolist() == ["blue", "green", "red"]
-    np.testing.assert_allclose(samples.x(samples.row_of) + samples.mean, x, rtol=1e-5)
+    np.testing.assert_allclose(samples.x(samples.row_of) + samples.centre, x, rtol=1e-5)
     for row, label in zip(samples.row_of, samples.labels, strict=True):
         assert samples.class_start[label] <= row < samples.class_start[label + 1]
     assert not (samples.class_start % LANES).any()

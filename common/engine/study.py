@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
-from itertools import filterfalse, repeat
+from itertools import compress, repeat, tee
+from operator import ne
 from typing import Any
 
 from common.errors import UsageError
 from common.storage.history import no_collection
-from common.storage.known import known_params
+from common.storage.known import known_params, without_result
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -158,10 +159,12 @@ class Study:
         if len(self._course_of) < n_before + len(keys):
             asked = Counter(trial.key for course in self._courses for trial in course.asked)
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
-        for trial, known in zip(course.round, known_params(self._known, keys), strict=True):
-            if known != trial.params and known is not None and dict(known) != dict(trial.params):
-                self._changed(trial, known)
-        return set(filterfalse(self.results.__contains__, keys))
+        known, compared = tee(known_params(self._known, keys))
+        differ = map(ne, compared, [trial.params for trial in course.round])
+        for trial, params in compress(zip(course.round, known, strict=True), differ):
+            if params is not None and dict(params) != dict(trial.params):
+                self._changed(trial, params)
+        return set(without_result(self.results, keys))
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, repeat
 from pathlib import Path
@@ -85,9 +85,12 @@ class TrialLines:
         Yields:
             The places of all others among them, each before what comes after it is kept.
         """
-        texts, key_at = self.texts, len(_KEY)
         contents = [line[:-_END_BYTES] for line in lines]
-        for place, (content, sound) in enumerate(zip(contents, _sound(lines, contents), strict=False)):
+        sounds = _sound(lines, contents)
+        if all(sounds) and self._took_all(contents):
+            return
+        texts, key_at = self.texts, len(_KEY)
+        for place, (content, sound) in enumerate(zip(contents, sounds, strict=True)):
             beginning, _, text = content.partition(_PARAMS)
             key = beginning[key_at:]
             plain = key.isascii() and _QUOTE not in key
@@ -97,6 +100,21 @@ class TrialLines:
                 texts[key.decode()] = text
             else:
                 yield place
+
+    def _took_all(self, contents: Sequence[bytes]) -> bool:
+        """Keep sound lines together, which takes less time; or none, if not all are of trials and free of escapes."""
+        parts = [content.split(_PARAMS, 1) for content in contents]
+        if not parts or min(map(len, parts)) < 2 or _BACKSLASH in b"".join(contents):
+            return False
+        beginnings, texts = zip(*parts, strict=True)
+        joined = b"\n" + b"\n".join(beginnings)
+        keys = joined.split(b"\n" + _KEY)[1:]
+        plain = joined.isascii() and joined.count(_QUOTE) == len(keys) * _KEY.count(_QUOTE)
+        whole = len(keys) == len(texts) and all(keys) and all(texts)
+        if not plain or not whole or len(max(keys, key=len)) > LONGEST_KEY:
+            return False
+        self.texts.update(zip(b"\n".join(keys).decode().split("\n"), texts, strict=True))
+        return True
 
     def take_parsed(self, record: Mapping[str, Any], line: bytes) -> None:
         """Keep a line of a trial of any other form, which says `record`. Raises what reading it raises."""
@@ -186,11 +204,11 @@ def with_checksum(line: bytes) -> bytes:
     return line if has_checksum(line) else line[:-1] + _END % zlib.crc32(line[:-1])
 
 
-def _sound(lines: Sequence[bytes], contents: Sequence[bytes]) -> Iterable[bool]:
+def _sound(lines: Sequence[bytes], contents: Sequence[bytes]) -> list[bool]:
     """Whether each line ends with the checksum of its content; first all are compared at once, in less time."""
     ends, checksums = [line[-_END_BYTES:] for line in lines], tuple(map(zlib.crc32, contents))
     if b"".join(ends) == _END * len(ends) % checksums:
-        return repeat(True)
+        return [True] * len(ends)
     return [end == _END % checksum for end, checksum in zip(ends, checksums, strict=True)]
 
 

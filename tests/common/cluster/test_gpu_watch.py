@@ -91,7 +91,7 @@ def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
-    nvml: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
+    nvml: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it waits for may be a file system, which comes back; a GPU that does not answer does not."""
     told: list[Any] = []
@@ -118,6 +118,8 @@ def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
         seen = time.monotonic()
         step_until(lambda: time.monotonic() > seen + 2)  # well over HANG_S
         assert not told and process.killed is None
+        happens(nvml, B, 31)  # an error of a program, told after a first answer
+        step_until(lambda: "Xid 31" in caplog.text)
         (nvml / "hang").touch()
         monkeypatch.setattr(gpu_watch, "SILENT_S", 1.0)
         step_until(lambda: told)

@@ -1,20 +1,25 @@
-"""A whole search of `mnist_nn`: this project's training against the reference way, trial by trial.
+"""A whole search of `mnist_nn`: this project's training against the reference way and plain PyTorch, trial by trial.
 
     python -m benchmarks.nn_search --data DIR [--trials-sample K] [--epochs N] [--results FILE]
 
 The search is the real one, `Bagging`, evaluated by its own objective in this process on one thread: every fold of
 every parameter set, then the refit of each bootstrap sample. Right after each trial the reference way
 (`benchmarks.nn_reference`) trains a network of the same parameters on the same images for as many epochs as ours
-took, and evaluates it on the same validation or test images. Times are CPU seconds. With --trials-sample K the
-reference way repeats only K trials, evenly spread over the search in the order asked; the ratio is of these.
+took, and evaluates it on the same validation or test images. Then the ways of plain PyTorch with images in memory do
+as many steps on these images ("autograd", "fused", "kept" and "compiled", see `benchmarks.nn_step`). They evaluate
+nothing, and their first step, which compiles, is not counted. Times are CPU seconds. With --trials-sample K the other
+ways repeat only K trials, evenly spread over the search in the order asked; the ratios are of these.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,24 +29,26 @@ from torch import Tensor
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
+from benchmarks.nn_step import PYTORCH, pytorch
 from common import evaluate
 from common.experiment import WorkerContext
 from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
+from mnist_nn.rates import BATCH_SIZE, one_network
 
 
 class Timed(NamedTuple):
-    """CPU seconds of a trial, ours and the reference way's, and its epochs."""
+    """CPU seconds of a trial, ours and by name those of the other ways, and its epochs."""
 
     ours: float
-    reference: float | None
+    others: dict[str, float]
     epochs: int
 
 
-def reference_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: Trial, epochs: int) -> float:
-    """Of training and evaluating as the trial asks."""
+def other_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: Trial, epochs: int) -> dict[str, float]:
+    """By name of the way: of training as the trial asks; the reference way also evaluates."""
     bootstrap = int(trial.params["bootstrap"])
     images, labels = data["train_images"], data["train_labels"]
     start = time.process_time()
@@ -57,7 +64,14 @@ def reference_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: T
         for _ in way.epoch(*of_training):
             pass
     way.loss(*_tensors(*evaluated))
-    return time.process_time() - start
+    seconds = {"reference": time.process_time() - start}
+    for name in PYTORCH:
+        steps = (one_network if name == "autograd" else pytorch)(name, *of_training, trial.params)
+        next(steps)
+        start = time.process_time()
+        deque(islice(steps, epochs * math.ceil(len(learned) / BATCH_SIZE)), maxlen=0)
+        seconds[name] = time.process_time() - start
+    return seconds
 
 
 def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -79,14 +93,20 @@ def run(experiment: Bagging, n_sample: int | None) -> list[Timed]:
                 list(objective((trial,)))
             start = time.process_time()
             (result,) = objective((trial,))
-            ours, epochs, reference = time.process_time() - start, int(result.value("epochs")), None
-            if len(times) % every == every // 2:
-                reference = reference_seconds(experiment, data, trial, epochs)
-            times.append(Timed(ours, reference, epochs))
+            ours, epochs = time.process_time() - start, int(result.value("epochs"))
+            repeated = len(times) % every == every // 2
+            times.append(Timed(ours, other_seconds(experiment, data, trial, epochs) if repeated else {}, epochs))
             yield result
 
     evaluate(experiment, objective=both)
     return times
+
+
+def _ratio(paired: Sequence[Timed], name: str) -> str:
+    """Of all these trainings, and of each: median, least and most."""
+    each = [one.others[name] / one.ours for one in paired]
+    whole = sum(one.others[name] for one in paired) / sum(one.ours for one in paired)
+    return f"{whole:.2f}; {statistics.median(each):.2f} ({min(each):.2f}..{max(each):.2f})"
 
 
 def main() -> None:
@@ -98,7 +118,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=64, metavar="N", help="most channels")
     parser.add_argument("--units", type=int, default=512, metavar="N", help="most hidden units")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="most epochs of a training")
-    parser.add_argument("--trials-sample", type=int, metavar="K", help="trials of the reference way; default: all")
+    parser.add_argument("--trials-sample", type=int, metavar="K", help="trials of the other ways; default: all")
     parser.add_argument("--results", type=Path, metavar="FILE")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -113,19 +133,21 @@ def main() -> None:
         epochs=options.epochs,
     )
     times = run(experiment, options.trials_sample)
-    paired = [(one.reference, one.ours) for one in times if one.reference is not None]
-    theirs, ours = (sum(column) for column in zip(*paired, strict=True))
-    ratios = [slow / fast for slow, fast in paired]
+    paired = [one for one in times if one.others]
+    ours = sum(one.ours for one in paired)
+    totals = {name: sum(one.others[name] for one in paired) for name in ("reference", *PYTORCH)}
+    best = min(PYTORCH, key=lambda name: totals[name])
     total = sum(one.ours for one in times)
     row = {
         "trainings": len(times),
         "epochs": sum(one.epochs for one in times),
         "ours, s": f"{total:.0f}",
-        "trainings by both ways": len(paired),
+        "trainings by all ways": len(paired),
         "ours of these, s": f"{ours:.1f}",
-        "reference of these, s": f"{theirs:.1f}",
-        "reference / ours": f"{theirs / ours:.2f}",
-        "per training": f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
+        **{f"{name}, s": f"{seconds:.1f}" for name, seconds in totals.items()},
+        "reference / ours": _ratio(paired, "reference"),
+        "best of PyTorch": best,
+        "best of PyTorch / ours": _ratio(paired, best),
     }
     facts = dict(
         threads=1,

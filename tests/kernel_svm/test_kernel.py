@@ -7,7 +7,7 @@ import pytest
 
 from jit import LANES
 from jit.simd import aligned_zeros
-from kernel_svm.gemm import multiply, packed
+from kernel_svm.gemm import VECTORS, multiply, packed
 from kernel_svm.kernel import expm1_scaled, kernel_minus_one, prepare, squared_distances
 from kernel_svm.rows import Rows
 
@@ -31,6 +31,22 @@ def test_products_are_those_of_numpy(n, m, n_features):
     multiply(packed_a, packed_b, out)
     np.testing.assert_allclose(out[:n, :m], a @ b.T, atol=1e-4)
     assert not out[n:].any() and not out[:, m:].any()
+
+
+@pytest.mark.parametrize("n_panels", range(VECTORS - 1, 9))
+def test_any_number_of_panels_is_multiplied_and_nothing_beside_is_written(n_panels):
+    rng = np.random.default_rng(n_panels)
+    a, b = rng.normal(size=(16, 7)), rng.normal(size=(n_panels * LANES, 7))
+    out = aligned_zeros((16, n_panels * LANES + 64))
+    multiply(packed(a), packed(b)[:n_panels], out[:, : n_panels * LANES])
+    np.testing.assert_allclose(out[:, : n_panels * LANES], a @ b.T, atol=1e-4)
+    assert not out[:, n_panels * LANES :].any()
+
+
+@pytest.mark.skipif(VECTORS == 2, reason="no number of panels is too few")
+def test_too_few_panels_are_refused():
+    with pytest.raises(ValueError, match="too few panels"):
+        multiply(packed(np.ones((16, 7))), packed(np.ones((LANES, 7)))[:1], aligned_zeros((16, LANES)))
 
 
 def test_features_that_are_zero_in_a_tile_change_no_bit():

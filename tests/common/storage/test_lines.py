@@ -106,8 +106,11 @@ def test_a_line_with_a_right_checksum_that_is_no_trial_is_told_and_repaired(
     assert len(read_study(tmp_path).results) == len(ORDINARY) - 1
 
 
-def changed_line(data: st.DataObject, sound: list[bytes]) -> bytes:
-    """One of the lines with any few bytes changed, or a piece of one in another, and a right checksum."""
+def changed_line(folder: Path, data: st.DataObject) -> bytes:
+    """An ordinary line with any few bytes changed, or a piece of one in another, and a right checksum."""
+    if not (folder / NAME).exists():
+        trial_lines(folder)
+    sound = (folder / NAME).read_bytes().splitlines()[1:]
     line = bytearray(data.draw(st.sampled_from(sound))[:-18])
     for _ in range(data.draw(st.integers(0, 3))):
         other = data.draw(st.sampled_from(sound))
@@ -122,10 +125,7 @@ def changed_line(data: st.DataObject, sound: list[bytes]) -> bytes:
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lines_are_taken_together_as_one_by_one(tmp_path: Path, data: st.DataObject) -> None:
-    if not (tmp_path / NAME).exists():
-        trial_lines(tmp_path)
-    sound = (tmp_path / NAME).read_bytes().splitlines()[1:]
-    lines = [changed_line(data, sound) for _ in range(data.draw(st.integers(1, 3)))]
+    lines = [changed_line(tmp_path, data) for _ in range(data.draw(st.integers(1, 3)))]
     if data.draw(st.booleans()):
         lines[-1] = lines[-1][:-3] + b'x"}'
     together, one_by_one = TrialLines(tmp_path), TrialLines(tmp_path)
@@ -136,10 +136,7 @@ def test_lines_are_taken_together_as_one_by_one(tmp_path: Path, data: st.DataObj
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_taken_without_parsing_says_the_same_when_it_is_parsed(tmp_path: Path, data: st.DataObject) -> None:
-    if not (tmp_path / NAME).exists():
-        trial_lines(tmp_path)
-    sound = (tmp_path / NAME).read_bytes().splitlines()[1:]
-    whole = changed_line(data, sound)
+    whole = changed_line(tmp_path, data)
     taken, other_way = TrialLines(tmp_path), TrialLines(tmp_path)
     if not list(taken.take([whole])):
         ((key, text),) = taken.texts.items()

@@ -26,6 +26,7 @@ from jit.simd import (
     load,
     mul,
     power_of_two,
+    prefetch,
     splat,
     store,
     sub,
@@ -305,9 +306,10 @@ def panels_of(matrix, rows, columns):
     for top in range(0, rows.size, BLOCK):  # rows are read as they lie, then panels are written so, too
         height = min(BLOCK, rows.size - top)
         for k in range(height):
-            row = rows[top + k]
+            row, later = rows[top + k], rows[min(top + k + BLOCK, rows.size - 1)]
             for r in range(runs):
                 place, column = places[r], columns[places[r]]
+                prefetch(matrix, later * stride + column)
                 if place + LANES <= n and column + LANES <= matrix.shape[1]:  # the next run overwrites what is not ours
                     store(block, k * count + place, load(matrix, row * stride + column))
                 else:

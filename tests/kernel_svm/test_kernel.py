@@ -10,6 +10,7 @@ from jit.simd import aligned_zeros
 from kernel_svm.gemm import VECTORS, multiply, packed
 from kernel_svm.kernel import expm1_scaled, kernel_minus_one, prepare, squared_distances
 from kernel_svm.rows import Rows
+from kernel_svm.sources import product
 
 pytestmark = pytest.mark.numerical
 
@@ -31,6 +32,13 @@ def test_products_are_those_of_numpy(n, m, n_features):
     multiply(packed_a, packed_b, out)
     np.testing.assert_allclose(out[:n, :m], a @ b.T, atol=1e-4)
     assert not out[n:].any() and not out[:, m:].any()
+
+
+@pytest.mark.parametrize(("n", "n_features", "m"), [(5, 3, 1), (16, 7, 4), (100, 50, 9)])
+def test_products_with_weights_are_in_double(n, n_features, m):
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(n, n_features)).astype(np.float32), rng.normal(size=(n_features, m))
+    np.testing.assert_allclose(product(packed(x), weights)[:n], x.astype(np.float64) @ weights, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_panels", range(VECTORS - 1, 9))

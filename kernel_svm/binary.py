@@ -31,7 +31,7 @@ class Binary(NamedTuple):
 class Binaries(NamedTuple):
     """Binary problems over one matrix: as `Binary`, with a row of each array for each of them.
 
-    They are as wide as the matrix; problem n has the first ``lanes[n]`` elements of its own.
+    These rows are as wide as the matrix; problem n has the first ``lanes[n]`` elements of its own.
     """
 
     rows: np.ndarray

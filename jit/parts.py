@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
@@ -35,12 +36,33 @@ class _Linked(JITCodeLibrary):
         self._finalized = True
 
 
+class _Files(IndexDataCacheFile):
+    """The files of one function: an index, and one for the machine code of each signature.
+
+    numba numbers the latter. Of two processes that save at a time the index of one could name the code of the other,
+    made for other arguments. Here their names come from what they hold.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep the machine code of a signature, after the index that names it."""
+        overloads = self._load_index()
+        if key not in overloads:
+            digest = hashlib.sha256(self._dump((self._version, self._source_stamp, key))).digest()
+            overloads[key] = self._data_name(int.from_bytes(digest[:8]))
+            self._save_index(overloads)
+        self._save_data(overloads[key], data)
+
+
 class _Kept(FunctionCache):
     """Machine code on disk.
 
     Before numba reads it, it imports all that compiling needs, much of SciPy included. Code that uses none of Python's
     hashes runs without.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As numba's, in a third of the time."""

@@ -48,6 +48,19 @@ def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how:
     assert run(tmp_path) == "6 0"
 
 
+def test_processes_that_keep_code_at_a_time_leave_each_others_alone(tmp_path: Path) -> None:
+    """Both read the index before either writes it. The code of the second is written last, the index of the first."""
+    (tmp_path / "twice.py").write_text("from jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n")
+    program = "from twice import twice; print(twice({}), sum(twice.stats.cache_hits.values()))"
+    assert run(tmp_path, program.format(1.5)) == "3.0 0"
+    (index,) = tmp_path.rglob("*.nbi")
+    of_the_first = index.read_bytes()
+    index.unlink()
+    assert run(tmp_path, program.format(2)) == "4 0"
+    index.write_bytes(of_the_first)
+    assert run(tmp_path, program.format(1.5)) == "3.0 1"
+
+
 @pytest.mark.slow
 def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from jit import LANES
 from jit.simd import aligned_zeros, writable
 from kernel_svm.binary import Binaries
 from kernel_svm.walk import STATE, walk
+
+TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 
 
 class Kernel(Protocol):
@@ -123,6 +125,19 @@ def solve_paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
         np.empty(shape, np.int64), np.empty(shape, np.bool_),
     )  # fmt: skip
+    ending = tolerance, max_iter, give_up, pair
+    for first in range(0, n, TOGETHER):
+        some = slice(first, first + TOGETHER)
+        part = Paths(*(array[some] for array in vars(found).values()))
+        _solve(kernel, (signs[some], weights[some], counts[some]), every, ending, part)
+    return found
+
+
+def _solve(
+    kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: tuple[Any, ...], found: Paths
+) -> None:
+    """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``found``."""
+    n, width = found.columns.shape
     doubles, marks = aligned_zeros((4, n, width), np.float64), np.empty((2, n, width), np.uint8)
     problems = Binaries(
         writable(kernel.rows), kernel.slot, found.lanes, np.empty((n, width // LANES), np.int32), found.columns,
@@ -130,10 +145,8 @@ def solve_paths(
     )  # fmt: skip
     state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(width, np.int64)
     results = found.betas, found.rhos, found.iterations, found.converged
-    ending = tolerance, max_iter, give_up, pair
-    while count := walk(problems, (signs, weights, counts), every, ending, results, state, wanted):
+    while count := walk(problems, given, penalties, ending, results, state, wanted):
         kernel.fetch(wanted[:count])
-    return found
 
 
 def solve_path(

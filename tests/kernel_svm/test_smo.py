@@ -178,7 +178,9 @@ def test_rows_on_demand_give_the_same_bits(n):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize(("gamma", "folds"), [(0.05, 3), (1.0, 6)])  # of the second steps of all multipliers pay
+@pytest.mark.parametrize(
+    ("gamma", "folds"), [(0.05, 3), (1.0, 6), (1.0, 40)]
+)  # where steps of all multipliers pay: 1.0
 def test_several_problems_of_one_matrix_give_the_bits_of_each_alone(gamma, folds, whole):
     x, y = separable(150, seed=5)
     samples = prepare(x, -y, np.arange(150) % folds)

@@ -8,7 +8,7 @@ in turn in one run. The peers are GridSearchCV with scikit-learn's SVC and with 
 dask_ml's GridSearchCV and ThunderSVM's SVC where they are installed, and, for fewer fits, scikit-learn's
 HalvingGridSearchCV. Where a grid has too much work for them, ``--sample N`` lets SVCs fit N of its points, chosen at
 random, and multiplies. single: one fit and one prediction of 6,000 images of MNIST. The solver's code is compiled
-before, and memory is there.
+before, and the memory that a search needs was given to this process once.
 """
 
 from __future__ import annotations

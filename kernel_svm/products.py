@@ -42,7 +42,7 @@ def add_products(problems, group, going, steps, out):
                 some, sizes[count, k] = True, steps[k, t]
         if some:
             starts[count] = np.int64(problems.slot[t]) * problems.rows.shape[1]
-            count += some
+            count += 1
     there = _columns(problems, group, going)
     rows, tile = problems.rows, aligned_doubles(TALL * WIDE)
     moving, takers = np.empty(n, np.int64), np.empty(n + FOUR, np.int64)

@@ -197,7 +197,7 @@ def _read(room, problems, group, going):
     if group.size > 1:
         add_products(problems, group, going, room[STEPS], changes)
         return
-    problem = one_of(problems, group[0])
+    problem = one_of(problems, group[0])  # alone it reads no columns but its own
     change = aligned_doubles(problem.f.size)
     add_rows(problem.rows, problem.slot, problem.columns, room[STEP, 0, : change.size], change)
     for t in range(change.size):

@@ -27,6 +27,10 @@ class _Linked(JITCodeLibrary):
 
     codegen = SimpleNamespace(set_env=lambda name, env: None)  # numba would write to memory of the machine code
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Leave functions as they are, which numba would optimise one by one before all are optimised together."""
+        ll_module.data_layout = self._codegen._data_layout
+
     def finalize(self) -> None:
         """Put in what the code calls, no more."""
         for library in dict.fromkeys(self._linking_libraries):

@@ -14,7 +14,8 @@ import numpy as np
 from jit import LANES
 from jit.simd import aligned_zeros, writable
 from kernel_svm.binary import Binaries
-from kernel_svm.walk import STATE, walk
+from kernel_svm.projected import descend
+from kernel_svm.walk import DONE, ENDED, PAIRS, PAYS, ROWS, STAGE, STATE, walk
 
 TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 
@@ -138,15 +139,30 @@ def _solve(
 ) -> None:
     """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``found``."""
     n, width = found.columns.shape
+    problems = binaries(kernel, found.lanes, found.columns)
+    state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
+    made, paid = np.empty(n, np.int64), np.empty(n, np.bool_)
+    results = found.betas, found.rhos, found.iterations, found.converged
+    arguments = problems, given, penalties, ending, results, state, wanted
+    needed, count = walk(*arguments)
+    while needed != ENDED:
+        some = wanted[:count]
+        if needed == ROWS:
+            kernel.fetch(some)
+        else:
+            descend(problems, some, *ending[:2], made, paid)
+            state[some, DONE], state[some, PAYS], state[some, STAGE] = made[:count], paid[:count], PAIRS
+        needed, count = walk(*arguments)
+
+
+def binaries(kernel: Kernel, lanes: np.ndarray, columns: np.ndarray) -> Binaries:
+    """Room for binary problems with these lanes, int64 (n,), in these columns, int64 (n, width)."""
+    n, width = columns.shape
     doubles, marks = aligned_zeros((4, n, width), np.float64), np.empty((2, n, width), np.uint8)
-    problems = Binaries(
-        writable(kernel.rows), kernel.slot, found.lanes, np.empty((n, width // LANES), np.int32), found.columns,
+    return Binaries(
+        writable(kernel.rows), kernel.slot, lanes, np.empty((n, width // LANES), np.int32), columns,
         np.empty((n, width), np.int8), *doubles, *marks,
     )  # fmt: skip
-    state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(width, np.int64)
-    results = found.betas, found.rhos, found.iterations, found.converged
-    while count := walk(problems, given, penalties, ending, results, state, wanted):
-        kernel.fetch(wanted[:count])
 
 
 def solve_path(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import add, both, choose, fma, less, load, part, splat, store, total_of
+from jit.simd import add, both, choose, compiled, fma, less, load, part, splat, store, total_of
 from kernel_svm.binary import one_of
 from kernel_svm.products import add_products
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks
@@ -122,7 +122,7 @@ BOTTOM, TOP, TARGET, STEP, OLD_F, OLD_BETA, STEPS, CHANGES = range(8)
 FIRST, VIOLATION, CURVATURE, SIZE = range(4)
 
 
-@part
+@compiled
 def descend(problems, group, tolerance, limit, made, paid):
     """Make steps of some problems, by their numbers, while they pay, at most ``limit`` of each.
 

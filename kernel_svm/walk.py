@@ -11,6 +11,9 @@ bound stay there. A step of Newton's method then moves the free ones, and those 
 Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`). Then
 pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
+The walk pauses where it needs rows that are not there, and for steps of all multipliers: these are compiled apart, by
+another process at the same time.
+
 The arrays are listed in `smo`.
 """
 
@@ -28,7 +31,6 @@ from jit.simd import compiled, part
 from kernel_svm.binary import one_of
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from kernel_svm.newton import MOST, newton_step
-from kernel_svm.projected import descend
 from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
@@ -40,11 +42,12 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
 NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 
-# Progress of a path, in an int64 array, so that it can pause for a missing row and go on: the number of its C, the
+# Progress of a path, in an int64 array, so that it can pause and go on: the number of its C, the
 # stage of that, its iterations, those since the last gathering, those until the next look, rows that are missing,
 # whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins with a Newton step.
 AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = STATE = range(9)
 UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages: before the first C, before a C, then, and from where pairs are moved
+ENDED, ROWS, STEPS = range(3)  # what a walk needs where it pauses: nothing more, rows, or steps of all multipliers
 
 
 class Ending(NamedTuple):
@@ -236,15 +239,6 @@ def _leave_out(found, first, lanes):
 
 
 @part
-def _together(problems, group, ending, state):
-    """Steps of all multipliers of some problems."""
-    made, paid = np.empty(group.size, np.int64), np.empty(group.size, np.bool_)
-    descend(problems, group, ending.tolerance, ending.limit, made, paid)
-    for k in range(group.size):
-        state[group[k], DONE], state[group[k], PAYS], state[group[k], STAGE] = made[k], paid[k], PAIRS
-
-
-@part
 def _finish(problem, ending, found, state, wanted):
     """Move pairs of a problem until its C is done; MISSING if rows are wanted."""
     status = _solve(problem, ending, state, wanted)
@@ -263,9 +257,12 @@ def _finish(problem, ending, found, state, wanted):
 
 @compiled
 def walk(problems, given, penalties, ending, results, state, wanted):
-    """Go along the penalties until rows are missing; how many are wanted then, 0 at the end.
+    """Go along the penalties to the end, or until something is needed.
 
     All problems go to the next C together, as steps of all multipliers read a matrix for all of them at once.
+
+    Returns (ENDED, 0); (ROWS, how many columns in ``wanted``); or (STEPS, how many numbers of problems in ``wanted``),
+    whose DONE, PAYS and STAGE are to be set then.
 
     Args:
         problems: `Binaries`, of which the matrix is there.
@@ -275,13 +272,13 @@ def walk(problems, given, penalties, ending, results, state, wanted):
         ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
         results: betas, rhos, iterations, converged of `path.Paths`.
         state: int64 (n, 9), 0 at first.
-        wanted: int64 (width,), columns whose rows are missing.
+        wanted: int64 (width,), columns whose rows are missing, or numbers of problems.
     """
     signs, weights, counts = given
     tolerance, limit, give_up, pair = ending
     betas, rhos, iterations, converged = results
     n, ends = signs.shape[0], Ending(tolerance, limit, give_up)
-    whole, group = True, np.empty(n, np.int64)
+    whole = True
     for t in range(problems.slot.size):
         whole = whole and problems.slot[t] >= 0
     for p in range(n):
@@ -298,10 +295,10 @@ def walk(problems, given, penalties, ending, results, state, wanted):
                 found = Found(betas[p], rhos[p], iterations[p], converged[p])
                 _begin(one_of(problems, p), problems.weights[p, : problems.lanes[p]], penalties, found, state[p])
             if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
-                group[count] = p
+                wanted[count] = p
                 count += 1
         if count:
-            _together(problems, group[:count], ends, state)
+            return STEPS, count
         for p in range(n):
             if not state[p, AT] == c < counts[p]:
                 continue
@@ -309,16 +306,15 @@ def walk(problems, given, penalties, ending, results, state, wanted):
             if state[p, STAGE] == BEGUN and (state[p, PAYS] or state[p, NEWTON]):
                 missing = _lacking(problem, wanted)
                 if missing:
-                    return missing
-                if state[p, NEWTON]:
-                    newton_step(problem, tolerance)
-                    set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-                    state[p, DONE] = 1
-                else:
-                    group[0] = p
-                    _together(problems, group[:1], ends, state)
+                    return ROWS, missing
+                if not state[p, NEWTON]:
+                    wanted[0] = p
+                    return STEPS, 1
+                newton_step(problem, tolerance)
+                set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+                state[p, DONE] = 1
             state[p, STAGE] = PAIRS
             found = Found(betas[p], rhos[p], iterations[p], converged[p])
             if _finish(problem, ends, found, state[p], wanted) == MISSING:
-                return state[p, WANTED]
-    return 0
+                return ROWS, state[p, WANTED]
+    return ENDED, 0

@@ -18,7 +18,8 @@ from jit.private import locked, open_lock, private_folder
 from kernel_svm.decisions import Support
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare
 from kernel_svm.multiclass import Solutions, keep
-from kernel_svm.path import Path, Paths, Whole, solve_path
+from kernel_svm.path import Path, Paths, Whole, binaries, solve_path
+from kernel_svm.projected import descend
 from kernel_svm.sources import RbfSource, product
 from kernel_svm.thresholds import thresholds
 
@@ -42,7 +43,7 @@ class Announced(event.Listener):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        log.warning("compiling the solver (once per machine, about 15 s)")
+        log.warning("compiling the solver (once per machine, about 15 to 30 s)")
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -98,6 +99,12 @@ def _paths() -> None:
     solve_path(Whole(matrix), sign, [0.01, 10.0], 1e-3, 1000)
 
 
+def _steps() -> None:
+    one, columns = np.zeros(1, np.int64), np.zeros((1, WIDE), np.int64)
+    problems = binaries(Whole(np.zeros((WIDE, WIDE), np.float32)), one, columns)
+    descend(problems, one, 1e-3, 1, np.zeros(1, np.int64), np.zeros(1, np.bool_))
+
+
 def _matrices() -> None:
     samples, half = _samples(), slice(0, WIDE)
     whole = kernel_minus_one(samples, 0.1)
@@ -119,4 +126,4 @@ def _answers() -> None:
     thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
 
 
-PARTS = (_paths, _matrices, _answers)  # what is compiled apart, the longest first
+PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first

@@ -29,28 +29,36 @@ from jit.simd import aligned_zeros, compiled, fma, item, load, part, splat, stor
 ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 3)
 AT_ONCE = 4  # columns of weights whose sums are in registers at a time
 GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
+DEPTH = 192  # features of a column tile that are multiplied at a time; they stay in the L1 cache
 
 
 def _tile_of(vectors: int) -> Any:
     """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers, all float32.
 
-    Those features count whose offsets in a panel of ``size`` elements are ``places[first:end]``, at least one.
+    Those features count whose offsets in a panel of ``size`` elements are ``places[first:end]``, at least one. With
+    ``more``, they are added to what ``out`` has.
     """
 
     @intrinsic
     def tile(
-        typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, size: Any, places: Any, first: Any, end: Any, out: Any,
-        out_at: Any, stride: Any,
+        typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, size: Any, places: Any, first: Any, end: Any, more: Any,
+        out: Any, out_at: Any, stride: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             index, vector = ir.IntType(64), llvm_type(F32)
             a_data, b_data, place_data, out_data = (
                 context.make_array(kind)(context, builder, value).data
-                for kind, value in ((a, args[0]), (b, args[2]), (places, args[5]), (out, args[8]))
+                for kind, value in ((a, args[0]), (b, args[2]), (places, args[5]), (out, args[9]))
             )
             a_at, b_at, size = args[1], args[3], args[4]
-            first, end, out_at, stride = args[6], args[7], args[9], args[10]
+            first, end, more, out_at, stride = args[6], args[7], args[8], args[10], args[11]
             tiles = [(r, v) for r in range(ROWS) for v in range(vectors)]
+            nothing = ir.Constant(vector, [0.0] * LANES)
+            targets, so_far = {}, {}
+            for r, v in tiles:
+                place = builder.add(builder.add(out_at, builder.mul(stride, index(r))), index(v * LANES))
+                targets[r, v] = builder.gep(out_data, [place])
+                so_far[r, v] = builder.select(more, load_vector(builder, targets[r, v], vector), nothing)
             before = builder.block
             loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
             builder.branch(loop)
@@ -72,16 +80,15 @@ def _tile_of(vectors: int) -> Any:
             k.add_incoming(first, before)
             k.add_incoming(following, loop)
             for tile in tiles:
-                sums[tile].add_incoming(ir.Constant(vector, [0.0] * LANES), before)
+                sums[tile].add_incoming(so_far[tile], before)
                 sums[tile].add_incoming(totals[tile], loop)
             builder.position_at_end(after)
-            for r, v in tiles:
-                place = builder.add(builder.add(out_at, builder.mul(stride, index(r))), index(v * LANES))
-                store_vector(builder, totals[r, v], builder.gep(out_data, [place]))
+            for tile in tiles:
+                store_vector(builder, totals[tile], targets[tile])
             return context.get_dummy_value()
 
         i = types.intp
-        return types.none(a, i, b, i, i, places, i, i, out, i, i), codegen
+        return types.none(a, i, b, i, i, places, i, i, types.boolean, out, i, i), codegen
 
     return tile
 
@@ -90,13 +97,14 @@ _wide, _narrow = _tile_of(VECTORS), _tile_of(VECTORS - 1)
 
 
 @part
-def _places(pairs, panel, top, places, first):
-    """List the features that are not zero in all ROWS samples from ``top`` on in ``places`` from ``first`` on.
+def _places(pairs, panel, top, begin, last, places, first):
+    """List the features from ``begin`` to ``last`` that are not zero in all ROWS samples from ``top`` on.
 
-    ``pairs`` are two samples each, as integers. Returns where the list ends; it has one element at least.
+    They are listed in ``places`` from ``first`` on; ``pairs`` are two samples each, as integers. Returns where the list
+    ends; it has one element at least.
     """
     end = first
-    for k in range(pairs.shape[1]):
+    for k in range(begin, last):
         some = 0
         for r in range(top // 2, (top + ROWS) // 2):
             some |= pairs[panel, k, r]
@@ -116,35 +124,40 @@ def multiply(a, b, out):
     wide = b.shape[0] - -b.shape[0] % VECTORS * (VECTORS - 1)  # panels of wide tiles; narrow ones have the rest
     if wide < 0:
         raise ValueError("b has too few panels")
-    places, ends = np.empty(GROUP * LANES // ROWS * depth, np.int32), np.empty(GROUP * LANES // ROWS, np.int64)
+    places, ends = np.empty(GROUP * LANES // ROWS * DEPTH, np.int32), np.empty(GROUP * LANES // ROWS, np.int64)
     for group in range(0, a.shape[0], GROUP):
         tiles = min(GROUP, a.shape[0] - group) * LANES // ROWS
-        for t in range(tiles):
-            ends[t] = _places(pairs, group + t * ROWS // LANES, t * ROWS % LANES, places, t * depth)
-        q = 0
-        while q < b.shape[0]:
+        for begin in range(0, depth, DEPTH):
+            last = min(begin + DEPTH, depth)
             for t in range(tiles):
-                row = group * LANES + t * ROWS
-                sample, place = row // LANES * size + row % LANES, row * stride + q * LANES
-                if q < wide:
-                    _wide(a, sample, b, q * size, size, places, t * depth, ends[t], out, place, stride)
-                else:
-                    _narrow(a, sample, b, q * size, size, places, t * depth, ends[t], out, place, stride)
-            q += VECTORS if q < wide else VECTORS - 1
+                panel = group + t * ROWS // LANES
+                ends[t] = _places(pairs, panel, t * ROWS % LANES, begin, last, places, t * DEPTH)
+            q = 0
+            while q < b.shape[0]:
+                for t in range(tiles):
+                    row = group * LANES + t * ROWS
+                    sample, place = row // LANES * size + row % LANES, row * stride + q * LANES
+                    first, end, more = t * DEPTH, ends[t], begin > 0
+                    if q < wide:
+                        _wide(a, sample, b, q * size, size, places, first, end, more, out, place, stride)
+                    else:
+                        _narrow(a, sample, b, q * size, size, places, first, end, more, out, place, stride)
+                q += VECTORS if q < wide else VECTORS - 1
 
 
 @compiled
-def multiply_double(panels, weights, out):
-    """``out[m, LANES p + c]`` = sum of the features of sample c of panel p, each times its row of ``weights[:, m]``.
+def multiply_double(features, across, along, weights, out):
+    """``out[m, s]`` = sum of the features of sample s, each times its row of ``weights[:, m]``.
 
-    Weights and ``out`` are float64, in which it calculates, and (n_features, any) and (any, n): a multiple of AT_ONCE.
+    Weights and ``out`` are float64, in which it calculates, and (n_features, any) and (any, n): a multiple of AT_ONCE,
+    and of LANES. Feature k of samples LANES p to LANES p + LANES begins at ``features[across p + along k]``.
     """
     depth, width, stride = weights.shape[0], weights.shape[1], out.shape[1]
-    for p in range(panels.shape[0]):
+    for p in range(stride // LANES):
         for m in range(0, width, AT_ONCE):
             sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
             for k in range(depth):
-                value, at = widen(load(panels, (p * depth + k) * LANES)), k * width + m
+                value, at = widen(load(features, across * p + along * k)), k * width + m
                 sum_0 = fma(splat(item(weights, at)), value, sum_0)
                 sum_1 = fma(splat(item(weights, at + 1)), value, sum_1)
                 sum_2 = fma(splat(item(weights, at + 2)), value, sum_2)

@@ -215,8 +215,8 @@ class Classifier:
 
         def product_of(part: slice) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
             x_part = samples.others(x[part])
-            return lambda support, weights: product(
-                kernel_between(*x_part, *samples.some(support), self.gamma), weights
+            return lambda support, weights: (
+                product(kernel_between(*x_part, *samples.some(support), self.gamma), weights).T
             )
 
         labels = np.empty(len(x), np.int64)

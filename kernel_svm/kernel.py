@@ -77,17 +77,20 @@ class Samples:
         return self.panels[rows // LANES, :, rows % LANES]
 
     def some(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Samples of some rows, packed, and their squared lengths (len(rows),), all float32."""
-        return packed(self.x(rows)), self.sq_norms[rows]
+        """Samples of some rows, packed, and the squared lengths of these and of what fills the last panels: float32."""
+        panels = packed(self.x(rows))
+        return panels, np.resize(self.sq_norms[rows], LANES * len(panels))
 
     def run(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """As `some`, of rows one after the other from the first of a class on, without a copy."""
-        return self.panels[first // LANES : -(-(first + count) // LANES)], self.sq_norms[first : first + count]
+        last = -(-(first + count) // LANES) * LANES
+        return self.panels[first // LANES : last // LANES], self.sq_norms[first:last]
 
     def others(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `some`, of other samples (n, n_features)."""
         centred = (x - self.centre).astype(np.float32)
-        return packed(centred), sq_lengths(centred)
+        panels = packed(centred)
+        return panels, np.resize(sq_lengths(centred), LANES * len(panels))
 
 
 def prepare(x: np.ndarray, y: np.ndarray, folds: np.ndarray | None = None) -> Samples:

@@ -106,7 +106,7 @@ class RbfSource:
                 panels *= np.float32(-self.gamma)
                 np.exp(panels, out=panels)
                 panels[own // LANES, own + top, own % LANES] = 0
-                result[taken] = product(panels, betas)[: len(part)]
+                result[taken] = product(panels, betas)[:, : len(part)].T
         return result
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -129,7 +129,8 @@ class RbfSource:
         if self.kernel is not None:
             return panels_of(writable(self.kernel), support, rows)
         if self.distances is None:
-            return kernel_between(*self.samples.some(rows), *self.samples.some(support), self.gamma)
+            kernel = kernel_between(*self.samples.some(rows), *self.samples.some(support), self.gamma)
+            return panels_of(kernel, np.arange(len(support)), np.arange(len(rows)))
         panels = panels_of(writable(self.distances), support, rows)
         flat = panels.reshape(len(panels), -1)
         expm1_scaled(flat, self.gamma, flat)
@@ -231,33 +232,36 @@ def decisions(
         yield part, values
 
 
-def product(panels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Packed samples times ``weights`` (n_features, m): float64 (LANES x panels, m)."""
+def product(samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Samples times ``weights`` (n_features, m): float64 (m, n).
+
+    Samples are packed, float32 (n / LANES, n_features, LANES), or lie in columns, float32 (n_features or more, n). Then
+    n is a multiple of LANES.
+    """
     n_features, m = weights.shape
     columns = np.zeros((n_features, -(-m // AT_ONCE) * AT_ONCE))
     columns[:, :m] = weights
-    values = aligned_zeros((columns.shape[1], len(panels) * LANES), np.float64)
-    multiply_double(panels, columns, values)
-    return values[:m].T
+    n, across, along = samples.shape[-1], LANES, samples.shape[-1]
+    if samples.ndim == 3:
+        n, across, along = LANES * len(samples), LANES * n_features, LANES
+    values = aligned_zeros((columns.shape[1], n), np.float64)
+    multiply_double(samples.reshape(-1), across, along, columns, values)
+    return values[:m]
 
 
 def kernel_between(
     x: np.ndarray, sq_norms: np.ndarray, support: np.ndarray, norms: np.ndarray, gamma: float
 ) -> np.ndarray:
-    """K - 1 of samples with support vectors.
+    """K - 1 of support vectors, in rows, with samples: float32 (LANES x panels of support, LANES x panels of x).
 
     Args:
-        x: float32 (n, n_features), centred and packed.
-        sq_norms: float32 (n,), squared lengths of ``x``.
-        support: float32, centred and packed.
-        norms: float32 (m,), squared lengths of ``support``.
+        x: float32 (n_panels, n_features, LANES), centred and packed samples.
+        sq_norms: float32 (LANES x n_panels,), their squared lengths.
+        support: the support vectors, like ``x``.
+        norms: their squared lengths.
         gamma: of the kernel, above 0.
-
-    Returns:
-        float32, packed: ``x`` are the packed samples, support vectors their features (see `packed`).
     """
     out = aligned_zeros((LANES * len(support), LANES * len(x)))
-    row_norms, column_norms = np.resize(norms, len(out)), np.resize(sq_norms, out.shape[1])
-    distances_between(support, row_norms, x, column_norms, np.full(len(out), -1), out)
+    distances_between(support, norms, x, sq_norms, np.full(len(out), -1), out)
     expm1_scaled(out, gamma, out)
-    return panels_of(out, np.arange(len(norms)), np.arange(len(sq_norms)))
+    return out

@@ -20,7 +20,7 @@ from kernel_svm.solved import Data, KnownPart, Solved, TrainingSet, solve
 from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
 from kernel_svm.warm import warm_up
 
-CACHED = 128 << 10  # elements of K of samples that are predicted at once and a class's support vectors
+CACHED = 256 << 10  # elements of K of samples that are predicted at once and a class's support vectors
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
 
 
@@ -139,7 +139,7 @@ class SVC(sklearn.svm.SVC):
         function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
         k, ends = len(self.classes_), np.cumsum(self._n_support)
         index = {pair: p for p, pair in enumerate(binary_problems(k, "ovo"))}
-        result = np.tile(self._intercept_, (len(X), 1))
+        result = np.repeat(self._intercept_[:, None], len(X), axis=1)
         step = max(16, min(CACHED // max(1, *self._n_support), CHUNK // (8 * max(1, len(self.support_)))))
         vectors = self._fine_vectors(function)
         for start in range(0, len(X), step):
@@ -152,15 +152,15 @@ class SVC(sklearn.svm.SVC):
                 weights = self._dual_coef_[:, first:last].T
                 if vectors is not None:
                     support = vectors.run(int(vectors.row_of[first]), int(last - first))
-                    values = product(kernel_between(*near, *support, function.gamma), weights)[: len(x)]
+                    values = product(kernel_between(*near, *support, function.gamma), weights)[:, : len(x)]
                 elif function.name == "precomputed":
-                    values = x[:, self.support_[first:last]] @ weights
+                    values = (x[:, self.support_[first:last]] @ weights).T
                 else:
-                    values = function(x, self.support_vectors_[first:last]) @ weights
+                    values = (function(x, self.support_vectors_[first:last]) @ weights).T
                 others = [other for other in range(k) if other != c]
                 targets = [index[min(c, other), max(c, other)] for other in others]
-                result[start : start + step, targets] += values
-        return result
+                result[targets, start : start + step] += values
+        return result.T
 
     def _fine_vectors(self, function: KernelFunction) -> Samples | None:
         """The support vectors for float32, if that is fine enough for them."""

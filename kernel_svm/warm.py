@@ -122,7 +122,7 @@ def _answers() -> None:
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         solved.labels(values)
     Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
-    product(np.zeros((1, 1, LANES), np.float32), np.zeros((1, 1)))
+    product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
     thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
 
 

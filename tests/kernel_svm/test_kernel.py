@@ -38,7 +38,7 @@ def test_products_are_those_of_numpy(n, m, n_features):
 def test_products_with_weights_are_in_double(n, n_features, m):
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(n, n_features)).astype(np.float32), rng.normal(size=(n_features, m))
-    np.testing.assert_allclose(product(packed(x), weights)[:n], x.astype(np.float64) @ weights, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(product(packed(x), weights)[:, :n].T, x.astype(np.float64) @ weights, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_panels", range(VECTORS - 1, 9))

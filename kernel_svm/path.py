@@ -15,7 +15,7 @@ from jit import LANES
 from jit.simd import aligned_zeros, writable
 from kernel_svm.binary import Binaries
 from kernel_svm.projected import descend
-from kernel_svm.walk import DONE, ENDED, PAIRS, PAYS, ROWS, STAGE, STATE, walk
+from kernel_svm.walk import ENDED, ROWS, STATE, walk
 
 TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 
@@ -141,7 +141,6 @@ def _solve(
     n, width = found.columns.shape
     problems = binaries(kernel, found.lanes, found.columns)
     state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
-    made, paid = np.empty(n, np.int64), np.empty(n, np.bool_)
     results = found.betas, found.rhos, found.iterations, found.converged
     arguments = problems, given, penalties, ending, results, state, wanted
     needed, count = walk(*arguments)
@@ -150,8 +149,7 @@ def _solve(
         if needed == ROWS:
             kernel.fetch(some)
         else:
-            descend(problems, some, *ending[:2], made, paid)
-            state[some, DONE], state[some, PAYS], state[some, STAGE] = made[:count], paid[:count], PAIRS
+            descend(problems, some, *ending[:2], state)
         needed, count = walk(*arguments)
 
 

@@ -19,6 +19,7 @@ from jit.simd import add, both, choose, compiled, fma, less, load, part, splat, 
 from kernel_svm.binary import one_of
 from kernel_svm.products import add_products
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks
+from kernel_svm.walk import DONE, PAIRS, PAYS, STAGE
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
 KEPT = 0.1  # and all steps together this part, or they are taken back: they may have moved samples of no importance
@@ -123,24 +124,25 @@ FIRST, VIOLATION, CURVATURE, SIZE = range(4)
 
 
 @compiled
-def descend(problems, group, tolerance, limit, made, paid):
+def descend(problems, group, tolerance, limit, state):
     """Make steps of some problems, by their numbers, while they pay, at most ``limit`` of each.
 
     Every row of them must be there. They read the matrix together, and each one's bits are the same in any company.
-    ``made[k]`` becomes the number of steps of ``group[k]``, ``paid[k]`` whether they paid. Where they did not, none is
-    made: f, beta and masks are left as they were.
+    ``state``, that of `walk`, gets the number of steps and whether they paid. Where they did not, none is made: f, beta
+    and masks are left as they were.
     """
     n, width = group.size, problems.sign.shape[1]
     room = aligned_doubles(8 * (n + 1) * width).reshape(8, n + 1, width)
     facts, going = np.ones((4, n)), np.empty(n, np.bool_)
     for k in range(n):
-        made[k] = 0
+        state[group[k], DONE], state[group[k], STAGE] = 0, PAIRS
         going[k] = _begin(room, facts, k, one_of(problems, group[k]), tolerance)
     while True:
         moving = False
         for k in range(n):
             if going[k]:
-                going[k] = made[k] < limit and _propose(room, facts, k, one_of(problems, group[k]), tolerance)
+                problem = one_of(problems, group[k])
+                going[k] = state[group[k], DONE] < limit and _propose(room, facts, k, problem, tolerance)
                 moving = moving or going[k]
         if not moving:
             break
@@ -148,11 +150,11 @@ def descend(problems, group, tolerance, limit, made, paid):
         for k in range(n):
             if going[k]:
                 moved, going[k] = _take(room, facts, k, one_of(problems, group[k]))
-                made[k] += moved
+                state[group[k], DONE] += moved
     for k in range(n):
-        paid[k] = facts[VIOLATION, k] <= max(KEPT * facts[FIRST, k], tolerance)
-        if not paid[k]:
-            made[k] = 0
+        state[group[k], PAYS] = facts[VIOLATION, k] <= max(KEPT * facts[FIRST, k], tolerance)
+        if not state[group[k], PAYS]:
+            state[group[k], DONE] = 0
             _take_back(room, k, one_of(problems, group[k]))
 
 

@@ -261,8 +261,7 @@ def walk(problems, given, penalties, ending, results, state, wanted):
 
     All problems go to the next C together, as steps of all multipliers read a matrix for all of them at once.
 
-    Returns (ENDED, 0); (ROWS, how many columns in ``wanted``); or (STEPS, how many numbers of problems in ``wanted``),
-    whose DONE, PAYS and STAGE are to be set then.
+    Returns (ENDED, 0); (ROWS, how many columns in ``wanted``); or (STEPS, how many numbers of problems in ``wanted``).
 
     Args:
         problems: `Binaries`, of which the matrix is there.

@@ -22,6 +22,7 @@ from kernel_svm.path import Path, Paths, Whole, binaries, solve_path
 from kernel_svm.projected import descend
 from kernel_svm.sources import RbfSource, product
 from kernel_svm.thresholds import thresholds
+from kernel_svm.walk import STATE
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def _paths() -> None:
 def _steps() -> None:
     one, columns = np.zeros(1, np.int64), np.zeros((1, WIDE), np.int64)
     problems = binaries(Whole(np.zeros((WIDE, WIDE), np.float32)), one, columns)
-    descend(problems, one, 1e-3, 1, np.zeros(1, np.int64), np.zeros(1, np.bool_))
+    descend(problems, one, 1e-3, 1, np.zeros((1, len(STATE)), np.int64))
 
 
 def _matrices() -> None:

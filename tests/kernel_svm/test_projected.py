@@ -20,6 +20,7 @@ from kernel_svm.kernel import kernel_minus_one, prepare
 from kernel_svm.path import Whole, solve_path
 from kernel_svm.projected import descend, project
 from kernel_svm.smo import set_masks
+from kernel_svm.walk import DONE, PAYS, STATE
 from tests.kernel_svm.problems import require_optimal
 
 pytestmark = pytest.mark.numerical
@@ -80,9 +81,9 @@ def test_steps_that_do_not_pay_are_taken_back() -> None:
     before = [part.copy() for part in (f, beta, up, low)]
     rows = (array[None] for array in (blocks, columns, sign, bounds / 1000, bounds, f, beta, up, low))
     problems = Binaries(matrix, slot, np.array([width]), *rows)
-    made, paid = np.array([7]), np.array([True])
-    descend(problems, np.array([0]), TOLERANCE, 1000, made, paid)
-    assert not made.any() and not paid.any()
+    state = np.full((1, len(STATE)), 7)
+    descend(problems, np.array([0]), TOLERANCE, 1000, state)
+    assert state[0, DONE] == 0 and not state[0, PAYS]
     for part, old in zip((f, beta, up, low), before, strict=True):
         assert np.array_equal(part, old)
 

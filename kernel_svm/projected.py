@@ -18,7 +18,7 @@ from jit import LANES
 from jit.simd import add, both, choose, compiled, fma, less, load, part, splat, store, total_of
 from kernel_svm.binary import one_of
 from kernel_svm.products import add_products
-from kernel_svm.smo import add_rows, aligned_doubles, set_masks
+from kernel_svm.smo import add_rows, aligned_doubles, set_masks, violation_of
 from kernel_svm.walk import DONE, PAIRS, PAYS, STAGE
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
@@ -86,18 +86,6 @@ def project(wish, bottom, top, target):
         return True
     target[widest] -= rest
     return abs(rest) < room
-
-
-@part
-def violation_of(f, up, low):
-    """By how much the optimality conditions are violated."""
-    least, most = np.inf, -np.inf
-    for t in range(f.size):
-        if up[t]:
-            least = min(least, f[t])
-        if low[t]:
-            most = max(most, f[t])
-    return most - least
 
 
 @part

@@ -31,7 +31,7 @@ from jit.simd import compiled, part
 from kernel_svm.binary import one_of
 from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from kernel_svm.newton import MOST, newton_step
-from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks
+from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks, violation_of
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 AHEAD = 64  # rows that are asked for together with a missing one
@@ -294,8 +294,12 @@ def walk(problems, given, penalties, ending, results, state, wanted):
                 found = Found(betas[p], rhos[p], iterations[p], converged[p])
                 _begin(one_of(problems, p), problems.weights[p, : problems.lanes[p]], penalties, found, state[p])
             if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
-                wanted[count] = p
-                count += 1
+                problem = one_of(problems, p)
+                if violation_of(problem.f, problem.up, problem.low) >= tolerance:
+                    wanted[count] = p
+                    count += 1
+                else:  # the solution of the C before is good enough
+                    state[p, STAGE] = PAIRS
         if count:
             return STEPS, count
         for p in range(n):

@@ -42,8 +42,8 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
 NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 
-# Progress of a path, in an int64 array, so that it can pause and go on: the number of its C, the
-# stage of that, its iterations, those since the last gathering, those until the next look, rows that are missing,
+# Progress of a path, in an int64 array, so that it can pause and go on: the number of its C, the stage of that, its
+# iterations, those since the last gathering, those until the next look, rows that are missing,
 # whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins with a Newton step.
 AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = STATE = range(9)
 UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages: before the first C, before a C, then, and from where pairs are moved
@@ -271,7 +271,7 @@ def walk(problems, given, penalties, ending, results, state, wanted):
         ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
         results: betas, rhos, iterations, converged of `path.Paths`.
         state: int64 (n, 9), 0 at first.
-        wanted: int64 (width,), columns whose rows are missing, or numbers of problems.
+        wanted: int64 (width or n, the larger,), columns whose rows are missing, or numbers of problems.
     """
     signs, weights, counts = given
     tolerance, limit, give_up, pair = ending

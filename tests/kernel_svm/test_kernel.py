@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit import LANES
+from jit import LANES, padded
 from jit.simd import aligned_zeros
-from kernel_svm.gemm import VECTORS, multiply, packed
+from kernel_svm.gemm import DEPTH, VECTORS, multiply, packed
 from kernel_svm.kernel import expm1_scaled, kernel_minus_one, prepare, squared_distances
 from kernel_svm.rows import Rows
 from kernel_svm.sources import product
@@ -22,7 +22,7 @@ def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0):
     return x, y
 
 
-@pytest.mark.parametrize("n_features", [1, 7, 130])
+@pytest.mark.parametrize("n_features", [1, 7, DEPTH, 2 * DEPTH + 1])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (16, 40), (100, 130)])
 def test_products_are_those_of_numpy(n, m, n_features):
     rng = np.random.default_rng(n + m)
@@ -38,7 +38,11 @@ def test_products_are_those_of_numpy(n, m, n_features):
 def test_products_with_weights_are_in_double(n, n_features, m):
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(n, n_features)).astype(np.float32), rng.normal(size=(n_features, m))
-    np.testing.assert_allclose(product(packed(x), weights)[:, :n].T, x.astype(np.float64) @ weights, rtol=0, atol=1e-13)
+    columns = np.zeros((n_features, padded(n)), np.float32)
+    columns[:, :n] = x.T
+    expected = x.astype(np.float64) @ weights
+    for samples in (packed(x), columns):
+        np.testing.assert_allclose(product(samples, weights)[:, :n].T, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_panels", range(VECTORS - 1, 9))

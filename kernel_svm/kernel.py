@@ -36,7 +36,7 @@ from kernel_svm.gemm import multiply, packed
 
 STRIP = 128  # rows of distances computed at once: finished while they are in the cache
 SEEN = 100  # samples whose median may be the value that most samples have
-BLOCK = 16  # rows that are packed at once, likewise
+AHEAD = 8  # rows: so much earlier those that are packed are asked for
 
 
 @dataclass(frozen=True)
@@ -279,6 +279,7 @@ def expm1_scaled(distances, gamma, out):
     source_stride, stride = distances.strides[0] // 4, out.strides[0] // 4
     for i in range(distances.shape[0]):
         for j in range(0, distances.shape[1], LANES):
+            prefetch(distances, (i + AHEAD) * source_stride + j)  # of a block of a matrix only rows are contiguous
             x = mul(factor, load(distances, i * source_stride + j))
             x = choose(less(x, least), least, x)
             shifted = fma(x, log2_e, magic)
@@ -296,32 +297,34 @@ def expm1_scaled(distances, gamma, out):
 
 @compiled
 def panels_of(matrix, rows, columns):
-    """Some columns of float32 ``matrix``, packed, with some rows as features: (n_panels, len(rows), LANES)."""
-    n = columns.size
-    count, stride = -(-n // WIDE) * WIDE, matrix.strides[0] // 4
-    places, ends, runs = np.empty(n, np.int64), np.empty(n, np.int64), 0  # of runs of columns, a vector long at most
-    for c in range(n):
-        if c == 0 or columns[c] != columns[c - 1] + 1 or c == places[runs - 1] + LANES:
-            places[runs] = c
+    """Some columns of float32 ``matrix``, packed, with some rows as features: (n_panels, len(rows), LANES).
+
+    Lanes without a column get the last one.
+    """
+    n, depth, stride = columns.size, rows.size, matrix.strides[0] // 4
+    size = -(-n // LANES) * LANES
+    raw = np.empty(size * depth + WIDE, np.float32)
+    start = (-raw.ctypes.data // 4) % WIDE
+    panels = raw[start : start + size * depth]
+    # Runs of columns, none of which goes beyond its panel: where they begin in a row, and in the panels.
+    first, place, length, runs = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64), 0
+    for c in range(size):
+        if c % LANES == 0 or c >= n or columns[c] != columns[c - 1] + 1:
+            first[runs], length[runs] = columns[min(c, n - 1)], 0
+            place[runs] = c // LANES * depth * LANES + c % LANES
             runs += 1
-        ends[runs - 1] = c + 1
-    panels, block = np.empty((count // LANES, rows.size, LANES), np.float32), np.zeros((BLOCK, count), np.float32)
-    for top in range(0, rows.size, BLOCK):  # rows are read as they lie, then panels are written so, too
-        height = min(BLOCK, rows.size - top)
-        for k in range(height):
-            row, later = rows[top + k], rows[min(top + k + BLOCK, rows.size - 1)]
+        length[runs - 1] += 1
+    for k in range(depth):
+        row, later = rows[k] * stride, rows[min(k + AHEAD, depth - 1)] * stride
+        if k + 1 < depth and row + stride + LANES <= matrix.shape[0] * stride:
+            for r in range(runs):  # what a vector has too much is overwritten by the next run, or the next row
+                prefetch(matrix, later + first[r])
+                store(panels, place[r] + k * LANES, load(matrix, row + first[r]))
+        else:
             for r in range(runs):
-                place, column = places[r], columns[places[r]]
-                prefetch(matrix, later * stride + column)
-                if place + LANES <= n and column + LANES <= matrix.shape[1]:  # the next run overwrites what is not ours
-                    store(block, k * count + place, load(matrix, row * stride + column))
-                else:
-                    for c in range(place, ends[r]):
-                        block[k, c] = matrix[row, columns[c]]
-        for p in range(panels.shape[0]):
-            for k in range(height):
-                store(panels, (p * rows.size + top + k) * LANES, load(block, k * count + p * LANES))
-    return panels
+                for c in range(length[r]):
+                    panels[place[r] + k * LANES + c] = matrix[rows[k], first[r] + c]
+    return panels.reshape(size // LANES, depth, LANES)
 
 
 def kernel_minus_one(

@@ -8,7 +8,7 @@ import pytest
 from jit import LANES, padded
 from jit.simd import aligned_zeros
 from kernel_svm.gemm import DEPTH, VECTORS, multiply, packed
-from kernel_svm.kernel import expm1_scaled, kernel_minus_one, prepare, squared_distances
+from kernel_svm.kernel import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
 from kernel_svm.rows import Rows
 from kernel_svm.sources import product
 
@@ -53,6 +53,20 @@ def test_any_number_of_panels_is_multiplied_and_nothing_beside_is_written(n_pane
     multiply(packed(a), packed(b)[:n_panels], out[:, : n_panels * LANES])
     np.testing.assert_allclose(out[:, : n_panels * LANES], a @ b.T, atol=1e-4)
     assert not out[:, n_panels * LANES :].any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 8), (40, 3 * LANES + 5)])
+@pytest.mark.parametrize("count", [1, LANES, 2 * LANES + 3])
+@pytest.mark.parametrize("runs", [1, 5, 3 * LANES])
+def test_panels_have_the_columns_in_any_order_and_then_the_last_one(shape, count, runs):
+    rng = np.random.default_rng(count)
+    matrix = rng.normal(size=shape).astype(np.float32)
+    rows = rng.integers(shape[0], size=30)
+    columns = (rng.integers(shape[1], size=count)[:, None] + np.arange(runs)).ravel()[:count] % shape[1]
+    found = panels_of(matrix, rows, columns)
+    lanes = np.append(columns, np.repeat(columns[-1], -count % LANES))
+    assert np.array_equal(found, matrix[rows][:, lanes].reshape(30, -1, LANES).swapaxes(0, 1))
+    assert not found.ctypes.data % 64
 
 
 @pytest.mark.skipif(VECTORS == 2, reason="no number of panels is too few")

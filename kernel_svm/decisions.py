@@ -30,21 +30,15 @@ class Support:
     Attributes:
         rows: int64 (n_support,), rows of the samples that support any solution, ascending.
         kinds: int64 (n_support,), their classes.
-        places: int64, for each problem the numbers of its support vectors in ``rows``; problem m has first[m] to
-            first[m + 1].
-        widths: int64 (n_problems,), how many solutions a problem has.
-        weights: float64, for each problem (its support vectors, its solutions).
         rhos: float64 (n_solutions,), of all problems.
+        tiles: what supports TILE solutions of a problem, and their weights, see `_tiled`.
     """
 
     rows: np.ndarray
     kinds: np.ndarray
-    places: np.ndarray
-    first: np.ndarray
-    widths: np.ndarray
-    weights: np.ndarray
     rhos: np.ndarray
     n_classes: int
+    tiles: tuple[np.ndarray, ...]
 
     @classmethod
     def of(cls, solved: Solutions) -> Support:
@@ -53,16 +47,12 @@ class Support:
         used = np.zeros(samples.width, np.bool_)
         used[every] = True
         rows = np.flatnonzero(used)
-        return cls(
-            rows,
-            np.searchsorted(samples.class_start, rows, side="right") - 1,
-            (np.cumsum(used) - 1)[every],
-            np.cumsum([0, *map(len, solved.rows)]),
-            np.array([len(rho) for rho in solved.rhos]),
-            np.concatenate([weights.ravel() for weights in solved.weights]),
-            solved.offsets(),
-            len(samples.classes),
-        )
+        kinds = np.searchsorted(samples.class_start, rows, side="right") - 1
+        places, first = (np.cumsum(used) - 1)[every], np.cumsum([0, *map(len, solved.rows)])
+        widths = np.array([len(rho) for rho in solved.rhos])
+        weights = np.concatenate([weights.ravel() for weights in solved.weights])
+        tiles = _tiled(kinds, places, first, widths, weights)
+        return cls(rows, kinds, solved.offsets(), len(samples.classes), tiles)
 
     def values(self, panels: np.ndarray, factors: np.ndarray | None = None) -> np.ndarray:
         """Decision values float64 (n_solutions, LANES x panels).
@@ -74,8 +64,7 @@ class Support:
         count = LANES * len(panels)
         factors = np.ones((self.n_classes, count)) if factors is None else factors
         out = aligned_zeros((len(self.rhos), count), np.float64)
-        arrays = self.kinds, self.places, self.first, self.widths, self.weights, self.rhos
-        _values(panels, factors, *arrays, out)
+        _values(panels, factors, self.rhos, self.tiles, out)
         return out
 
     def relative(self, distances: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
@@ -115,61 +104,87 @@ def _relative(panels, cuts, gamma, nearest):
 
 
 @compiled
-def _values(panels, factors, kinds, places, first, widths, weights, rhos, out):
+def _tiled(kinds, places, first, widths, weights):
+    """What `_values` reads, tile by tile, and in a tile class by class of the support vectors.
+
+    Args:
+        kinds: int64 (n_support,), classes of the support vectors.
+        places: int64, for each problem the numbers of its support vectors; problem m has first[m] to first[m + 1].
+        first: int64 (n_problems + 1,).
+        widths: int64 (n_problems,), how many solutions a problem has.
+        weights: float64, for each problem (its support vectors, its solutions).
+
+    Returns:
+        solutions: int64 (n_tiles, TILE), the numbers of a tile's solutions; the last is there several times if a
+            problem has too few.
+        runs: int64 (n_tiles + 1,), where the runs of support vectors of one class begin that a tile has.
+        classes: int64 (n_runs,).
+        ends: int64 (n_runs,), where a run ends in the following, which it begins where the one before it ends.
+        supporting: int64 (n,), numbers of support vectors.
+        own: float64 (n, TILE), their weights.
+    """
     tiles = entries = 0
     for m in range(widths.size):
-        own = -(-widths[m] // TILE)
-        tiles += own
-        entries += own * (first[m + 1] - first[m])
-    targets, begin = np.empty((tiles, TILE), np.int64), np.zeros(tiles + 1, np.int64)
-    own_places, own_weights = np.empty(entries, np.int64), np.empty((entries, TILE))
-    tile = count = column = at = 0
+        of_problem = -(-widths[m] // TILE)
+        tiles += of_problem
+        entries += of_problem * (first[m + 1] - first[m])
+    solutions, runs = np.empty((tiles, TILE), np.int64), np.zeros(tiles + 1, np.int64)
+    classes, ends = np.empty(entries, np.int64), np.empty(entries, np.int64)
+    supporting, own = np.empty(entries, np.int64), np.empty((entries, TILE))
+    tile = count = n_runs = column = at = 0
     for m in range(widths.size):
         width = widths[m]
         for s in range(0, width, TILE):
-            last = min(s + TILE, width) - 1  # taken several times if there are fewer than TILE
+            last = min(s + TILE, width) - 1
             for q in range(TILE):
-                targets[tile, q] = column + min(s + q, last)
+                solutions[tile, q] = column + min(s + q, last)
             for v in range(first[m], first[m + 1]):
                 row, used = at + (v - first[m]) * width, False
                 for q in range(TILE):
-                    own_weights[count, q] = weights[row + min(s + q, last)]
-                    used = used or own_weights[count, q] != 0.0
-                own_places[count] = places[v]
-                count += used
+                    own[count, q] = weights[row + min(s + q, last)]
+                    used = used or own[count, q] != 0.0
+                if used:
+                    supporting[count], kind = places[v], kinds[places[v]]
+                    if n_runs == runs[tile] or kind != classes[n_runs - 1]:
+                        classes[n_runs] = kind
+                        n_runs += 1
+                    count += 1
+                    ends[n_runs - 1] = count
             tile += 1
-            begin[tile] = count
+            runs[tile] = n_runs
         column += width
         at += (first[m + 1] - first[m]) * width
+    return solutions, runs, classes[:n_runs].copy(), ends[:n_runs].copy(), supporting[:count], own[:count]
+
+
+@compiled
+def _values(panels, factors, rhos, tiles, out):
+    """`Support.values`, into ``out``; the vectors of a tile's four solutions stay in registers."""
+    solutions, runs, classes, ends, supporting, own = tiles
     depth, stride = panels.shape[1], out.shape[1]
-    ends, kind_of = np.empty(factors.shape[0], np.int64), np.empty(factors.shape[0], np.int64)
     for group in range(0, panels.shape[0], GROUP):
-        for tile in range(tiles):
-            runs = 0  # of support vectors of one class
-            for v in range(begin[tile], begin[tile + 1]):
-                kind = kinds[own_places[v]]
-                if v == begin[tile] or kind != kind_of[runs - 1]:
-                    kind_of[runs] = kind
-                    runs += 1
-                ends[runs - 1] = v + 1
-            s_0, s_1, s_2, s_3 = targets[tile, 0], targets[tile, 1], targets[tile, 2], targets[tile, 3]
+        begin = 0
+        for tile in range(solutions.shape[0]):
+            s_0, s_1, s_2, s_3 = solutions[tile, 0], solutions[tile, 1], solutions[tile, 2], solutions[tile, 3]
+            end = begin
             for p in range(group, min(group + GROUP, panels.shape[0])):
                 total_0, total_1 = splat(-rhos[s_0]), splat(-rhos[s_1])
                 total_2, total_3 = splat(-rhos[s_2]), splat(-rhos[s_3])
-                v = begin[tile]
-                for run in range(runs):
+                end = begin
+                for run in range(runs[tile], runs[tile + 1]):
                     sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-                    for u in range(v, ends[run]):
-                        kernel = widen(load(panels, (p * depth + own_places[u]) * LANES))
-                        sum_0 = fma(splat(item(own_weights, TILE * u)), kernel, sum_0)
-                        sum_1 = fma(splat(item(own_weights, TILE * u + 1)), kernel, sum_1)
-                        sum_2 = fma(splat(item(own_weights, TILE * u + 2)), kernel, sum_2)
-                        sum_3 = fma(splat(item(own_weights, TILE * u + 3)), kernel, sum_3)
-                    factor = load(factors, kind_of[run] * stride + p * LANES)
+                    for u in range(end, ends[run]):
+                        kernel = widen(load(panels, (p * depth + supporting[u]) * LANES))
+                        sum_0 = fma(splat(item(own, TILE * u)), kernel, sum_0)
+                        sum_1 = fma(splat(item(own, TILE * u + 1)), kernel, sum_1)
+                        sum_2 = fma(splat(item(own, TILE * u + 2)), kernel, sum_2)
+                        sum_3 = fma(splat(item(own, TILE * u + 3)), kernel, sum_3)
+                    factor = load(factors, classes[run] * stride + p * LANES)
                     total_0, total_1 = fma(sum_0, factor, total_0), fma(sum_1, factor, total_1)
                     total_2, total_3 = fma(sum_2, factor, total_2), fma(sum_3, factor, total_3)
-                    v = ends[run]
+                    end = ends[run]
                 store(out, s_0 * stride + p * LANES, total_0)
                 store(out, s_1 * stride + p * LANES, total_1)
                 store(out, s_2 * stride + p * LANES, total_2)
                 store(out, s_3 * stride + p * LANES, total_3)
+            begin = end

@@ -245,10 +245,8 @@ def lane_of(typingctx: Any, a: Any, value: Any) -> Any:
 
 def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
     """Zeros whose first element lies on a 64-byte border, so that no vector crosses a cache line."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
+    raw = np.zeros(math.prod(shape) * np.dtype(dtype).itemsize + 64, np.uint8)
+    return np.ndarray(shape, dtype, raw, -raw.__array_interface__["data"][0] % 64)
 
 
 class _Writable:

@@ -160,7 +160,7 @@ BinaryProblem = tuple[tuple[int, int], Kernel, np.ndarray, np.ndarray]  # classe
 
 def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
     """One-vs-one: the matrix of two classes at a time, all in the same memory; of two classes that of all samples."""
-    size = np.diff(samples.class_start)
+    size, every = np.diff(samples.class_start), np.arange(samples.width)
     whole = source.kernel if len(size) == 2 and isinstance(source, RbfSource) else None
     buffer = aligned_zeros((int(np.sort(size)[-2:].sum()) ** 2,)) if whole is None else whole.reshape(-1)
     for a, b in binary_problems(len(samples.classes), "ovo"):
@@ -169,8 +169,9 @@ def pairs(samples: Samples, source: KernelSource) -> Iterator[BinaryProblem]:
         one, other = (slice(int(samples.class_start[c]), int(samples.class_start[c + 1])) for c in (a, b))
         if whole is None:
             source.fill(matrix, one, other)
-        sign = np.repeat(np.array([1, -1], np.int8), (size[a], size[b]))
-        yield (a, b), Whole(matrix), np.r_[one, other], sign
+        sign = np.ones(width, np.int8)
+        sign[size[a] :] = -1
+        yield (a, b), Whole(matrix), np.concatenate([every[one], every[other]]), sign
 
 
 def _one_vs_rest(samples: Samples, source: Kernel) -> Iterator[BinaryProblem]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -103,9 +103,7 @@ class Solutions:
         weights: float64 (len(rows[m]), distinct), y * alpha.
         rhos: float64 (distinct,), thresholds.
         steps: int64 (n_penalties,), iterations.
-        n_support: int64 (n_penalties,), distinct support vectors of all problems.
-        iterations: int64 (n_penalties,), over all problems.
-        converged: bool (n_penalties,), whether all problems did.
+        ended: bool (n_penalties,), whether the problem converged.
     """
 
     samples: Samples
@@ -116,10 +114,17 @@ class Solutions:
     weights: list[np.ndarray] = field(default_factory=list)
     rhos: list[np.ndarray] = field(default_factory=list)
     steps: list[np.ndarray] = field(default_factory=list)
+    ended: list[np.ndarray] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.iterations = np.zeros(self.n_penalties, np.int64)
-        self.converged = np.ones(self.n_penalties, np.bool_)
+    @cached_property  # asked for when all problems are kept, as the next
+    def iterations(self) -> np.ndarray:
+        """Over all problems, of each penalty, int64 (n_penalties,)."""
+        return np.array(self.steps, np.int64).reshape(-1, self.n_penalties).sum(axis=0)
+
+    @cached_property
+    def converged(self) -> np.ndarray:
+        """Whether all problems did, of each penalty, bool (n_penalties,)."""
+        return np.logical_and.reduce(np.array(self.ended, np.bool_).reshape(-1, self.n_penalties), axis=0)
 
     @property
     def n_support(self) -> np.ndarray:
@@ -193,9 +198,8 @@ def keep(
         own.rhos.append(rhos[p, :size])
         if shift is not None:
             own.rhos[-1] = own.rhos[-1] + shift[used_columns[part]] @ own.weights[-1]
-        own.iterations += paths.iterations[p]
-        own.converged &= paths.converged[p]
         own.steps.append(paths.iterations[p])
+        own.ended.append(paths.converged[p])
         at = end
 
 

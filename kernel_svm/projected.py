@@ -15,7 +15,23 @@ from __future__ import annotations
 import numpy as np
 
 from jit import LANES
-from jit.simd import add, both, choose, compiled, fma, less, load, part, splat, store, total_of
+from jit.simd import (
+    add,
+    both,
+    choose,
+    compiled,
+    fma,
+    least_lane,
+    less,
+    load,
+    most_lane,
+    mul,
+    part,
+    splat,
+    store,
+    sub,
+    total_of,
+)
 from kernel_svm.binary import one_of
 from kernel_svm.products import add_products
 from kernel_svm.smo import add_rows, aligned_doubles, set_masks, violation_of
@@ -46,10 +62,13 @@ def project(wish, bottom, top, target):
 
     All are float64 (lanes,). A lane whose bounds are equal keeps that value.
     """
-    lower, upper = np.inf, -np.inf
-    for t in range(wish.size):
-        if bottom[t] < top[t]:
-            lower, upper = min(lower, bottom[t] - wish[t]), max(upper, top[t] - wish[t])
+    fall, rise = splat(np.inf), splat(-np.inf)
+    for at in range(0, wish.size, LANES):
+        value, least, most = load(wish, at), load(bottom, at), load(top, at)
+        movable, down, up = less(least, most), sub(least, value), sub(most, value)
+        fall = choose(both(movable, less(down, fall)), down, fall)
+        rise = choose(both(movable, less(rise, up)), up, rise)
+    lower, upper = least_lane(fall), most_lane(rise)
     if not lower < upper:
         return False
     shift = min(max(0.0, lower), upper)
@@ -67,25 +86,38 @@ def project(wish, bottom, top, target):
         if following == shift:
             break
         shift = following
-    rest, size, widest, room = 0.0, 0.0, 0, 0.0
-    for t in range(wish.size):
-        value, near = wish[t] + shift, NEAR * (top[t] - bottom[t])
-        if value <= bottom[t] + near:  # on the bound itself: what lies between its bounds decides the threshold
-            value = bottom[t]
-        elif value >= top[t] - near:
-            value = top[t]
-        target[t] = value
-        rest += value
-        size += abs(value)
-        own = min(value - bottom[t], top[t] - value)
-        if own > room:
-            widest, room = t, own
+    rest, size, widest = _kept_between(wish, bottom, top, shift, target)
     if abs(rest) > 1e-9 * size:
         return False
     if abs(rest) <= 1e-14 * size:
         return True
-    target[widest] -= rest
-    return abs(rest) < room
+    for t in range(wish.size):  # the multiplier that has most room takes the rest
+        if min(target[t] - bottom[t], top[t] - target[t]) == widest:
+            target[t] -= rest
+            break
+    return abs(rest) < widest
+
+
+@part
+def _kept_between(wish, bottom, top, shift, target):
+    """Write the wishes plus ``shift``, kept between their bounds, to ``target``.
+
+    Returns their sum, the sum of their sizes, and the most by which one is away from both of its bounds.
+    """
+    move, nearness, none = splat(shift), splat(NEAR), splat(0.0)
+    rest, size, widest = none, none, none
+    for at in range(0, wish.size, LANES):
+        value, least, most = add(load(wish, at), move), load(bottom, at), load(top, at)
+        near = mul(nearness, sub(most, least))
+        # On the bound itself: what lies between its bounds decides the threshold.
+        value = choose(less(add(least, near), value), value, least)
+        value = choose(less(value, sub(most, near)), value, most)
+        store(target, at, value)
+        rest, size = add(rest, value), add(size, choose(less(value, none), sub(none, value), value))
+        down, up = sub(value, least), sub(most, value)
+        room = choose(less(down, up), down, up)
+        widest = choose(less(widest, room), room, widest)
+    return total_of(rest), total_of(size), most_lane(widest)
 
 
 @part
@@ -174,8 +206,11 @@ def _propose(room, facts, k, problem, tolerance):
         store(step, at, fma(rate, load(f, at), load(beta, at)))
     if not project(step, room[BOTTOM, k, : f.size], room[TOP, k, : f.size], target):
         return False
-    for t in range(f.size):
-        step[t] = room[STEPS, k, columns[t]] = target[t] - beta[t]
+    steps = room[STEPS, k]
+    for at in range(0, f.size, LANES):
+        move = sub(load(target, at), load(beta, at))
+        store(step, at, move)
+        store(steps, columns[at], move)
     return True
 
 
@@ -199,19 +234,24 @@ def _take(room, facts, k, problem):
     """Go as far as is best. Returns whether that was a step, and whether another one may pay."""
     sign, f, beta, columns = problem.sign, problem.f, problem.beta, problem.columns
     step, changes, target = room[STEP, k], room[CHANGES, k], room[TARGET, k]
-    slope = size = curvature = 0.0
-    for t in range(f.size):
-        slope += step[t] * f[t]
-        size += step[t] * step[t]
-        curvature += step[t] * changes[columns[t]]
+    slopes, sizes, curvatures = splat(0.0), splat(0.0), splat(0.0)
+    for at in range(0, f.size, LANES):
+        move = load(step, at)
+        slopes, sizes = fma(move, load(f, at), slopes), fma(move, move, sizes)
+        curvatures = fma(move, load(changes, columns[at]), curvatures)
+    slope, size, curvature = total_of(slopes), total_of(sizes), total_of(curvatures)
     facts[SIZE, k], facts[CURVATURE, k] = size, curvature
     if not slope < 0.0:
         return False, False
     length = 1.0 if curvature <= -slope else -slope / curvature
-    for t in range(f.size):
-        moved = min(max(beta[t] + length * step[t], room[BOTTOM, k, t]), room[TOP, k, t])
-        beta[t] = target[t] if length == 1.0 else moved
-        f[t] += length * changes[columns[t]]
+    bottom, top, part_of = room[BOTTOM, k], room[TOP, k], splat(length)
+    for at in range(0, f.size, LANES):
+        least, most = load(bottom, at), load(top, at)
+        moved = fma(part_of, load(step, at), load(beta, at))
+        moved = choose(less(moved, least), least, moved)
+        moved = choose(less(most, moved), most, moved)
+        store(beta, at, load(target, at) if length == 1.0 else moved)
+        store(f, at, fma(part_of, load(changes, columns[at]), load(f, at)))
     set_masks(sign, beta, problem.bounds, problem.up, problem.low)
     before, facts[VIOLATION, k] = facts[VIOLATION, k], violation_of(f, problem.up, problem.low)
     return True, facts[VIOLATION, k] <= LESS * before

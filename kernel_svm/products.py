@@ -1,8 +1,8 @@
 """One symmetric matrix times the vectors of several binary problems, which read it together.
 
-The training sets of a search have most of their samples in common. The matrix is read in tiles, which are multiplied
-with the vectors of four problems at a time while they are in the cache. Folds lie side by side in a matrix, so most
-tiles are of samples that one of the problems has not: it leaves such a tile out.
+The training sets of a search have most of their samples in common. The matrix is read in tiles, and a vector of a tile
+is multiplied for four problems while it is in a register. Folds lie side by side in a matrix, so most tiles are of
+samples that one of the problems has not: it leaves such a tile out.
 """
 
 # mypy: allow-untyped-defs
@@ -14,7 +14,6 @@ import numpy as np
 
 from jit import LANES, WIDE
 from jit.simd import fma, item, load, part, prefetch, splat, store, widen
-from kernel_svm.smo import aligned_doubles
 
 FOUR = 4  # problems whose sums are in registers at a time
 TALL = 64  # rows of a tile, which is WIDE columns wide
@@ -44,7 +43,6 @@ def add_products(problems, group, going, steps, out):
             starts[count] = np.int64(problems.slot[t]) * problems.rows.shape[1]
             count += 1
     there = _columns(problems, group, going)
-    rows, tile = problems.rows, aligned_doubles(TALL * WIDE)
     moving, takers = np.empty(n, np.int64), np.empty(n + FOUR, np.int64)
     for top in range(0, count, TALL):
         high, n_moving = min(TALL, count - top), 0
@@ -62,16 +60,15 @@ def add_products(problems, group, going, steps, out):
                     n_takers += 1
             if n_takers == 0:
                 continue
-            for m in range(n_takers, n_takers + FOUR):
+            n_fours = (n_takers + 2) // FOUR * FOUR  # where one is left over, it is computed alone
+            for m in range(n_takers, n_fours):
                 takers[m] = n
-            for r in range(high):
-                at = starts[top + r] + left
-                prefetch(rows, at + WIDE)
-                for lane in range(0, WIDE, LANES):
-                    store(tile, r * WIDE + lane, widen(load(rows, at + lane)))
-            for m in range(0, n_takers, FOUR):
-                for lane in range(0, WIDE, LANES):
-                    _four(tile, lane, sizes[top : top + high], takers[m : m + FOUR], out, left)
+            own_starts, own_sizes = starts[top : top + high], sizes[top : top + high]
+            for column in range(left, left + WIDE, LANES):
+                for m in range(0, n_fours, FOUR):
+                    _four(problems.rows, own_starts, own_sizes, column, takers[m : m + FOUR], out)
+                if n_fours < n_takers:
+                    _one(problems.rows, own_starts, own_sizes, column, takers[n_fours], out)
 
 
 @part
@@ -86,19 +83,31 @@ def _columns(problems, group, going):
 
 
 @part
-def _four(tile, lane, sizes, takers, out, left):
-    """Add half a tile, or the whole one, times its sizes to four rows of ``out``."""
+def _four(rows, starts, sizes, column, takers, out):
+    """Add a tile times its sizes to four rows of ``out``, and ask for the next tile."""
     a, b, c, d = takers[0], takers[1], takers[2], takers[3]
-    width, stride, first = out.shape[1], sizes.shape[1], left + lane
-    sum_a, sum_b = load(out, a * width + first), load(out, b * width + first)
-    sum_c, sum_d = load(out, c * width + first), load(out, d * width + first)
-    for r in range(sizes.shape[0]):
-        kernel, at = load(tile, r * WIDE + lane), r * stride
+    width, stride = out.shape[1], sizes.shape[1]
+    sum_a, sum_b = load(out, a * width + column), load(out, b * width + column)
+    sum_c, sum_d = load(out, c * width + column), load(out, d * width + column)
+    for r in range(starts.size):
+        begin, at = starts[r] + column, r * stride
+        prefetch(rows, begin + WIDE)
+        kernel = widen(load(rows, begin))
         sum_a = fma(splat(item(sizes, at + a)), kernel, sum_a)
         sum_b = fma(splat(item(sizes, at + b)), kernel, sum_b)
         sum_c = fma(splat(item(sizes, at + c)), kernel, sum_c)
         sum_d = fma(splat(item(sizes, at + d)), kernel, sum_d)
-    store(out, a * width + first, sum_a)
-    store(out, b * width + first, sum_b)
-    store(out, c * width + first, sum_c)
-    store(out, d * width + first, sum_d)
+    store(out, a * width + column, sum_a)
+    store(out, b * width + column, sum_b)
+    store(out, c * width + column, sum_c)
+    store(out, d * width + column, sum_d)
+
+
+@part
+def _one(rows, starts, sizes, column, taker, out):
+    """Add a tile times its sizes to one row of ``out``."""
+    width, stride = out.shape[1], sizes.shape[1]
+    total = load(out, taker * width + column)
+    for r in range(starts.size):
+        total = fma(splat(item(sizes, r * stride + taker)), widen(load(rows, starts[r] + column)), total)
+    store(out, taker * width + column, total)

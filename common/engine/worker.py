@@ -86,10 +86,10 @@ class Error:
     traceback: str
 
 
-def write(pipe: Connection, content: bytes) -> None:
-    """Write all of it. Raises OSError where nobody reads any more."""
+def write(pipe: int, content: bytes) -> None:
+    """Write all of it to a pipe's file. Raises OSError where nobody reads any more."""
     while content:
-        content = content[os.write(pipe.fileno(), content) :]
+        content = content[os.write(pipe, content) :]
 
 
 class _Wire(logging.Handler):
@@ -97,7 +97,7 @@ class _Wire(logging.Handler):
 
     def __init__(self, pipe: Connection):
         super().__init__()
-        self._pipe = pipe
+        self._pipe = pipe.fileno()
 
     def send(self, message: Any) -> None:
         """Send one message. Raises OSError when the agent has gone."""

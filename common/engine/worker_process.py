@@ -92,7 +92,7 @@ class WorkerProcess:
         self.sent.append((run.batch, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for
-            worker.write(self.pipe, packet)
+            worker.write(self.pipe.fileno(), packet)
         return True
 
     def one_done(self) -> bool:
@@ -108,7 +108,7 @@ class WorkerProcess:
         if not self.ending:
             self.ending = True
             with suppress(OSError):  # it has died; its end is waited for
-                worker.write(self.pipe, pickle.dumps(None))
+                worker.write(self.pipe.fileno(), pickle.dumps(None))
 
     def messages(self) -> Iterator[Any]:
         """All messages that have arrived whole; afterwards `ended` says whether there will be no more."""

@@ -41,7 +41,7 @@ from common.trial import Batch, Evaluation, Trial, seed_of
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
 MEND = "correct the objective: "
 NO_VALUE = "no value: "
-NUMBER = (float, numbers.Real)  # the usual class first, which is found fastest
+NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
 STEPS = "steps.jsonl"  # in a trial's folder: the values that it has yielded
 
 
@@ -113,7 +113,7 @@ class Contract:
             returned = {self.names[0]: returned}
         if returned is None:
             raise Breach(f"it returned None: return {self._example}")
-        if not isinstance(returned, Mapping):
+        if not isinstance(returned, NAMED):
             raise Breach(f"it returned a {type(returned).__name__}: return {self._example}")
         for name in self.names:
             if name not in returned:

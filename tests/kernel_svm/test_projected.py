@@ -12,6 +12,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+import kernel_svm.path as path_module
 from jit import LANES, padded
 from jit.simd import aligned_zeros
 from kernel_svm import fit_grid
@@ -20,7 +21,7 @@ from kernel_svm.kernel import kernel_minus_one, prepare
 from kernel_svm.path import Whole, solve_path
 from kernel_svm.projected import descend, project
 from kernel_svm.smo import set_masks
-from kernel_svm.walk import DONE, PAYS, STATE
+from kernel_svm.walk import AT, DONE, PAYS, STATE
 from tests.kernel_svm.problems import require_optimal
 
 pytestmark = pytest.mark.numerical
@@ -86,6 +87,21 @@ def test_steps_that_do_not_pay_are_taken_back() -> None:
     assert state[0, DONE] == 0 and not state[0, PAYS]
     for part, old in zip((f, beta, up, low), before, strict=True):
         assert np.array_equal(part, old)
+
+
+def test_a_later_c_that_starts_from_zero_makes_no_steps_of_all_multipliers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few samples support its solution, so they would be taken back."""
+    matrix, sign = problem(1e-3)
+    penalties, asked = np.array([0.01, 1e4]), list[int]()
+
+    def noted(problems: Binaries, group: np.ndarray, tolerance: float, limit: int, state: np.ndarray) -> None:
+        asked.extend(state[group, AT])
+        descend(problems, group, tolerance, limit, state)
+
+    monkeypatch.setattr(path_module, "descend", noted)
+    path = solve_path(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
+    assert asked == [0]
+    require_optimal(matrix, sign, path, penalties, TOLERANCE)
 
 
 @pytest.mark.parametrize("gamma", [0.01, 10.0])

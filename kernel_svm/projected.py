@@ -41,19 +41,21 @@ LESS = 0.5  # a step must leave at most this part of the violation: so much half
 KEPT = 0.1  # and all steps together this part, or they are taken back: they may have moved samples of no importance
 NEAR = 1e-12  # of the distance of its bounds: a multiplier that is so near to one has reached it
 SEARCH = 100  # looks at the sum of the multipliers at most
+EXACT = 1e-14  # of the sum of their sizes: a sum that is so near to 0 is 0 but for rounding
 SEEN = 4  # rows of the matrix that the length of the first step is estimated from
 
 
 @part
 def _sum(wish, bottom, top, shift):
-    """The sum of the wishes plus ``shift``, each kept between its bounds; and how many lie between them."""
-    total, free, one, none, move = splat(0.0), splat(0.0), splat(1.0), splat(0.0), splat(shift)
+    """Of wishes plus ``shift``, kept between their bounds: the sum, that of the sizes, and how many lie between."""
+    total, size, free, one, none, move = splat(0.0), splat(0.0), splat(0.0), splat(1.0), splat(0.0), splat(shift)
     for at in range(0, wish.size, LANES):
         value, least, most = add(load(wish, at), move), load(bottom, at), load(top, at)
         free = add(free, choose(both(less(least, value), less(value, most)), one, none))
         value = choose(less(value, least), least, value)
-        total = add(total, choose(less(most, value), most, value))
-    return total_of(total), total_of(free)
+        value = choose(less(most, value), most, value)
+        total, size = add(total, value), add(size, choose(less(value, none), sub(none, value), value))
+    return total_of(total), total_of(size), total_of(free)
 
 
 @part
@@ -73,8 +75,8 @@ def project(wish, bottom, top, target):
         return False
     shift = min(max(0.0, lower), upper)
     for step in range(SEARCH):  # Newton's method for a piecewise linear function, with bisection
-        total, free = _sum(wish, bottom, top, shift)
-        if total == 0.0:
+        total, size, free = _sum(wish, bottom, top, shift)
+        if abs(total) <= EXACT * size:
             break
         if total > 0.0:
             upper = shift
@@ -89,7 +91,7 @@ def project(wish, bottom, top, target):
     rest, size, widest = _kept_between(wish, bottom, top, shift, target)
     if abs(rest) > 1e-9 * size:
         return False
-    if abs(rest) <= 1e-14 * size:
+    if abs(rest) <= EXACT * size:
         return True
     for t in range(wish.size):  # the multiplier that has most room takes the rest
         if min(target[t] - bottom[t], top[t] - target[t]) == widest:

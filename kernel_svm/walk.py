@@ -8,9 +8,9 @@ takes fewer iterations.
 Where most multipliers are at their bound and C grows little, a C begins with all of them scaled as C is: those at their
 bound stay there. A step of Newton's method then moves the free ones, and those that leave their bounds (`newton`).
 
-Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`), unless
-it starts from zero though a smaller C was solved. Then pairs are moved; the lanes that still move are gathered now and
-then and solved alone, see `gathered`.
+Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`),
+unless it starts from zero although a smaller C was solved. Then pairs are moved; the lanes that still move are gathered
+now and then and solved alone, see `gathered`.
 
 The walk pauses where it needs rows that are not there, and for steps of all multipliers: these are compiled apart, by
 another process at the same time.

@@ -61,9 +61,9 @@ def test_half_a_message_is_not_waited_for() -> None:
     process = WorkerProcess(multiprocessing.current_process(), ours, ours, 0.0, CPU)
     pickled = pickle.dumps("result")
     framed = len(pickled).to_bytes(LENGTH, "big") + pickled
-    write(theirs, framed[: LENGTH + 1])
+    write(theirs.fileno(), framed[: LENGTH + 1])
     assert not list(process.messages())
-    write(theirs, framed[LENGTH + 1 :] + framed + framed[:3])
+    write(theirs.fileno(), framed[LENGTH + 1 :] + framed + framed[:3])
     assert list(process.messages()) == ["result", "result"]
     theirs.close()
     assert not list(process.messages()) and process.ended

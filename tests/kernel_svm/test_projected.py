@@ -18,7 +18,7 @@ from jit.simd import aligned_zeros
 from kernel_svm import fit_grid
 from kernel_svm.binary import Binaries
 from kernel_svm.kernel import kernel_minus_one, prepare
-from kernel_svm.path import Whole, solve_path
+from kernel_svm.path import Whole, solve_path, solve_paths
 from kernel_svm.projected import descend, project
 from kernel_svm.smo import set_masks
 from kernel_svm.walk import AT, DONE, PAYS, STATE
@@ -121,3 +121,19 @@ def test_no_more_steps_are_made_than_are_allowed(gamma: float) -> None:
     matrix, sign = problem(gamma)
     path = solve_path(Whole(matrix), sign, [1.0, 1e4], 1e-12, 3)
     assert path.iterations.max() <= 3 and abs(path.betas.sum(axis=1)).max() < 1e-9
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 9])
+def test_problems_that_make_steps_together_have_the_bits_of_each_alone(n: int) -> None:
+    """Four share a vector of the matrix; one that is left over is multiplied alone."""
+    matrix, sign = problem(1.0)
+    signs = np.tile(sign, (n, 1))
+    for own, left_out in zip(signs, np.array_split(np.arange(len(sign)), n), strict=True):
+        own[left_out] = 0
+    penalties = np.array([0.01, 1.0, 100.0])
+    together = solve_paths(Whole(matrix), signs, penalties, TOLERANCE, 10**7)
+    assert together.iterations.sum() < 20 * n
+    for own, path in zip(signs, map(together.__getitem__, range(n)), strict=True):
+        alone = solve_path(Whole(matrix), own, penalties, TOLERANCE, 10**7)
+        for one, other in zip(vars(path).values(), vars(alone).values(), strict=True):
+            assert np.array_equal(one, other)

@@ -242,9 +242,7 @@ def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[s
     labels = work.labels[fold.train]
     classes, coded = np.unique(labels, return_inverse=True)
     names = work.classes[classes]
-    class_weight = np.ones(len(names))
-    if model.class_weight is not None:
-        class_weight = compute_class_weight(model.class_weight, classes=names, y=fold.y[fold.train])
+    class_weight = compute_class_weight(model.class_weight, classes=names, y=fold.y[fold.train])
     if len(classes) < 2:
         raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
     weights = fold.weights[fold.train]

@@ -67,6 +67,7 @@ class MpiTransport(Transport):
         self._given_up = False
         self._timeout, self._heartbeat = heartbeat_timeout, Heartbeat(self.size, heartbeat_timeout)
         if heartbeat_timeout and self._beats:
+            self._beat()  # at once: who gets a later message of this rank has its first word, and counts its silence
             self._pulse = Pulse(self._beat, self._heartbeat.interval, self._in_thread)
 
     def _rest(self) -> None:

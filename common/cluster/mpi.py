@@ -19,6 +19,7 @@ from common.errors import Exit
 
 MESSAGE, BEAT = 0, 1  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
+FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a link may be lost even then
 
 
 class MpiTransport(Transport):
@@ -254,6 +255,9 @@ class MpiTransport(Transport):
 
     def close(self, status: int = 0) -> None:
         if self.settle():
+            _end_after(FINALIZE_SECONDS)
+            MPI.Finalize()
+            _end_after(0)
             return
         # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still receive its messages.
         if self.rank == 0:
@@ -300,11 +304,16 @@ class MpiTransport(Transport):
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(0.1)  # mpirun drops unread output of a rank when it ends the job
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, 2.0)  # if MPI hangs as it ends, this signal ends the process
+        _end_after(2.0)
         self._lock.acquire(timeout=1.0)
         self._comm.Abort(status)
         os._exit(status)
+
+
+def _end_after(seconds: float) -> None:
+    """A signal ends the process if MPI hangs for so long as it ends; 0 takes that back."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def library() -> str:

@@ -77,7 +77,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, status: int = 0) -> None:
-        """As `settle`. If a rank was lost, MPI cannot end, so this process ends at once with that status."""
+        """As `settle`, and MPI ends. If a rank was lost, it cannot, so this process ends at once with that status."""
 
     @abstractmethod
     def abort(self, status: int) -> NoReturn:

@@ -145,7 +145,7 @@ def _open_store_by_mpi(transport: Transport) -> tuple[Any, Address]:
     others = set(transport.gather(host)) - {host}  # on rank 0
     store = open_store(Address(LOOPBACK, 0), True, anywhere=bool(others)) if transport.rank == 0 else None
     theirs, number, port = transport.broadcast((host, _number(host), store.port if store else 0))
-    transport.close()  # a barrier: MPI sends only while it is called, and rank 0 is about to wait in the store
+    transport.settle()  # a barrier: MPI sends only while it is called, and rank 0 is about to wait in the store
     address = Address(LOOPBACK if theirs == host else theirs if _number(theirs) else number, port)
     return store or open_store(address), address
 

@@ -41,3 +41,21 @@ def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks
 def test_a_rank_that_waits_for_the_system_is_not_lost(program: Program) -> None:
     done = program("-m", "tests.common.cluster.contract", "waits_for_the_system", ranks=2)
     assert done.stdout.count(" ended") == 2
+
+
+LEAVES_ALONE = """
+import time
+from common.cluster import mpi
+from common.cluster.launch import connect, launched
+mpi.FINALIZE_SECONDS = 1.0
+transport = connect(launched())
+if transport.rank == 1:
+    transport.close()
+transport.settle()
+time.sleep(600)  # as if rank 1 could not be reached any more
+"""
+
+
+def test_a_rank_does_not_wait_for_ever_for_the_others_to_end(program: Program) -> None:
+    done = program("-c", LEAVES_ALONE, ranks=2, status=None, timeout=300)
+    assert done.returncode != 0 and "signal 14" in done.stderr

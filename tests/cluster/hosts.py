@@ -101,6 +101,7 @@ class Host:
         """Boot. Call it from the main thread: the host ends with the thread that started it."""
         self._spawn()
         self._join()
+        self._hosts.look_up_again()
 
     def kill(self) -> None:
         """Power loss: the link goes silent, then all processes die at once. `start` boots the host again."""
@@ -123,6 +124,7 @@ class Host:
     def mend(self) -> None:
         """Undo `cut`."""
         self._hosts.switch(f"link set {self._port} master br0")
+        self._hosts.look_up_again()
 
     def popen(
         self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path = REPOSITORY, **options: Any
@@ -258,6 +260,12 @@ class Hosts:
     def processes(self) -> dict[str, list[Process]]:
         """The living processes of each host that has any."""
         return {host.name: found for host in self if (found := host.processes())}
+
+    def look_up_again(self) -> None:
+        """End all lookups of addresses: a new connection would fail with one that began when nobody could answer."""
+        for host in self:
+            if host._init is not None:
+                _ip(host.pid, "neigh flush all")
 
     def switch(self, *commands: str) -> None:
         """Run commands of ip(8) in the switch. Raises CalledProcessError."""

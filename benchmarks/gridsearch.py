@@ -4,12 +4,13 @@
 
 7 values of C times 6 of gamma times 5 stratified folds on standardised samples. digits16: 6 x 6 from 10^-3 to 10^2 on
 digits divided by 16. mnist: 5 x 5 x 5 on 10,000 images. All score all points, one thread, CPU seconds of this process,
-in one run. As processors change their speed, fit_grid is timed before the peers, between them and after them, and the
-median is shown. The peers are GridSearchCV with scikit-learn's SVC and with that of scikit-learn-intelex,
-dask_ml's GridSearchCV and ThunderSVM's SVC where they are installed, and, for fewer fits, scikit-learn's
-HalvingGridSearchCV. Where a grid has too much work for them, ``--sample N`` lets SVCs fit N of its points, chosen at
-random, and multiplies. single: one fit and one prediction of 6,000 images of MNIST, medians of TURNS in which all take
-their turn. The solver's code is compiled before, and the memory that a search needs was given to this process once.
+in one run. As processors change their speed, fit_grid is timed before the peers, between them and after them, in as
+many turns as take BRIEF seconds together, at least one, and medians are shown. The peers are GridSearchCV with
+scikit-learn's SVC and with that of scikit-learn-intelex, dask_ml's GridSearchCV and ThunderSVM's SVC where they are
+installed, and, for fewer fits, scikit-learn's HalvingGridSearchCV. Where a grid has too much work for them,
+``--sample N`` lets SVCs fit N of its points, chosen at random, and multiplies. single: one fit and one prediction of
+6,000 images of MNIST, medians of TURNS in which all take their turn. The solver's code is compiled before, and the
+memory that a search needs was given to this process once.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ PEERS = {"scikit-learn": "sklearn.svm", "intelex": "sklearnex.svm", "ThunderSVM"
 
 TOUCHED = 1 << 30  # bytes of memory, more than a search on any of this data needs
 TURNS = 3
+BRIEF = 20.0  # seconds
 
 T = TypeVar("T")
 Table = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
@@ -95,29 +97,33 @@ def measure(name: str, data: Table, settings: argparse.Namespace) -> dict[str, s
     sample = [fits[i] for i in np.random.default_rng(0).permutation(len(fits))[: settings.sample]]
     mine = partial(_ours, candidates, x, y, splits)
     found, first = timed(mine)
-    ours, theirs, labels = [first], dict[str, float](), np.empty(0)
-    for peer, module in PEERS.items():
-        try:
-            svc = import_module(module).SVC()
-        except ImportError:
-            continue
-        if settings.sample:
-            scores, seconds = timed(partial(_one_by_one, svc, candidates, x, y, splits, sample))
-            theirs[peer] = seconds * len(fits) / len(sample)
-        else:
-            scores, theirs[peer] = timed(partial(_searched, svc, grid, x, y, splits))
-        ours.append(timed(mine)[1])
-        if peer == "scikit-learn":
-            labels = np.rint([(found[fit] - scores[fit]) * sizes[fit[1]] for fit in scores]).astype(int)
+    ours, theirs, labels = [first], dict[str, list[float]](), np.empty(0)
+    begin = time.monotonic()
+    while not theirs or time.monotonic() - begin < BRIEF:
+        for peer, module in PEERS.items():
+            try:
+                svc = import_module(module).SVC()
+            except ImportError:
+                continue
+            if settings.sample:
+                scores, seconds = timed(partial(_one_by_one, svc, candidates, x, y, splits, sample))
+                seconds *= len(fits) / len(sample)
+            else:
+                scores, seconds = timed(partial(_searched, svc, grid, x, y, splits))
+            theirs.setdefault(peer, []).append(seconds)
+            ours.append(timed(mine)[1])
+            if peer == "scikit-learn":
+                labels = np.rint([(found[fit] - scores[fit]) * sizes[fit[1]] for fit in scores]).astype(int)
     row = {
         "data": f"{name} {x.shape[0]} x {x.shape[1]}",
         "grid": " x ".join(map(str, (*map(len, grid.values()), len(splits)))),
-        "fit_grid (s)": f"{np.median(ours):.2f}",
+        "turns": str(len(theirs["scikit-learn"])),
+        "fit_grid (s)": f"{np.median(ours):.3f}",
     }
     for peer in PEERS:
-        there = peer in theirs
-        row[f"{peer} (s)"] = f"{theirs[peer]:.2f}" if there else "not installed"
-        row[f"faster than {peer}"] = f"{theirs[peer] / np.median(ours):.1f}" if there else ""
+        seconds = float(np.median(theirs.get(peer, [np.nan])))
+        row[f"{peer} (s)"] = f"{seconds:.2f}" if peer in theirs else "not installed"
+        row[f"faster than {peer}"] = f"{seconds / np.median(ours):.1f}" if peer in theirs else ""
     if not settings.sample:
         halving = HalvingGridSearchCV(SVC(), grid, cv=5, random_state=0, refit=False)
         row["halving (s)"] = f"{timed(partial(halving.fit, x, y))[1]:.2f}"

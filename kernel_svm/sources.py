@@ -21,7 +21,7 @@ from kernel_svm.multiclass import Solutions
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones
-BLOCK = 4 << 20  # bytes of squared distances that are computed in double at once: they stay in the cache
+FINE_ROWS = 128  # of squared distances that are computed in double at a time: new memory costs more than the product
 FINE = 64.0  # gamma times the largest squared length up to which float32 has squared distances fine enough
 FAR = 16.0  # gamma times the mean squared distance from which on most of K is too small for K - 1 in float32 to hold
 
@@ -149,9 +149,9 @@ def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
     sq_norms, ones = np.einsum("ij,ij->i", centred, centred)[:, None], np.ones((samples.width, 1))
     left, right = np.hstack([-2 * centred, sq_norms, ones]), np.hstack([centred, ones, sq_norms])
     out = aligned_zeros((samples.width, samples.width))
-    step = max(1, BLOCK // (8 * samples.width))
-    for top in range(0, samples.width, step):
-        np.maximum(left[top : top + step] @ right.T, 0, out=out[top : top + step], casting="same_kind")
+    for top in range(0, samples.width, FINE_ROWS):
+        rows = slice(top, top + FINE_ROWS)
+        np.maximum(left[rows] @ right.T, 0, out=out[rows], casting="same_kind")
     np.fill_diagonal(out, 0)
     return out
 

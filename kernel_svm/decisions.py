@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from jit import LANES
-from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul, splat, store, sub, widen
+from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul, part, splat, store, sub, widen
 from kernel_svm.multiclass import Solutions
 
-TILE = 4  # solutions of a problem that are computed together, in registers
+SIZES = 1, 2, 4  # of tiles: solutions of a problem that are computed together, in registers
+TILE = 4  # the largest
 GROUP = 8  # panels of samples that a tile's weights are multiplied with while they are in the cache
 SMALLEST = np.float32(-80.0)  # logarithm of a value that adds nothing to 1; numbers below float32's least are slow
 
@@ -31,7 +32,7 @@ class Support:
         rows: int64 (n_support,), rows of the samples that support any solution, ascending.
         kinds: int64 (n_support,), their classes.
         rhos: float64 (n_solutions,), of all problems.
-        tiles: what supports TILE solutions of a problem, and their weights, see `_tiled`.
+        tiles: what supports some solutions of a problem, and their weights, see `_tiled`.
     """
 
     rows: np.ndarray
@@ -103,6 +104,35 @@ def _relative(panels, cuts, gamma, nearest):
                 store(panels, at, choose(less(value, least), least, value))
 
 
+@part
+def _cuts(weights, best, chosen):
+    """Cut the solutions of a problem into tiles that take the least time.
+
+    At large C few samples support a solution, so that it takes less time alone than with those of its neighbours in
+    between. A support vector of a tile costs a conversion and a multiplication for each solution.
+
+    Args:
+        weights: float64 (n_support, n_solutions).
+        best: int64 (n_solutions + 1,), written: the cost of the first so many solutions.
+        chosen: int64 (n_solutions + 1,), written: how many solutions their last tile has.
+    """
+    supporting = np.zeros((len(SIZES), best.size), np.int64)  # those of a tile of each size that ends there
+    for v in range(weights.shape[0]):
+        last = -TILE - 1
+        for s in range(weights.shape[1]):
+            if weights[v, s] != 0.0:
+                last = s
+            for k in range(len(SIZES)):
+                supporting[k, s + 1] += last > s - SIZES[k]
+    best[0] = 0
+    for e in range(1, best.size):
+        for k in range(len(SIZES)):
+            if SIZES[k] <= e:
+                cost = best[e - SIZES[k]] + (1 + SIZES[k]) * supporting[k, e]
+                if k == 0 or cost < best[e]:
+                    best[e], chosen[e] = cost, SIZES[k]
+
+
 @compiled
 def _tiled(kinds, places, first, widths, weights):
     """What `_values` reads, tile by tile, and in a tile class by class of the support vectors.
@@ -115,36 +145,40 @@ def _tiled(kinds, places, first, widths, weights):
         weights: float64, for each problem (its support vectors, its solutions).
 
     Returns:
-        solutions: int64 (n_tiles, TILE), the numbers of a tile's solutions; the last is there several times if a
-            problem has too few.
+        sizes: int64 (n_tiles,), how many solutions a tile has, neighbours in C.
+        solutions: int64 (n_tiles,), the number of the first of them.
         runs: int64 (n_tiles + 1,), where the runs of support vectors of one class begin that a tile has.
         classes: int64 (n_runs,).
         ends: int64 (n_runs,), where a run ends in the following, which it begins where the one before it ends.
         supporting: int64 (n,), numbers of support vectors.
-        own: float64 (n, TILE), their weights.
+        own: float64, their weights, as many for each as its tile has solutions.
     """
     tiles = entries = 0
     for m in range(widths.size):
-        of_problem = -(-widths[m] // TILE)
-        tiles += of_problem
-        entries += of_problem * (first[m + 1] - first[m])
-    solutions, runs = np.empty((tiles, TILE), np.int64), np.zeros(tiles + 1, np.int64)
+        tiles += widths[m]
+        entries += widths[m] * (first[m + 1] - first[m])
+    sizes, solutions, runs = np.empty(tiles, np.int64), np.empty(tiles, np.int64), np.zeros(tiles + 1, np.int64)
     classes, ends = np.empty(entries, np.int64), np.empty(entries, np.int64)
-    supporting, own = np.empty(entries, np.int64), np.empty((entries, TILE))
-    tile = count = n_runs = column = at = 0
+    supporting, own = np.empty(entries, np.int64), np.empty(entries + TILE)
+    tile = count = n_runs = column = at = written = 0
     for m in range(widths.size):
-        width = widths[m]
-        for s in range(0, width, TILE):
-            last = min(s + TILE, width) - 1
-            for q in range(TILE):
-                solutions[tile, q] = column + min(s + q, last)
-            for v in range(first[m], first[m + 1]):
-                row, used = at + (v - first[m]) * width, False
-                for q in range(TILE):
-                    own[count, q] = weights[row + min(s + q, last)]
-                    used = used or own[count, q] != 0.0
+        width, n_support = widths[m], first[m + 1] - first[m]
+        here = weights[at : at + n_support * width].reshape((n_support, width))
+        best, chosen = np.empty((2, width + 1), np.int64)
+        _cuts(here, best, chosen)
+        end = width
+        while end > 0:
+            begin = end - chosen[end]
+            sizes[tile], solutions[tile] = end - begin, column + begin
+            for v in range(n_support):
+                used = False
+                for s in range(begin, end):
+                    own[written + s - begin] = here[v, s]
+                    used = used or here[v, s] != 0.0
                 if used:
-                    supporting[count], kind = places[v], kinds[places[v]]
+                    written += end - begin
+                    supporting[count] = places[first[m] + v]
+                    kind = kinds[supporting[count]]
                     if n_runs == runs[tile] or kind != classes[n_runs - 1]:
                         classes[n_runs] = kind
                         n_runs += 1
@@ -152,39 +186,112 @@ def _tiled(kinds, places, first, widths, weights):
                     ends[n_runs - 1] = count
             tile += 1
             runs[tile] = n_runs
+            end = begin
         column += width
-        at += (first[m + 1] - first[m]) * width
-    return solutions, runs, classes[:n_runs].copy(), ends[:n_runs].copy(), supporting[:count], own[:count]
+        at += n_support * width
+    return (
+        sizes[:tile],
+        solutions[:tile],
+        runs[: tile + 1],
+        classes[:n_runs].copy(),
+        ends[:n_runs].copy(),
+        supporting[:count],
+        own[:written],
+    )
 
 
 @compiled
 def _values(panels, factors, rhos, tiles, out):
-    """`Support.values`, into ``out``; the vectors of a tile's four solutions stay in registers."""
-    solutions, runs, classes, ends, supporting, own = tiles
-    depth, stride = panels.shape[1], out.shape[1]
+    """`Support.values`, into ``out``; the sums of a tile's solutions stay in registers."""
+    sizes, solutions, runs, classes, ends, supporting, own = tiles
     for group in range(0, panels.shape[0], GROUP):
-        begin = 0
-        for tile in range(solutions.shape[0]):
-            s_0, s_1, s_2, s_3 = solutions[tile, 0], solutions[tile, 1], solutions[tile, 2], solutions[tile, 3]
-            end = begin
-            for p in range(group, min(group + GROUP, panels.shape[0])):
-                total_0, total_1 = splat(-rhos[s_0]), splat(-rhos[s_1])
-                total_2, total_3 = splat(-rhos[s_2]), splat(-rhos[s_3])
-                end = begin
-                for run in range(runs[tile], runs[tile + 1]):
-                    sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-                    for u in range(end, ends[run]):
-                        kernel = widen(load(panels, (p * depth + supporting[u]) * LANES))
-                        sum_0 = fma(splat(item(own, TILE * u)), kernel, sum_0)
-                        sum_1 = fma(splat(item(own, TILE * u + 1)), kernel, sum_1)
-                        sum_2 = fma(splat(item(own, TILE * u + 2)), kernel, sum_2)
-                        sum_3 = fma(splat(item(own, TILE * u + 3)), kernel, sum_3)
-                    factor = load(factors, classes[run] * stride + p * LANES)
-                    total_0, total_1 = fma(sum_0, factor, total_0), fma(sum_1, factor, total_1)
-                    total_2, total_3 = fma(sum_2, factor, total_2), fma(sum_3, factor, total_3)
-                    end = ends[run]
-                store(out, s_0 * stride + p * LANES, total_0)
-                store(out, s_1 * stride + p * LANES, total_1)
-                store(out, s_2 * stride + p * LANES, total_2)
-                store(out, s_3 * stride + p * LANES, total_3)
-            begin = end
+        last = min(group + GROUP, panels.shape[0])
+        begin = at = 0
+        for tile in range(sizes.size):
+            size, some = sizes[tile], slice(runs[tile], runs[tile + 1])
+            of_tile = classes[some], ends[some], supporting, own, begin, at
+            for p in range(group, last, 1 if size == TILE else 2):
+                two = p, min(p + 1, last - 1)
+                if size == 1:
+                    _one(panels, factors, rhos, solutions[tile], of_tile, two, out)
+                elif size == 2:
+                    _two(panels, factors, rhos, solutions[tile], of_tile, two, out)
+                else:
+                    _four(panels, factors, rhos, solutions[tile], of_tile, p, out)
+            if runs[tile] < runs[tile + 1]:
+                end = ends[runs[tile + 1] - 1]
+                at += (end - begin) * size
+                begin = end
+
+
+@part
+def _one(panels, factors, rhos, s, of_tile, two, out):
+    """Values of solution s for two panels of samples: a single sum would wait for each of its terms."""
+    classes, ends, supporting, own, u, w = of_tile
+    depth, stride = panels.shape[1], out.shape[1]
+    p, q = two
+    total_p = total_q = splat(-rhos[s])
+    for run in range(ends.size):
+        sum_p = sum_q = splat(0.0)
+        while u < ends[run]:
+            weight = splat(item(own, w))
+            sum_p = fma(weight, widen(load(panels, (p * depth + supporting[u]) * LANES)), sum_p)
+            sum_q = fma(weight, widen(load(panels, (q * depth + supporting[u]) * LANES)), sum_q)
+            u += 1
+            w += 1
+        total_p = fma(sum_p, load(factors, classes[run] * stride + p * LANES), total_p)
+        total_q = fma(sum_q, load(factors, classes[run] * stride + q * LANES), total_q)
+    store(out, s * stride + p * LANES, total_p)
+    store(out, s * stride + q * LANES, total_q)
+
+
+@part
+def _two(panels, factors, rhos, s, of_tile, two, out):
+    """Values of solutions s and s + 1 for two panels of samples."""
+    classes, ends, supporting, own, u, w = of_tile
+    depth, stride = panels.shape[1], out.shape[1]
+    p, q = two
+    total_p0 = total_q0 = splat(-rhos[s])
+    total_p1 = total_q1 = splat(-rhos[s + 1])
+    for run in range(ends.size):
+        sum_p0 = sum_q0 = sum_p1 = sum_q1 = splat(0.0)
+        while u < ends[run]:
+            of_p = widen(load(panels, (p * depth + supporting[u]) * LANES))
+            of_q = widen(load(panels, (q * depth + supporting[u]) * LANES))
+            weight_0, weight_1 = splat(item(own, w)), splat(item(own, w + 1))
+            sum_p0, sum_q0 = fma(weight_0, of_p, sum_p0), fma(weight_0, of_q, sum_q0)
+            sum_p1, sum_q1 = fma(weight_1, of_p, sum_p1), fma(weight_1, of_q, sum_q1)
+            u += 1
+            w += 2
+        factor_p = load(factors, classes[run] * stride + p * LANES)
+        factor_q = load(factors, classes[run] * stride + q * LANES)
+        total_p0, total_q0 = fma(sum_p0, factor_p, total_p0), fma(sum_q0, factor_q, total_q0)
+        total_p1, total_q1 = fma(sum_p1, factor_p, total_p1), fma(sum_q1, factor_q, total_q1)
+    store(out, s * stride + p * LANES, total_p0)
+    store(out, s * stride + q * LANES, total_q0)
+    store(out, (s + 1) * stride + p * LANES, total_p1)
+    store(out, (s + 1) * stride + q * LANES, total_q1)
+
+
+@part
+def _four(panels, factors, rhos, s, of_tile, p, out):
+    """Values of solutions s to s + 3 for one panel of samples."""
+    classes, ends, supporting, own, u, w = of_tile
+    depth, stride = panels.shape[1], out.shape[1]
+    total_0, total_1 = splat(-rhos[s]), splat(-rhos[s + 1])
+    total_2, total_3 = splat(-rhos[s + 2]), splat(-rhos[s + 3])
+    for run in range(ends.size):
+        sum_0 = sum_1 = sum_2 = sum_3 = splat(0.0)
+        while u < ends[run]:
+            kernel = widen(load(panels, (p * depth + supporting[u]) * LANES))
+            sum_0, sum_1 = fma(splat(item(own, w)), kernel, sum_0), fma(splat(item(own, w + 1)), kernel, sum_1)
+            sum_2, sum_3 = fma(splat(item(own, w + 2)), kernel, sum_2), fma(splat(item(own, w + 3)), kernel, sum_3)
+            u += 1
+            w += 4
+        factor = load(factors, classes[run] * stride + p * LANES)
+        total_0, total_1 = fma(sum_0, factor, total_0), fma(sum_1, factor, total_1)
+        total_2, total_3 = fma(sum_2, factor, total_2), fma(sum_3, factor, total_3)
+    store(out, s * stride + p * LANES, total_0)
+    store(out, (s + 1) * stride + p * LANES, total_1)
+    store(out, (s + 2) * stride + p * LANES, total_2)
+    store(out, (s + 3) * stride + p * LANES, total_3)

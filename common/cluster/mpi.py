@@ -215,6 +215,12 @@ class MpiTransport(Transport):
             sent[:] = [request for request in sent if not request.Test()]
             sent.append(self._comm.isend((self._study, lost), dest=rank, tag=BEAT))
 
+    def _drop_beats(self) -> None:
+        with self._lock:
+            for rank in self._beats:
+                while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:
+                    matched.recv()
+
     def _acknowledge(self, error: MPI.Exception) -> None:
         """Lose the ranks that MPI says have died, so that later calls work with the others. Raises any other error."""
         if error.Get_error_class() not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
@@ -256,6 +262,8 @@ class MpiTransport(Transport):
     def close(self, status: int = 0) -> None:
         if self.settle():
             _end_after(FINALIZE_SECONDS)
+            self.broadcast(self.gather(None))  # no rank beats any more, and all beats have come before these messages
+            self._drop_beats()  # MPICH calls a message that nobody took an error
             MPI.Finalize()
             _end_after(0)
             return

@@ -5,7 +5,7 @@
 7 values of C times 6 of gamma times 5 stratified folds on standardised samples. digits16: 6 x 6 from 10^-3 to 10^2 on
 digits divided by 16. mnist: 5 x 5 x 5 on 10,000 images. All score all points, one thread, CPU seconds of this process,
 in one run. As processors change their speed, fit_grid is timed before the peers, between them and after them, in as
-many turns as take BRIEF seconds together, at least one, and medians are shown. The peers are GridSearchCV with
+many turns as take REPEAT_SECONDS together, at least one, and medians are shown. The peers are GridSearchCV with
 scikit-learn's SVC and with that of scikit-learn-intelex, dask_ml's GridSearchCV and ThunderSVM's SVC where they are
 installed, and, for fewer fits, scikit-learn's HalvingGridSearchCV. Where a grid has too much work for them,
 ``--sample N`` lets SVCs fit N of its points, chosen at random, and multiplies. single: one fit and one prediction of
@@ -50,7 +50,7 @@ PEERS = {"scikit-learn": "sklearn.svm", "intelex": "sklearnex.svm", "ThunderSVM"
 
 TOUCHED = 1 << 30  # bytes of memory, more than a search on any of this data needs
 TURNS = 3
-BRIEF = 20.0  # seconds
+REPEAT_SECONDS = 20.0
 
 T = TypeVar("T")
 Table = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
@@ -99,7 +99,7 @@ def measure(name: str, data: Table, settings: argparse.Namespace) -> dict[str, s
     found, first = timed(mine)
     ours, theirs, labels = [first], dict[str, list[float]](), np.empty(0)
     begin = time.monotonic()
-    while not theirs or time.monotonic() - begin < BRIEF:
+    while not theirs or time.monotonic() - begin < REPEAT_SECONDS:
         for peer, module in PEERS.items():
             try:
                 svc = import_module(module).SVC()

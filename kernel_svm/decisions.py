@@ -19,7 +19,7 @@ from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul
 from kernel_svm.multiclass import Solutions
 
 SIZES = 1, 2, 4  # of tiles: solutions of a problem that are computed together, in registers
-TILE = 4  # the largest
+TILE = SIZES[-1]
 GROUP = 8  # panels of samples that a tile's weights are multiplied with while they are in the cache
 SMALLEST = np.float32(-80.0)  # logarithm of a value that adds nothing to 1; numbers below float32's least are slow
 
@@ -151,7 +151,7 @@ def _tiled(kinds, places, first, widths, weights):
         classes: int64 (n_runs,).
         ends: int64 (n_runs,), where a run ends in the following, which it begins where the one before it ends.
         supporting: int64 (n,), numbers of support vectors.
-        own: float64, their weights, as many for each as its tile has solutions.
+        own: float64 (n_weights,), their weights, as many for each as its tile has solutions.
     """
     tiles = entries = 0
     for m in range(widths.size):

@@ -216,6 +216,7 @@ class MpiTransport(Transport):
             sent.append(self._comm.isend((self._study, lost), dest=rank, tag=BEAT))
 
     def _drop_beats(self) -> None:
+        """Take in all heartbeats that have come; what they say counts no more."""
         with self._lock:
             for rank in self._beats:
                 while (matched := self._comm.improbe(source=rank, tag=BEAT)) is not None:

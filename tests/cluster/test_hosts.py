@@ -109,9 +109,10 @@ def test_a_host_boots_again_after_power_loss(hosts: Hosts) -> None:
 def test_a_mended_link_carries_again(hosts: Hosts) -> None:
     hosts[1].cut()
     reach = "import socket, sys; socket.create_connection((sys.argv[1], 514))"
-    with hosts[0].popen("python", "-c", reach, "node1", stderr=subprocess.DEVNULL):
+    with hosts[0].popen("python", "-c", reach, "node1", stderr=subprocess.DEVNULL) as cut_off:
         assert wait_until(lambda: hosts[0].run("python", "-c", reach, "node2", check=False).returncode == 0)
         time.sleep(2.3)  # the first try asks for the address three times, a second apart
+        assert cut_off.poll() is None  # it still tries
         hosts[1].mend()
         hosts[0].run("python", "-c", reach, "node1")
 

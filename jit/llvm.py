@@ -5,6 +5,7 @@ LLVM splits a vector into what the machine has: 16 lanes of float32 are one AVX-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -80,6 +81,11 @@ def broadcast(builder: Any, scalar: Any, kind: ir.VectorType) -> Any:
     nothing = ir.Constant(kind, ir.Undefined)
     single = builder.insert_element(nothing, scalar, ir.IntType(32)(0))
     return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
+
+
+def shuffled(builder: Any, a: Any, b: Any, order: Sequence[int | None]) -> Any:
+    """LLVM code for a vector of lanes of two: those of ``b`` are counted on from those of ``a``; None is any lane."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
 
 
 def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:

@@ -38,6 +38,7 @@ from jit.llvm import (
     fused,
     llvm_type,
     load_vector,
+    shuffled,
     store_vector,
 )
 
@@ -102,6 +103,34 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, types.intp, value), codegen
+
+
+@intrinsic
+def transpose(typingctx: Any, array: Any, source: Any, target: Any, stride: Any) -> Any:
+    """Write the tile of LANES x LANES elements at flat element ``source``, transposed, at ``target``.
+
+    Rows are ``stride`` elements apart. A tile [[A, B], [C, D]] becomes [[A', C'], [B', D']], so the quarters are
+    exchanged first, then those of each quarter, until they are single elements.
+    """
+    vector = Vector(array.dtype)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, target = (address_of(context, builder, array, args[0], first) for first in args[1:3])
+        starts = [builder.mul(args[3], args[3].type(i)) for i in range(LANES)]
+        rows = [load_vector(builder, builder.gep(source, [start]), llvm_type(vector)) for start in starts]
+        half = LANES // 2
+        while half:
+            for i in range(LANES):
+                if not i & half:
+                    a, b = rows[i], rows[i + half]
+                    left = [n + LANES - half if n & half else n for n in range(LANES)]
+                    rows[i], rows[i + half] = (shuffled(builder, a, b, [n + up for n in left]) for up in (0, half))
+            half //= 2
+        for row, start in zip(rows, starts, strict=True):
+            store_vector(builder, row, builder.gep(target, [start]))
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, types.intp, types.intp), codegen
 
 
 @intrinsic
@@ -218,7 +247,7 @@ def _folded(combine: Callable[..., Any]) -> Any:
         while count > 1:
             count //= 2
             order = [*range(count, 2 * count), *[None] * (LANES - count)]
-            upper = builder.shuffle_vector(vector, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
+            upper = shuffled(builder, vector, nothing, order)
             vector = combine(builder, upper, vector)
         return builder.extract_element(vector, ir.IntType(32)(0))
 

@@ -130,7 +130,7 @@ def solve(
     if not (gamma > 0 and penalties.min() > 0):
         raise ValueError(f"gamma is {gamma} and the smallest C {penalties.min()}: both must be above 0")
     masks = np.array([training_mask(samples, training, number) for number, training in enumerate(trainings)])
-    source = RbfSource(samples, gamma, distances)
+    source = RbfSource(samples, gamma, distances, squares=plan.squares)
     if plan.kernel == "pairs":
         problems = pairs(samples, source)
     elif plan.kernel == "rows":

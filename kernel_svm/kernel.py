@@ -30,6 +30,7 @@ from jit.simd import (
     splat,
     store,
     sub,
+    transpose,
     writable,
 )
 from kernel_svm.gemm import multiply, packed
@@ -249,12 +250,12 @@ def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float
 def mirror(out, top, end, first):
     """``out[j, i] = out[i, j]`` of rows i from ``top`` to ``end`` and columns j from ``first`` on.
 
-    It goes by sixteen columns: cache lines are read while they are there.
+    All three, and the shape of the square matrix, are multiples of 16.
     """
-    for left in range(first, out.shape[0], WIDE):
-        for j in range(left, min(left + WIDE, out.shape[0])):
-            for i in range(top, end):
-                out[j, i] = out[i, j]
+    stride = out.strides[0] // 4
+    for j in range(first, out.shape[0], LANES):
+        for i in range(top, end, LANES):
+            transpose(out, i * stride + j, j * stride + i, stride)
 
 
 def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:

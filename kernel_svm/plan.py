@@ -24,6 +24,7 @@ class MatrixPlan:
         need: bytes at most, this process's part of what it shares included.
         kernels: "whole" matrices, each of one gamma, that the processes of a node share.
         threads: of a process, each with a class of its own: a core stays busy while one of them waits for a matrix.
+        squares: whether K - 1 of single classes is kept for a gamma, which the pairs of a class have in common.
     """
 
     distances: bool
@@ -33,6 +34,7 @@ class MatrixPlan:
     description: str
     kernels: int = 1
     threads: int = 1
+    squares: bool = False
 
     def __str__(self) -> str:
         return self.description
@@ -67,8 +69,10 @@ def choose_plan(
     width, k = samples.width, len(samples.classes)
     binary_problems(k, multiclass)
     part = 4 * width * width // sharers  # of a matrix of all samples
+    squares = 0
     if multiclass == "ovo":
-        largest = sum(sorted(int(size) for size in samples.class_start[1:] - samples.class_start[:-1])[-2:])
+        sizes = sorted(int(size) for size in samples.class_start[1:] - samples.class_start[:-1])
+        largest, squares = sum(sizes[-2:]), 4 * sum(size**2 for size in sizes) if k > 2 else 0
         solutions = 12 * width * (k - 1) * n_points
         base, kernel, kernels = 4 * largest**2, "pairs", 0
     else:
@@ -90,6 +94,8 @@ def choose_plan(
             base, kernel = 4 * width * capacity, "rows"
     fits = distances and working + base + part <= memory and kernel != "rows"
     need = working + base + (part if fits else 0)
+    kept_squares = 0 < squares <= memory - need
+    need += squares if kept_squares else 0
     fewest = min(width, MAX_ACTIVE + LANES)
     if need > memory or (kernel == "rows" and capacity < fewest):
         least = working + (4 * width * fewest if kernel == "rows" else base)
@@ -108,7 +114,7 @@ def choose_plan(
     kept = "squared distances kept" if fits else "squared distances computed when needed"
     shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
     description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return MatrixPlan(fits, kernel, capacity, need, description, kernels, threads)
+    return MatrixPlan(fits, kernel, capacity, need, description, kernels, threads, kept_squares)
 
 
 def _gb(size: int) -> str:

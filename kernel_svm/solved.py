@@ -218,12 +218,12 @@ class Data:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
         elif self._once and plan.distances and not far(self.samples, function.gamma):
             if len(self.samples.classes) > 2:
-                return RbfSource(self.samples, function.gamma, once=True)
+                return RbfSource(self.samples, function.gamma, squares=plan.squares)
             return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
-        source = RbfSource(self.samples, function.gamma, self._distances, None, double)
+        source = RbfSource(self.samples, function.gamma, self._distances, None, double, plan.squares)
         if self._distances is not None and len(self.samples.classes) == 2:
             self._lend_kernel(source)
         return source

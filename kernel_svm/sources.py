@@ -46,7 +46,7 @@ class RbfSource:
         distances, kernel: squared distances and K - 1 of all samples, if they are kept.
         double: given where samples are far from each other. Decision values are then computed from K in double: between
             classes of equal size, values of K like 1e-20 decide.
-        once: each pair is filled once: only K - 1 of single classes is kept, which all pairs of a class need.
+        squares: K - 1 of single classes, which all pairs of a class need, is kept once it was computed.
     """
 
     def __init__(
@@ -56,21 +56,13 @@ class RbfSource:
         distances: np.ndarray | None = None,
         kernel: np.ndarray | None = None,
         double: DoubleSource | None = None,
-        once: bool = False,
+        squares: bool = False,
     ) -> None:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
-        self._squares: dict[int, np.ndarray] | None = {} if once else None
+        self._squares: dict[int, np.ndarray] | None = {} if squares else None
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
-        if self._squares is None:
-            fill_blocks(self._block, out, one, other)
-            return
-        border = one.stop - one.start
-        out[:border, :border], out[border:, border:] = self._square(one), self._square(other)
-        for top in range(0, border, STRIP):
-            end = min(top + STRIP, border)
-            self._block(out[top:end, border:], slice(one.start + top, one.start + end), other)
-            mirror(out, top, end, border)
+        fill_pair(self._square, self._block, out, one, other, STRIP)
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         if self.kernel is None:
@@ -78,11 +70,14 @@ class RbfSource:
         else:
             out[:] = self.kernel[rows, columns]
 
-    def _square(self, rows: slice) -> np.ndarray:
-        assert self._squares is not None
-        if rows.start not in self._squares:
-            self._squares[rows.start] = kernel_minus_one(self.samples, self.gamma, rows=rows, columns=rows)
-        return self._squares[rows.start]
+    def _square(self, out: np.ndarray, rows: slice) -> None:
+        """K - 1 of one class."""
+        if self._squares is not None and rows.start in self._squares:
+            out[:] = self._squares[rows.start]
+            return
+        self._block(out, rows, rows)
+        if self._squares is not None:
+            self._squares[rows.start] = out.copy()
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
@@ -175,7 +170,7 @@ class DoubleSource:
         return self._function(self._x[rows], self._x[columns])
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
-        fill_blocks(self._block, out, one, other)
+        fill_pair(lambda part, rows: self._block(part, rows, rows), self._block, out, one, other, len(out))
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         down, right = self._there(rows), self._there(columns)
@@ -201,12 +196,31 @@ class DoubleSource:
         )
 
 
-def fill_blocks(fill: Callable[[np.ndarray, slice, slice], None], out: np.ndarray, one: slice, other: slice) -> None:
-    """Each block of the matrix of two classes by ``fill(block of out, rows, columns)``."""
+def fill_pair(
+    square: Callable[[np.ndarray, slice], None],
+    block: Callable[[np.ndarray, slice, slice], None],
+    out: np.ndarray,
+    one: slice,
+    other: slice,
+    strip: int,
+) -> None:
+    """Write the symmetric matrix of two classes, given by their rows.
+
+    Args:
+        square: called with the part of ``out`` of one class, and its rows.
+        block: called with a part of ``out`` of both classes, its rows of one, and all of the other.
+        out: float32 (m, m).
+        one: rows of the first class.
+        other: rows of the second.
+        strip: rows of a block at most; its mirror image is written before the next.
+    """
     border = one.stop - one.start
-    for down, rows in ((slice(border), one), (slice(border, None), other)):
-        for right, columns in ((slice(border), one), (slice(border, None), other)):
-            fill(out[down, right], rows, columns)
+    square(out[:border, :border], one)
+    square(out[border:, border:], other)
+    for top in range(0, border, strip):
+        end = min(top + strip, border)
+        block(out[top:end, border:], slice(one.start + top, one.start + end), other)
+        mirror(out, top, end, border)
 
 
 def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:

@@ -26,6 +26,13 @@ def clouds(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 6)) + 0.4 * y[:, None], y
 
 
+def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Samples and labels from 0 to k - 1, each of which occurs."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(3.0, 2.0, size=(n, n_features))
+    return x, np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
+
+
 class Binary:
     """One problem of two classes with some lanes left out, its matrix K - 1, and its path on any device."""
 

@@ -248,6 +248,17 @@ def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kern
     assert str(plan).startswith(multiclass) and "\n" not in str(plan)
 
 
+def test_matrices_of_single_classes_are_kept_where_they_fit():
+    def plan(memory):
+        return choose_plan(Sized(60_000, 10), "ovo", n_points=120, memory=memory)
+
+    kept = plan(4 * GB)
+    spared = plan(kept.need - 1)
+    assert kept.squares and not spared.squares
+    assert kept.need - spared.need >= 10 * 4 * 6000**2
+    assert not choose_plan(Sized(6000, 2), "ovo", n_points=120, memory=4 * GB).squares
+
+
 @pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
 def test_too_little_memory_is_refused_with_what_is_needed(multiclass):
     with pytest.raises(MemoryError, match=r"needs \d+\.\d+ GB .* 0\.10 GB are allowed"):

@@ -11,15 +11,9 @@ from kernel_svm.gemm import DEPTH, VECTORS, multiply, packed
 from kernel_svm.kernel import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
 from kernel_svm.rows import Rows
 from kernel_svm.sources import product
+from tests.kernel_svm.problems import random_samples
 
 pytestmark = pytest.mark.numerical
-
-
-def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(3.0, 2.0, size=(n, n_features))
-    y = np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
-    return x, y
 
 
 @pytest.mark.parametrize("n_features", [1, 7, DEPTH, 2 * DEPTH + 1])

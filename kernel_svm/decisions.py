@@ -1,8 +1,8 @@
 """Decision values of all solutions of a training set at once, from K - 1 in float32.
 
 Every value is one sum over a problem's support vectors, class by class in the order of their rows, in double: the same
-bits whatever else is computed with it. A weight of 0 changes no sum, so what supports none of some solutions is left
-out where these are computed: at large C few samples support any.
+bits whatever tile it is in. A weight of 0 changes no sum, so what supports none of some solutions is left out where
+these are computed: at large C few samples support any. At small C most of a class add alike, see `shares`.
 """
 
 # mypy: allow-untyped-defs
@@ -17,6 +17,7 @@ import numpy as np
 from jit import LANES
 from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul, part, splat, store, sub, widen
 from kernel_svm.multiclass import Solutions
+from kernel_svm.shares import add_shares, without_shares
 
 SIZES = 1, 2, 4  # of tiles: solutions of a problem that are computed together, in registers
 TILE = SIZES[-1]
@@ -31,8 +32,9 @@ class Support:
     Attributes:
         rows: int64 (n_support,), rows of the samples that support any solution, ascending.
         kinds: int64 (n_support,), their classes.
-        rhos: float64 (n_solutions,), of all problems.
+        rhos: float64 (n_solutions + n_classes or 0,), of all problems, and 0 for the sums over classes.
         tiles: what supports some solutions of a problem, and their weights, see `_tiled`.
+        shares: float64 (n_solutions, n_classes or 0), see `shares`.
     """
 
     rows: np.ndarray
@@ -40,10 +42,16 @@ class Support:
     rhos: np.ndarray
     n_classes: int
     tiles: tuple[np.ndarray, ...]
+    shares: np.ndarray
 
     @classmethod
-    def of(cls, solved: Solutions) -> Support:
-        """The support vectors of all solutions."""
+    def of(cls, solved: Solutions, share: bool = True) -> Support:
+        """The support vectors of all solutions.
+
+        Args:
+            solved: the solutions.
+            share: as of `made`.
+        """
         samples, every = solved.samples, np.concatenate(solved.rows)
         used = np.zeros(samples.width, np.bool_)
         used[every] = True
@@ -52,8 +60,37 @@ class Support:
         places, first = (np.cumsum(used) - 1)[every], np.cumsum([0, *map(len, solved.rows)])
         widths = np.array([len(rho) for rho in solved.rhos])
         weights = np.concatenate([weights.ravel() for weights in solved.weights])
-        tiles = _tiled(kinds, places, first, widths, weights)
-        return cls(rows, kinds, solved.offsets(), len(samples.classes), tiles)
+        problems = places, first, widths, weights
+        return cls.made(rows, kinds, solved.offsets(), len(samples.classes), problems, share)
+
+    @classmethod
+    def made(
+        cls,
+        rows: np.ndarray,
+        kinds: np.ndarray,
+        rhos: np.ndarray,
+        n_classes: int,
+        problems: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+        share: bool,
+    ) -> Support:
+        """From arrays.
+
+        Args:
+            rows: as the attribute.
+            kinds: as the attribute.
+            rhos: float64 (n_solutions,).
+            n_classes: classes there are.
+            problems: places, first, widths and weights of `_tiled`.
+            share: sums over classes may be shared. Not for `relative`: where the largest terms of such a sum cancel,
+                float64 does not hold the least.
+        """
+        places, first, widths, weights = problems
+        shares = np.zeros((len(rhos), 0))
+        if share:
+            cuts = np.searchsorted(kinds, np.arange(n_classes + 1))
+            places, first, weights, shares = without_shares(kinds, cuts, places, first, widths, weights)
+            widths, rhos = np.append(widths, np.ones(n_classes, np.int64)), np.append(rhos, np.zeros(n_classes))
+        return cls(rows, kinds, rhos, n_classes, _tiled(kinds, places, first, widths, weights), shares)
 
     def values(self, panels: np.ndarray, factors: np.ndarray | None = None) -> np.ndarray:
         """Decision values float64 (n_solutions, LANES x panels).
@@ -65,8 +102,8 @@ class Support:
         count = LANES * len(panels)
         factors = np.ones((self.n_classes, count)) if factors is None else factors
         out = aligned_zeros((len(self.rhos), count), np.float64)
-        _values(panels, factors, self.rhos, self.tiles, out)
-        return out
+        _values(panels, factors, self.rhos, self.tiles, self.shares, out)
+        return out[: len(self.shares)]
 
     def relative(self, distances: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
         """K relative to that of the nearest support vector of the class, which float32 can hold, and that.
@@ -201,7 +238,7 @@ def _tiled(kinds, places, first, widths, weights):
 
 
 @compiled
-def _values(panels, factors, rhos, tiles, out):
+def _values(panels, factors, rhos, tiles, shares, out):
     """`Support.values`, into ``out``; the sums of a tile's solutions stay in registers."""
     sizes, solutions, runs, classes, ends, supporting, own = tiles
     for group in range(0, panels.shape[0], GROUP):
@@ -222,6 +259,7 @@ def _values(panels, factors, rhos, tiles, out):
                 end = ends[runs[tile + 1] - 1]
                 at += (end - begin) * size
                 begin = end
+    add_shares(shares, out)
 
 
 @part

@@ -7,17 +7,17 @@ import pytest
 
 from jit import LANES
 from jit.simd import aligned_zeros
-from kernel_svm.decisions import SIZES, Support, _tiled
+from kernel_svm.decisions import SIZES, Support
 
 N_CLASSES, N_SUPPORT, N_PANELS = 3, 50, 11  # panels: an odd number, and more than a group
 
 
-def support(weights: list[np.ndarray], places: list[np.ndarray]) -> Support:
+def support(weights: list[np.ndarray], places: list[np.ndarray], share: bool = False) -> Support:
     kinds = np.sort(np.random.default_rng(0).integers(0, N_CLASSES, N_SUPPORT))
     widths = np.array([of.shape[1] for of in weights])
     first = np.cumsum([0, *map(len, places)])
-    tiles = _tiled(kinds, np.concatenate(places), first, widths, np.concatenate([of.ravel() for of in weights]))
-    return Support(np.arange(N_SUPPORT), kinds, np.arange(widths.sum()) / 3, N_CLASSES, tiles)
+    problems = np.concatenate(places), first, widths, np.concatenate([of.ravel() for of in weights])
+    return Support.made(np.arange(N_SUPPORT), kinds, np.arange(widths.sum()) / 3, N_CLASSES, problems, share)
 
 
 def problem(rng: np.random.Generator, width: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,3 +64,23 @@ def test_solutions_with_few_support_vectors_are_computed_apart(shares: list[floa
     weights = (np.arange(N_SUPPORT)[:, None] < N_SUPPORT * np.array(shares)).astype(np.float64)
     assert sorted(support([weights], [np.arange(N_SUPPORT)]).tiles[0]) == sizes
     assert set(sizes) <= set(SIZES)
+
+
+def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
+    """All weights of a problem's first solution are the same, most of the second, few of the third."""
+    rng = np.random.default_rng(0)
+    places = [np.delete(np.arange(N_SUPPORT), m) for m in range(4)]  # each problem lacks a sample
+    weights = [rng.normal(size=(N_SUPPORT - 1, 3)) for _ in places]
+    for m, of in enumerate(weights):
+        number = np.arange(len(of))
+        for s, same in enumerate((number >= 0, number % 4 > 0, number % 4 == 0)):
+            of[same, s] = (m + 1) / 2
+    panels = aligned_zeros((N_PANELS, N_SUPPORT, LANES))
+    panels[:] = rng.normal(size=panels.shape)
+    plain, shared = (support(weights, places, share) for share in (False, True))
+    np.testing.assert_allclose(shared.values(panels), plain.values(panels), rtol=1e-12, atol=1e-12)
+    wanted = np.repeat(np.arange(1, 5) / 2, 3) * np.tile([1, 1, 0], 4)
+    assert np.array_equal(shared.shares, np.tile(wanted[:, None], N_CLASSES))
+    alone = support([of[:, :1] for of in weights], places, share=True)
+    _, _, _, _, _, supporting, own = alone.tiles
+    assert len(supporting) == len(own) == len(places) + N_SUPPORT, "what each lacks, and the sums over classes"

@@ -12,9 +12,10 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import ShuffleSplit, StratifiedKFold
+from sklearn.model_selection import ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.agreement import labels_in_double
 from kernel_svm import SVC, fit_grid
 from tests.kernel_svm.problems import problems
 
@@ -140,6 +141,20 @@ def test_labels_differ_from_scikit_learns_only_where_the_tolerance_decides(load)
             decisions = np.abs(tight.decision_function(x[other]).reshape(len(other), -1)).min(axis=1)
             assert (decisions < 1e-3).all(), (candidates[fitted.candidate], fitted.split, decisions)
     assert differ <= 0.05 * len(candidates) * len(splits)
+
+
+def test_labels_are_those_of_a_solution_in_double_where_the_kernel_is_nearly_one():
+    """LIBSVM's are not: its kernel is float32."""
+    x, y = load_iris(return_X_y=True)
+    x = StandardScaler().fit_transform(x)
+    splits = list(StratifiedShuffleSplit(n_splits=2, test_size=0.2, random_state=42).split(x, y))
+    candidates = [{"C": C, "gamma": gamma} for C in (1e-2, 1e3, 1e6) for gamma in (1e-9, 1e-7, 1e-5)]
+    for fitted in fit_grid(sklearn.svm.SVC(), candidates, x, y, splits):
+        (train, asked), point = splits[fitted.split], candidates[fitted.candidate]
+        judged, done = labels_in_double(x[train], y[train], x[asked], **point)
+        assert done and np.array_equal(fitted.model.predict(fitted.x_validation), judged), (point, fitted.split)
+        alone = SVC(**point).fit(x[train], y[train])
+        assert np.array_equal(alone.predict(x[asked]), judged), (point, fitted.split)
 
 
 def test_classes_of_equal_size_that_are_far_apart():

@@ -73,8 +73,10 @@ from jit.simd import (
 )
 
 CONVERGED, LIMIT, MISSING = 0, 1, 2
+# Blocks, an even number. The scans note in which run of so many the best lane is, and only that run is searched for it,
+# without a branch: which of its blocks it is cannot be foretold.
+RUN = 128 // LANES
 PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
-RUN = 16  # blocks, an even number: the scans note in which run the best lane is, and only that run is searched for it
 YES = 255  # in a mask: all bits, so that sign extension makes a mask of wider elements
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
@@ -147,10 +149,12 @@ def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, delta):
     least = least_lane(least_0)
     p = lane_of(least_0, least)
     b = np.intp(lane(where_0, p))
-    end = min(b + RUN, n_blocks) - 2
-    while b < end and not (item(f, b * LANES + p) == least and item(up, b * LANES + p)):
-        b += 2
-    return least, b * LANES + p
+    end, t = min(b + RUN, n_blocks), b * LANES + p
+    for k in range(RUN - 2, -2, -2):
+        candidate = (b + k if b + k < end else b) * LANES + p
+        there = (item(f, candidate) == least) & (item(up, candidate) != 0)
+        t = candidate if there else t
+    return least, t
 
 
 @inlined
@@ -210,15 +214,16 @@ def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
     p = lane_of(gains, best)
     gain, b = lane(gain_0, p), np.intp(lane(where_0, p))
     cost = lane(cost_0, p)
-    end = min(b + RUN, n_blocks) - 2
-    while b < end:
-        t = b * LANES + p
-        gap = np.float32(item(f, t) - f_i)
-        bend = item(rows, row_i + np.intp(item(blocks, b)) * LANES + p)
-        if item(low, t) and gap > 0 and gap * gap == gain and min(bend, np.float32(-TAU)) == cost:
-            break
-        b += 2
-    return b * LANES + p, widest
+    end, t = min(b + RUN, n_blocks), b * LANES + p
+    for k in range(RUN - 2, -2, -2):
+        block = b + k if b + k < end else b
+        candidate = block * LANES + p
+        gap = np.float32(item(f, candidate) - f_i)
+        bend = item(rows, row_i + np.intp(item(blocks, block)) * LANES + p)
+        bend = bend if bend < np.float32(-TAU) else np.float32(-TAU)
+        there = (item(low, candidate) != 0) & (gap > 0) & (gap * gap == gain) & (bend == cost)
+        t = candidate if there else t
+    return t, widest
 
 
 @part

@@ -38,7 +38,7 @@ LIMIT = 5_000_000  # pairs that are moved at most
 
 
 @njit
-def _betas(matrix: np.ndarray, sign: np.ndarray, bound: float) -> tuple[np.ndarray, float, bool]:  # pragma: no cover
+def _betas(matrix: np.ndarray, sign: np.ndarray, bound: float) -> tuple[np.ndarray, float, bool]:
     """y * alpha, the threshold, and whether the tolerance was reached, by second-order choice of pairs."""
     f, beta = -sign.copy(), np.zeros(sign.size)
     least, most = np.where(sign > 0, 0.0, -bound), np.where(sign > 0, bound, 0.0)

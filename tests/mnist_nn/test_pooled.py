@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -40,11 +40,14 @@ def gradients(
     return value.detach(), [each.grad for each in inputs]
 
 
-def same(one: Tensor | None, other: Tensor | None) -> None:
+def same(one: Tensor | None, other: Tensor | None, terms: float = 0.0) -> None:
+    """Compare sums of floats; ``terms`` is no less than the sum of the sizes of their terms, which may cancel."""
     assert one is not None and other is not None and one.shape == other.shape
-    torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5 * float(other.abs().max()) + 1e-30, check_dtype=False)
+    rounding = max(2e-5 * float(other.abs().max()), 1e-6 * terms, 1e-30)
+    torch.testing.assert_close(one, other, rtol=2e-5, atol=rounding, check_dtype=False)
 
 
+@example(n=5, sizes=(1, 3), filters=1, height=3, width=2, last=False, needed=False, seed=3)  # its bias cancels
 @given(n=N, sizes=SIZES, filters=st.integers(1, 9), height=st.integers(0, 6), width=st.integers(0, 6),
        last=st.booleans(), needed=st.booleans(), seed=st.integers(0, 99))  # fmt: skip
 def test_pooled_convolution(
@@ -62,8 +65,9 @@ def test_pooled_convolution(
     ours, found = gradients(pooled_convolution, inputs, direction)
     theirs, wanted = gradients(reference, inputs, direction)
     torch.testing.assert_close(ours, theirs)
+    largest = max(1.0, *(float(each.detach().abs().max()) for each in inputs))
     for one, other in list(zip(found, wanted, strict=True))[not needed :]:
-        same(one, other)
+        same(one, other, terms=largest * float(direction.abs().sum()))
     assert needed or found[0] is None
 
 

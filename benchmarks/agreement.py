@@ -39,7 +39,18 @@ LIMIT = 5_000_000  # pairs that are moved at most
 
 @njit
 def _betas(matrix: np.ndarray, sign: np.ndarray, bound: float) -> tuple[np.ndarray, float, bool]:
-    """y * alpha, the threshold, and whether the tolerance was reached, by second-order choice of pairs."""
+    """Solve one binary problem by sequential minimal optimisation.
+
+    The pair is chosen by second order: Fan, Chen and Lin, JMLR 6, 2005.
+
+    Args:
+        matrix: float64 (m, m), the kernel.
+        sign: float64 (m,), +1 or -1.
+        bound: of the multipliers, C.
+
+    Returns:
+        y * alpha, float64 (m,); the threshold; whether the tolerance was reached.
+    """
     f, beta = -sign.copy(), np.zeros(sign.size)
     least, most = np.where(sign > 0, 0.0, -bound), np.where(sign > 0, bound, 0.0)
     for _ in range(LIMIT):
@@ -69,12 +80,23 @@ def _betas(matrix: np.ndarray, sign: np.ndarray, bound: float) -> tuple[np.ndarr
 def labels_in_double(
     x: np.ndarray, y: np.ndarray, asked: np.ndarray, *, C: float, gamma: float
 ) -> tuple[np.ndarray, bool]:
-    """Labels of samples ``asked`` (n, n_features), by votes of pairs of classes; False where the limit was reached."""
+    """Predict with an RBF kernel, by votes of pairs of classes.
+
+    Args:
+        x: float64 (m, n_features), the training samples.
+        y: their labels (m,).
+        asked: float64 (n, n_features), the samples whose labels are wanted.
+        C: the bound of the multipliers.
+        gamma: of the kernel.
+
+    Returns:
+        Labels (n,), and whether every pair of classes was solved to the tolerance.
+    """
     classes, done = np.unique(y), True
     votes = np.zeros((len(asked), len(classes)), np.int64)
     for a, b in combinations(range(len(classes)), 2):
-        own = x[(y == classes[a]) | (y == classes[b])]
-        sign = np.where(y[(y == classes[a]) | (y == classes[b])] == classes[a], 1.0, -1.0)
+        either = (y == classes[a]) | (y == classes[b])
+        own, sign = x[either], np.where(y[either] == classes[a], 1.0, -1.0)
         matrix, between = (_kernel(each, own, gamma) for each in (own, asked))
         beta, threshold, reached = _betas(matrix, sign, C)
         positive, done = between @ beta > threshold, done and reached

@@ -120,11 +120,11 @@ def transpose(typingctx: Any, array: Any, source: Any, target: Any, stride: Any)
         rows = [load_vector(builder, builder.gep(source, [start]), llvm_type(vector)) for start in starts]
         half = LANES // 2
         while half:
-            for i in range(LANES):
-                if not i & half:
-                    a, b = rows[i], rows[i + half]
-                    left = [n + LANES - half if n & half else n for n in range(LANES)]
-                    rows[i], rows[i + half] = (shuffled(builder, a, b, [n + up for n in left]) for up in (0, half))
+            left = [n + LANES - half if n & half else n for n in range(LANES)]
+            orders = left, [n + half for n in left]
+            for i in (i for i in range(LANES) if not i & half):
+                a, b = rows[i], rows[i + half]
+                rows[i], rows[i + half] = (shuffled(builder, a, b, order) for order in orders)
             half //= 2
         for row, start in zip(rows, starts, strict=True):
             store_vector(builder, row, builder.gep(target, [start]))

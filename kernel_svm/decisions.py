@@ -31,45 +31,44 @@ class Support:
 
     Attributes:
         rows: int64 (n_support,), rows of the samples that support any solution, ascending.
-        kinds: int64 (n_support,), their classes.
+        cuts: int64 (n_classes + 1,), where those of each class begin in ``rows``.
         rhos: float64 (n_solutions + n_classes or 0,), of all problems, and 0 for the sums over classes.
         tiles: what supports some solutions of a problem, and their weights, see `_tiled`.
-        shares: float64 (n_solutions, n_classes or 0), see `shares`.
+        shares: float64 (n_solutions, n_classes or 0), of the sums over classes in each solution's values.
     """
 
     rows: np.ndarray
-    kinds: np.ndarray
+    cuts: np.ndarray
     rhos: np.ndarray
-    n_classes: int
     tiles: tuple[np.ndarray, ...]
     shares: np.ndarray
 
     @classmethod
-    def of(cls, solved: Solutions, share: bool = True) -> Support:
+    def of(cls, solved: Solutions, relative: bool = False) -> Support:
         """The support vectors of all solutions.
 
         Args:
             solved: the solutions.
-            share: as of `made`.
+            relative: K will be `relative`. No sums are shared then: where the largest terms of one cancel, float64 does
+                not hold the least.
         """
         samples, every = solved.samples, np.concatenate(solved.rows)
         used = np.zeros(samples.width, np.bool_)
         used[every] = True
         rows = np.flatnonzero(used)
-        kinds = np.searchsorted(samples.class_start, rows, side="right") - 1
         places, first = (np.cumsum(used) - 1)[every], np.cumsum([0, *map(len, solved.rows)])
         widths = np.array([len(rho) for rho in solved.rhos])
         weights = np.concatenate([weights.ravel() for weights in solved.weights])
-        problems = places, first, widths, weights
-        return cls.made(rows, kinds, solved.offsets(), len(samples.classes), problems, share)
+        several_pairs = len(samples.classes) > 2  # otherwise there is next to nothing to share
+        cuts, problems = np.searchsorted(rows, samples.class_start), (places, first, widths, weights)
+        return cls.made(rows, cuts, solved.offsets(), problems, several_pairs and not relative)
 
     @classmethod
     def made(
         cls,
         rows: np.ndarray,
-        kinds: np.ndarray,
+        cuts: np.ndarray,
         rhos: np.ndarray,
-        n_classes: int,
         problems: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
         share: bool,
     ) -> Support:
@@ -77,20 +76,17 @@ class Support:
 
         Args:
             rows: as the attribute.
-            kinds: as the attribute.
+            cuts: as the attribute.
             rhos: float64 (n_solutions,).
-            n_classes: classes there are.
             problems: places, first, widths and weights of `_tiled`.
-            share: sums over classes may be shared. Not for `relative`: where the largest terms of such a sum cancel,
-                float64 does not hold the least.
+            share: leave out what most samples of a class have in common, see `shares`.
         """
-        places, first, widths, weights = problems
-        shares = np.zeros((len(rhos), 0))
+        (places, first, widths, weights), n_classes = problems, len(cuts) - 1
+        kinds, shares = np.repeat(np.arange(n_classes), np.diff(cuts)), np.zeros((len(rhos), 0))
         if share:
-            cuts = np.searchsorted(kinds, np.arange(n_classes + 1))
             places, first, weights, shares = without_shares(kinds, cuts, places, first, widths, weights)
             widths, rhos = np.append(widths, np.ones(n_classes, np.int64)), np.append(rhos, np.zeros(n_classes))
-        return cls(rows, kinds, rhos, n_classes, _tiled(kinds, places, first, widths, weights), shares)
+        return cls(rows, cuts, rhos, _tiled(kinds, places, first, widths, weights), shares)
 
     def values(self, panels: np.ndarray, factors: np.ndarray | None = None) -> np.ndarray:
         """Decision values float64 (n_solutions, LANES x panels).
@@ -100,7 +96,7 @@ class Support:
             factors: float64 (n_classes, LANES x panels), by which what a class adds to a sample's value is multiplied.
         """
         count = LANES * len(panels)
-        factors = np.ones((self.n_classes, count)) if factors is None else factors
+        factors = np.ones((len(self.cuts) - 1, count)) if factors is None else factors
         out = aligned_zeros((len(self.rhos), count), np.float64)
         _values(panels, factors, self.rhos, self.tiles, self.shares, out)
         return out[: len(self.shares)]
@@ -115,9 +111,8 @@ class Support:
         Returns:
             The arguments of `values`.
         """
-        nearest = aligned_zeros((self.n_classes, LANES * len(distances)))
-        cuts = np.searchsorted(self.kinds, np.arange(self.n_classes + 1))
-        _relative(distances, cuts, gamma, nearest)
+        nearest = aligned_zeros((len(self.cuts) - 1, LANES * len(distances)))
+        _relative(distances, self.cuts, gamma, nearest)
         return np.exp(distances, out=distances), np.exp(-gamma * nearest.astype(np.float64))
 
 

@@ -57,7 +57,7 @@ def without_shares(kinds, cuts, places, first, widths, weights):
 
     Returns:
         places, first, weights: as given, of what is left. Each class follows as one more problem, with weights of 1,
-        whose values are the sums over the class.
+        whose values are the sums over the class; without support vectors where nothing of the class is shared.
         shares: float64 (n_solutions, n_classes), by which these are multiplied.
     """
     n, k = widths.size, cuts.size - 1
@@ -70,7 +70,7 @@ def without_shares(kinds, cuts, places, first, widths, weights):
                 rows += cuts[kind + 1] - cuts[kind]
                 entries += widths[m] * (cuts[kind + 1] - cuts[kind])
     left, left_first, left_weights = np.empty(rows, np.int64), np.zeros(n + k + 1, np.int64), np.empty(entries)
-    shares = np.zeros((solutions, k))
+    shares, shared_by_any = np.zeros((solutions, k)), np.zeros(k, np.bool_)
     count = written = column = read = 0
     for m in range(n):
         width, begin = widths[m], first[m]
@@ -84,7 +84,7 @@ def without_shares(kinds, cuts, places, first, widths, weights):
             for s in range(width):
                 share = _most_frequent(here, at, end, s)
                 if share != 0.0 and _pays(here, at, end, s, share, cuts[kind + 1] - cuts[kind]):
-                    shares[column + s, kind], shared = share, True
+                    shares[column + s, kind], shared, shared_by_any[kind] = share, True, True
             for place in range(cuts[kind], cuts[kind + 1]):
                 there = at < end and own[at] == place
                 if there or shared:
@@ -98,10 +98,11 @@ def without_shares(kinds, cuts, places, first, widths, weights):
         column += width
         read += own.size * width
     for kind in range(k):
-        for place in range(cuts[kind], cuts[kind + 1]):
-            left[count], left_weights[written] = place, 1.0
-            count += 1
-            written += 1
+        if shared_by_any[kind]:
+            for place in range(cuts[kind], cuts[kind + 1]):
+                left[count], left_weights[written] = place, 1.0
+                count += 1
+                written += 1
         left_first[n + kind + 1] = count
     return left[:count], left_first, left_weights[:written], shares
 

@@ -108,8 +108,7 @@ class RbfSource:
         if self.double is not None and self.distances is None:
             yield from self.double.decisions(solved, rows)
             return
-        several_pairs = len(self.samples.classes) > 2
-        support = Support.of(solved, share=several_pairs and self.double is None)
+        support = Support.of(solved, relative=self.double is not None)
         size = CHUNK if self.kernel is None and self.distances is None else TAKEN
         for part in parts(len(rows), max(len(support.rows), len(support.rhos)), size):
             if self.double is None:

@@ -9,15 +9,16 @@ from jit import LANES
 from jit.simd import aligned_zeros
 from kernel_svm.decisions import SIZES, Support
 
-N_CLASSES, N_SUPPORT, N_PANELS = 3, 50, 11  # panels: an odd number, and more than a group
+N_PANELS = 11  # an odd number, and more than a group
+CUTS = np.array([0, 15, 33, 50])  # where the support vectors of each class begin
+N_CLASSES, N_SUPPORT = len(CUTS) - 1, int(CUTS[-1])
 
 
 def support(weights: list[np.ndarray], places: list[np.ndarray], share: bool = False) -> Support:
-    kinds = np.sort(np.random.default_rng(0).integers(0, N_CLASSES, N_SUPPORT))
     widths = np.array([of.shape[1] for of in weights])
     first = np.cumsum([0, *map(len, places)])
     problems = np.concatenate(places), first, widths, np.concatenate([of.ravel() for of in weights])
-    return Support.made(np.arange(N_SUPPORT), kinds, np.arange(widths.sum()) / 3, N_CLASSES, problems, share)
+    return Support.made(np.arange(N_SUPPORT), CUTS, np.arange(widths.sum()) / 3, problems, share)
 
 
 def problem(rng: np.random.Generator, width: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +40,7 @@ def test_values_are_sums_over_the_support_vectors(width: int, falls: float) -> N
     factors = rng.random((N_CLASSES, N_PANELS * LANES))
     every = support(list(weights), list(places))
     values = every.values(panels, factors)
-    kernel = panels.transpose(0, 2, 1).reshape(-1, N_SUPPORT) * factors[every.kinds].T
+    kernel = panels.transpose(0, 2, 1).reshape(-1, N_SUPPORT) * np.repeat(factors, np.diff(CUTS), axis=0).T
     plain = np.vstack([(kernel[:, where] @ of).T for of, where in zip(weights, places, strict=True)])
     np.testing.assert_allclose(values, plain - every.rhos[:, None], rtol=1e-6, atol=1e-6)
     for m in range(4):  # the same bits for each solution alone
@@ -84,3 +85,5 @@ def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
     alone = support([of[:, :1] for of in weights], places, share=True)
     _, _, _, _, _, supporting, own = alone.tiles
     assert len(supporting) == len(own) == len(places) + N_SUPPORT, "what each lacks, and the sums over classes"
+    different = support([of[:, 2:] for of in weights], places, share=True)
+    assert len(different.tiles[6]) == 4 * (N_SUPPORT - 1), "sums that nobody has a share of are left out"

@@ -36,6 +36,17 @@ def test_the_matrix_of_two_classes_has_the_bits_of_the_whole(kept, squares):
         assert np.array_equal(found, whole[np.ix_(rows, rows)])
 
 
+@pytest.mark.parametrize("squares", [False, True])
+def test_the_part_of_one_class_is_computed_once_where_it_is_kept(squares):
+    samples = prepare(*random_samples(CLASSES * PER_CLASS, 7, CLASSES))
+    distances, size = squared_distances(samples), int(samples.class_start[1])
+    source = RbfSource(samples, 0.1, distances, squares=squares)
+    earlier, _ = filled(source, samples, 0, 1)
+    distances[:size, :size] = 0
+    later, _ = filled(source, samples, 0, 2)
+    assert np.array_equal(later[:size, :size], earlier[:size, :size]) == squares
+
+
 @pytest.mark.parametrize("name", ["linear", "poly"])
 def test_a_matrix_computed_in_double_is_symmetric_and_right(name):
     x, y = random_samples(CLASSES * PER_CLASS, 7, CLASSES)

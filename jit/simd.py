@@ -25,7 +25,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from jit import LANES, cache
+from jit import LANES, WIDE, cache
 from jit.llvm import (
     F32,
     F64,
@@ -170,9 +170,8 @@ add = _lanewise(None, lambda builder, a, b: builder.fadd(a, b))
 sub = _lanewise(None, lambda builder, a, b: builder.fsub(a, b))
 mul = _lanewise(None, lambda builder, a, b: builder.fmul(a, b))
 less = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b))
-equal = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("==", a, b))
-div = _lanewise(None, lambda builder, a, b: builder.fdiv(a, b))
 both = _lanewise(MASK, lambda builder, a, b: builder.and_(a, b))
+div = _lanewise(None, lambda builder, a, b: builder.fdiv(a, b))
 
 
 @intrinsic
@@ -209,9 +208,12 @@ def masked(typingctx: Any, bytes_: Any, a: Any) -> Any:
     """float32 lanes where all bits of a byte of a uint8 vector are set, 0 where none is."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        mask, value = args
+        if LANES == WIDE:  # AVX-512 keeps masks in registers of their own
+            there = builder.icmp_signed("<", mask, ir.Constant(mask.type, [0] * LANES))
+            return builder.select(there, value, ir.Constant(value.type, [0.0] * LANES))
         integers = ir.VectorType(ir.IntType(32), LANES)
-        bits = builder.and_(builder.sext(args[0], integers), builder.bitcast(args[1], integers))
-        return builder.bitcast(bits, args[1].type)
+        return builder.bitcast(builder.and_(builder.sext(mask, integers), builder.bitcast(value, integers)), value.type)
 
     return F32(bytes_, a), codegen
 
@@ -243,12 +245,10 @@ def _folded(combine: Callable[..., Any]) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (vector,), count = args, LANES
-        nothing = ir.Constant(vector.type, ir.Undefined)
-        while count > 1:
+        while count > 1:  # halves are vectors of their own, as instructions for short ones take less long
             count //= 2
-            order = [*range(count, 2 * count), *[None] * (LANES - count)]
-            upper = shuffled(builder, vector, nothing, order)
-            vector = combine(builder, upper, vector)
+            lower, upper = (shuffled(builder, vector, vector, [*range(n, n + count)]) for n in (0, count))
+            vector = combine(builder, upper, lower)
         return builder.extract_element(vector, ir.IntType(32)(0))
 
     return intrinsic(lambda typingctx, a: (a.element(a), codegen))

@@ -47,10 +47,8 @@ import numpy as np
 from jit import LANES, WIDE
 from jit.simd import (
     add,
-    both,
     choose,
     div,
-    equal,
     fma,
     inlined,
     item,
@@ -73,8 +71,8 @@ from jit.simd import (
 )
 
 CONVERGED, LIMIT, MISSING = 0, 1, 2
-# Blocks, an even number. The scans note in which run of so many the best lane is, and only that run is searched for it,
-# without a branch: which of its blocks it is cannot be foretold.
+# Blocks, an even number. `_step_and_first` notes in which run of so many the least f is, and only that run is searched
+# for it, without a branch: which of its blocks it is cannot be foretold.
 RUN = 128 // LANES
 PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
 YES = 255  # in a mask: all bits, so that sign extension makes a mask of wider elements
@@ -158,7 +156,7 @@ def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, delta):
 
 
 @inlined
-def _second_block(rows, row, f, low, t, base, gain, cost, widest):
+def _second_block(rows, row, f, low, t, base, here, gain, cost, where):
     """One block of `_second` on one set of accumulators."""
     zero, floor = splat(np.float32(0)), splat(np.float32(-TAU))
     gap = masked(load(low, t), narrow(add(load(f, t), base)))
@@ -167,63 +165,41 @@ def _second_block(rows, row, f, low, t, base, gain, cost, widest):
     bend = choose(less(floor, bend), floor, bend)
     square = mul(gap, gap)
     better = less(mul(square, cost), mul(gain, bend))
-    widest = choose(less(widest, gap), gap, widest)
-    return choose(better, square, gain), choose(better, bend, cost), widest
+    return choose(better, square, gain), choose(better, bend, cost), choose(better, here, where)
 
 
 @part
 def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
-    """(The lane of ``low`` that lowers the objective most together with i, the largest f_t - f_i over ``low`` or 0).
+    """(The lane of ``low`` that lowers the objective most together with i, its f_t - f_i); (-1, 0) if none does.
 
-    The lane is that of max (f_t - f_i)^2 / -(K - 1)_it, -1 if there is none. Gains are kept as numerator and
-    denominator, which is negative, and compared crosswise, which spares divisions.
+    The lane is that of max (f_t - f_i)^2 / -(K - 1)_it. Gains are kept as numerator and denominator, which is negative,
+    and compared crosswise, which spares divisions.
     """
-    base, zero = splat(-f_i), splat(np.float32(0))
+    base, zero, one, two = splat(-f_i), splat(np.float32(0)), splat(np.float32(1)), splat(np.float32(2))
     gain_0, gain_1, cost_0, cost_1 = zero, zero, splat(np.float32(-1)), splat(np.float32(-1))
-    widest_0, widest_1, where_0, where_1 = zero, zero, zero, splat(np.float32(1))
-    for run in range(0, n_blocks, RUN):
-        end = min(run + RUN, n_blocks)
-        old_gain_0, old_gain_1, old_cost_0, old_cost_1 = gain_0, gain_1, cost_0, cost_1
-        for b in range(run, end - 1, 2):
-            at_0, at_1 = row_i + np.intp(item(blocks, b)) * LANES, row_i + np.intp(item(blocks, b + 1)) * LANES
-            prefetch(rows, at_0 + ahead)
-            if LANES == WIDE:
-                prefetch(rows, at_1 + ahead)
-            gain_0, cost_0, widest_0 = _second_block(rows, at_0, f, low, b * LANES, base, gain_0, cost_0, widest_0)
-            gain_1, cost_1, widest_1 = _second_block(
-                rows, at_1, f, low, (b + 1) * LANES, base, gain_1, cost_1, widest_1
-            )
-        if (end - run) % 2:
-            at_0 = row_i + np.intp(item(blocks, end - 1)) * LANES
-            gain_0, cost_0, widest_0 = _second_block(
-                rows, at_0, f, low, (end - 1) * LANES, base, gain_0, cost_0, widest_0
-            )
-        same_0, same_1 = (
-            both(equal(gain_0, old_gain_0), equal(cost_0, old_cost_0)),
-            both(equal(gain_1, old_gain_1), equal(cost_1, old_cost_1)),
-        )
-        where_0 = choose(same_0, where_0, splat(np.float32(run)))
-        where_1 = choose(same_1, where_1, splat(np.float32(run + 1)))
+    here, where_0, where_1 = zero, zero, zero
+    for b in range(0, n_blocks - 1, 2):  # two sets of accumulators hide the latency
+        at_0, at_1 = row_i + np.intp(item(blocks, b)) * LANES, row_i + np.intp(item(blocks, b + 1)) * LANES
+        prefetch(rows, at_0 + ahead)
+        if LANES == WIDE:
+            prefetch(rows, at_1 + ahead)
+        t = b * LANES
+        gain_0, cost_0, where_0 = _second_block(rows, at_0, f, low, t, base, here, gain_0, cost_0, where_0)
+        gain_1, cost_1, where_1 = _second_block(rows, at_1, f, low, t + LANES, base, here, gain_1, cost_1, where_1)
+        here = add(here, two)
+    if n_blocks % 2:
+        b = n_blocks - 1
+        at_0 = row_i + np.intp(item(blocks, b)) * LANES
+        gain_0, cost_0, where_0 = _second_block(rows, at_0, f, low, b * LANES, base, here, gain_0, cost_0, where_0)
     better = less(mul(gain_1, cost_0), mul(gain_0, cost_1))
-    gain_0, cost_0 = choose(better, gain_1, gain_0), choose(better, cost_1, cost_0)
-    where_0 = choose(better, where_1, where_0)
-    gains, widest = div(gain_0, cost_0), most_lane(choose(less(widest_0, widest_1), widest_1, widest_0))
+    where_0 = choose(better, add(where_1, one), where_0)
+    gains = div(choose(better, gain_1, gain_0), choose(better, cost_1, cost_0))
     best = least_lane(gains)
     if not best < 0:
-        return np.intp(-1), widest
+        return np.intp(-1), np.float32(0)
     p = lane_of(gains, best)
-    gain, b = lane(gain_0, p), np.intp(lane(where_0, p))
-    cost = lane(cost_0, p)
-    end, t = min(b + RUN, n_blocks), b * LANES + p
-    for k in range(RUN - 2, -2, -2):
-        block = b + k if b + k < end else b
-        candidate = block * LANES + p
-        gap = np.float32(item(f, candidate) - f_i)
-        bend = item(rows, row_i + np.intp(item(blocks, block)) * LANES + p)
-        bend = bend if bend < np.float32(-TAU) else np.float32(-TAU)
-        there = (item(low, candidate) != 0) & (gap > 0) & (gap * gap == gain) & (bend == cost)
-        t = candidate if there else t
-    return t, widest
+    t = np.intp(lane(where_0, p)) * LANES + p
+    return t, np.float32(item(f, t) - f_i)
 
 
 @part
@@ -270,13 +246,13 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
     delta, done, enough = 0.0, 0, np.float32(tolerance)
     while True:
         least, i = _step_and_first(rows_, row_i, row_j, ahead, blocks_, blocks.size, f_, up_, delta)
-        delta, j, widest = 0.0, np.intp(-1), np.float32(0)
+        delta, j, gap = 0.0, np.intp(-1), np.float32(0)
         column_i = np.intp(item(blocks_, i // LANES)) * LANES + i % LANES
         missing = slot[column_i] < 0
         if done < limit and not missing:
             row_i = np.intp(slot[column_i]) * width
-            j, widest = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
-        if not widest > enough:  # converged, or float32 cannot tell, or it was not computed
+            j, gap = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
+        if not gap > enough:  # perhaps all are as small, or it was not computed
             extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
             if not extremes[1] - extremes[0] >= tolerance:
                 return CONVERGED, done, -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import socket
 import sys
@@ -21,7 +22,7 @@ from common.engine.options import RunOptions
 from common.engine.progress import start_logging
 from common.engine.rank_zero import Ended
 from common.engine.study import Study
-from common.engine.usage import Meter
+from common.engine.usage import Meter, Peak
 from common.engine.worker import evaluated, unpacked
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective, WorkerContext
@@ -119,11 +120,11 @@ def evaluate(
     known = list(known)
     trials = {trial.key: trial for trial, _ in known}
     study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
-    batches, meter = study.start(), Meter(device)
+    batches, meter, peak = study.start(), Meter(device), Peak(os.getpid())
     while batches:
         meter.begin()
         for answer in evaluated(objective, batches.pop(0), meter):
-            result = unpacked(answer)
+            result = unpacked(answer, peak.read())
             if isinstance(result, NoRoom):
                 raise UsageError(f"trial {result.key} has no room here: {result.reason}")
             batches += study.record(result)

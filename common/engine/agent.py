@@ -222,7 +222,7 @@ class Agent:
                 case worker.Error(traceback):
                     process.error = traceback
                 case _:
-                    results.append(worker.unpacked(message))
+                    results.append(worker.unpacked(message, process.peak.read()))
                     process.news = None
                     batches_done += process.one_done()
                     if slot.draining:

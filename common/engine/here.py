@@ -5,12 +5,13 @@ An exception in the objective is raised where it happens. Nothing ends a trial t
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from common.cluster.devices import set_hosts
 from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
-from common.engine.usage import Meter
+from common.engine.usage import Meter, Peak
 from common.engine.worker import evaluated, unpacked
 from common.experiment import Data, Experiment, Objective, WorkerContext
 
@@ -21,7 +22,7 @@ class AgentHere:
     def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):
         self._tell, self._experiment, self._data = tell, experiment, data
         self._objective: Objective | None = None
-        self._meter = Meter("cpu")
+        self._meter, self._peak = Meter("cpu"), Peak(os.getpid())
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
@@ -32,7 +33,7 @@ class AgentHere:
                     self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
                 self._meter.begin()
                 for answer in evaluated(self._objective, batch, self._meter):
-                    self._tell(Returned(slot, (unpacked(answer),), 0))
+                    self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 self._tell(Returned(slot, (), 1))
             case Drain():
                 self._tell(Drained(0))

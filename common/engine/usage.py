@@ -1,7 +1,12 @@
-"""What a trial uses of its machine: processor time and memory, and a GPU's where NVIDIA's library is there."""
+"""What a trial uses of its machine: processor time and memory, and a GPU's where NVIDIA's library is there.
+
+A worker measures what is counted from one trial to the next. Its agent reads its peak of memory: that takes a third of
+what a worker does between two trials, and an agent has the time.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -14,7 +19,7 @@ from common.cluster.driver import Driver
 from common.trial import Used
 
 SAMPLE_S = 0.5  # between two looks at a GPU
-MEMORY_S = 1.0  # between two looks at the peak of memory: each costs half as much as all else between two short trials
+MEMORY_S = 1.0  # between two looks at the peak of memory of a process
 
 
 class Meter:
@@ -29,7 +34,6 @@ class Meter:
         self._gpu = _Gpu.of_this_process() if device == "cuda" else None
         self._compiled = compile_seconds
         self._cpu_seconds = 0.0
-        self._peak_bytes, self._looked = 0, 0.0
         self.begin()
 
     def begin(self) -> None:
@@ -39,13 +43,11 @@ class Meter:
             self._gpu.read()
 
     def read(self) -> Used:
-        """What was used since the last call, and the process's peak of memory, at most MEMORY_S seconds old."""
-        spent, now = self._spent(), time.monotonic()
-        if now - self._looked >= MEMORY_S:
-            self._peak_bytes, self._looked = peak_bytes(), now
+        """What was used since the last call."""
+        spent = self._spent()
         gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
         compiled, self._compiled = self._compiled, None
-        return Used(round(spent, 6), self._peak_bytes, gpu, gpu_bytes, compiled)
+        return Used(round(spent, 6), None, gpu, gpu_bytes, compiled)
 
     def _spent(self) -> float:
         """Processor seconds since the last call."""
@@ -55,14 +57,27 @@ class Meter:
         return spent
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had, pages that it shares included.
+class Peak:
+    """The most memory that a process has had, pages that it shares included.
 
     `getrusage` would count the process that it was forked from as well.
+
+    Args:
+        pid: of the process.
     """
-    with open("/proc/self/status", "rb", buffering=0) as file:
-        found = re.search(rb"VmHWM:\s*(\d+)", file.read())
-    return int(found[1]) << 10 if found else 0
+
+    def __init__(self, pid: int) -> None:
+        self._path, self._bytes, self._looked = f"/proc/{pid}/status", 0, -math.inf
+
+    def read(self) -> int:
+        """Bytes, at most MEMORY_S seconds old; the last known ones when the process has ended."""
+        now = time.monotonic()
+        if now - self._looked >= MEMORY_S:
+            self._looked = now
+            with suppress(OSError), open(self._path, "rb", buffering=0) as file:
+                if found := re.search(rb"VmHWM:\s*(\d+)", file.read()):
+                    self._bytes = int(found[1]) << 10
+        return self._bytes
 
 
 class _Gpu:

@@ -196,12 +196,13 @@ def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Pack
     yield last
 
 
-def unpacked(answer: Packed | NoRoom) -> Result | NoRoom:
-    """What a worker has sent of a trial."""
+def unpacked(answer: Packed | NoRoom, peak_bytes: int) -> Result | NoRoom:
+    """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer
     key, values, arrays, error, seconds, ended, used = answer
-    return Result(key, values, arrays, error, seconds=seconds, ended=ended, used=Used(*used))
+    whole = Used(*used)._replace(peak_bytes=peak_bytes)
+    return Result(key, values, arrays, error, seconds=seconds, ended=ended, used=whole)
 
 
 def _packed(evaluation: Evaluation, seconds: float, used: Used) -> Packed:

@@ -18,6 +18,7 @@ from common.cluster.devices import Device, environment
 from common.cluster.process import stops_wait, without_main
 from common.engine import worker
 from common.engine.messages import STARTING, Headway, Run
+from common.engine.usage import Peak
 from common.trial import Batch
 
 PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
@@ -51,6 +52,7 @@ class WorkerProcess:
     news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
     def __post_init__(self) -> None:
+        self.peak = Peak(self.handle.pid)
         self._arrivals = select.poll()  # `Connection.poll` makes a selector each time
         self._arrivals.register(self.pipe, select.POLLIN)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.engine.usage import MEMORY_S, Meter
+from common.engine.usage import MEMORY_S, Meter, Peak
 from common.engine.worker import evaluated, unpacked
 from common.report.timeline import timeline_of
 from common.storage.history import read_study
@@ -21,16 +21,32 @@ MIB = 1 << 20
 
 
 def test_processor_time_and_memory_of_this_process_are_measured() -> None:
-    meter = Meter("cpu")
-    before = meter.read()
+    meter, peak = Meter("cpu"), Peak(os.getpid())
+    meter.read()
+    before = peak.read()
     start = time.process_time()
     numbers = np.ones(64 * MIB // 8)
     while time.process_time() - start < MEMORY_S:
         numbers += 1.0
     used = meter.read()
     assert used.cpu_seconds is not None and used.cpu_seconds >= 0.9 * MEMORY_S
-    assert used.peak_bytes is not None and used.peak_bytes >= max(before.peak_bytes or 0, 64 * MIB)
+    assert peak.read() >= before + 32 * MIB
     assert used.gpu is None and used.gpu_bytes is None
+
+
+def test_the_peak_of_a_process_that_has_ended_is_the_last_known() -> None:
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    peak = Peak(pid)
+    known = peak.read()
+    os.write(writer, b".")
+    os.waitpid(pid, 0)
+    time.sleep(MEMORY_S)
+    assert peak.read() == known > MIB
+    os.close(reader)
+    os.close(writer)
 
 
 def test_programs_that_a_trial_starts_are_counted() -> None:
@@ -55,9 +71,8 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
             return super().read()
 
     batch = tuple(Trial(f"t{n}", {}) for n in range(3))
-    results = list(
-        map(unpacked, evaluated(lambda trials: (Evaluation(trial.key, {}) for trial in trials), batch, Slow("cpu")))
-    )
+    answers = evaluated(lambda trials: (Evaluation(trial.key, {}) for trial in trials), batch, Slow("cpu"))
+    results = [unpacked(answer, 0) for answer in answers]
     assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 

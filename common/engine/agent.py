@@ -1,8 +1,8 @@
 r"""The agent of a rank: keeps the worker processes of its slots, carries batches in and results out.
 
-    coordinator --Run--> agent --pipe--> worker of slot 0
-                                \--pipe--> worker of slot 1 ...
-    coordinator <--Returned, Died-- agent <--pipe, output, exit-- workers
+    coordinator --Run--> agent --batches--> worker of slot 0
+                              \--batches--> worker of slot 1 ...
+    coordinator <--Returned, Died-- agent <--results, output, exit-- workers
 
 It decides nothing about trials. A worker process is started when a slot has work and no process, so
 a replacement is started in the same way as the first. Everything it waits for (results, output,
@@ -171,7 +171,7 @@ class Agent:
     # -- towards the workers
 
     def _feed(self, slot: Slot) -> None:
-        """Send what the worker's pipe can hold; start the worker if there is none."""
+        """Send what the worker's socket can hold; start the worker if there is none."""
         if slot.waiting and slot.process is None:
             slot.process = self._start(slot, slot.waiting[0])
         process = slot.process

@@ -86,10 +86,10 @@ class Error:
     traceback: str
 
 
-def write(pipe: int, content: bytes) -> None:
-    """Write all of it to a pipe's file. Raises OSError where nobody reads any more."""
+def write(file: int, content: bytes) -> None:
+    """Write all of it to a file. Raises OSError where nobody reads any more."""
     while content:
-        content = content[os.write(pipe, content) :]
+        content = content[os.write(file, content) :]
 
 
 class _Wire(logging.Handler):
@@ -134,12 +134,12 @@ class _StepReport:
                 self._wire.send(Headway(str(unit)[:40], float(done), float(total), int(trials)))
 
 
-def main(setup: Setup, pipe: Connection, output: Connection) -> None:
+def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:
     """Entry point of the process."""
     begin_helper(setup.parent)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
-    wire = _Wire(pipe)
+    wire = _Wire(results)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
     on_wait(lambda waits: wire.send(WaitsForMemory(waits)))
     try:
@@ -152,7 +152,7 @@ def main(setup: Setup, pipe: Connection, output: Connection) -> None:
         meter = Meter(setup.device, steps.compile_seconds() or None)
         told = hosts_here()
         wire.send(Built())
-        incoming = open(pipe.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
+        incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
         while (work := pickle.load(incoming)) is not None:
             trials, hosts = work
             if hosts != told:

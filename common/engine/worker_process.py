@@ -21,7 +21,7 @@ from common.engine.messages import STARTING, Headway, Run
 from common.engine.usage import Peak
 from common.trial import Batch
 
-PIPE_BYTES = 1 << 16  # batches waiting inside a worker's pipe: less than any system's buffer, so no send blocks
+SOCKET_BYTES = 1 << 16  # batches waiting inside a worker's socket: less than any system's buffer, so no send blocks
 OUTPUT_TAIL = 20  # lines of output kept of each worker
 OUTPUT_BYTES = 1 << 16  # output read per look: a flood must not starve the results
 READ_BYTES = 1 << 16  # of messages, at a time
@@ -32,7 +32,8 @@ class WorkerProcess:
     """A living worker, and what it is doing. Times are of the agent's clock, in seconds."""
 
     handle: Any
-    pipe: Connection
+    batches: Connection  # a socket: pipes are smaller where a user has many
+    results: Connection  # a pipe: to write to it takes a worker two thirds of the time that a socket takes
     output: Connection
     started: float
     device: Device  # of its slot, or several where a gang has more
@@ -54,7 +55,7 @@ class WorkerProcess:
     def __post_init__(self) -> None:
         self.peak = Peak(self.handle.pid)
         self._arrivals = select.poll()  # `Connection.poll` makes a selector each time
-        self._arrivals.register(self.pipe, select.POLLIN)
+        self._arrivals.register(self.results, select.POLLIN)
 
     @classmethod
     def start(cls, setup: worker.Setup, device: Device, *, threads: int, n_workers: int, now: float) -> WorkerProcess:
@@ -68,33 +69,34 @@ class WorkerProcess:
             now: by the agent's clock.
         """
         context = multiprocessing.get_context("spawn")
-        pipe, worker_pipe = context.Pipe()
+        batches, worker_batches = context.Pipe()
+        results, worker_results = context.Pipe(duplex=False)
         output, worker_output = context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
-        handle = context.Process(target=worker.main, args=(setup, worker_pipe, worker_output))
+        handle = context.Process(target=worker.main, args=(setup, worker_batches, worker_results, worker_output))
         with environment(device, threads, n_workers), without_main(), stops_wait():
             handle.start()
-        worker_pipe.close()
-        worker_output.close()
-        return cls(handle, pipe, output, now, device)
+        for connection in (worker_batches, worker_results, worker_output):
+            connection.close()
+        return cls(handle, batches, results, output, now, device)
 
     @property
     def waitables(self) -> tuple[Connection, Connection, int]:
         """What its results, its output and its end make readable."""
-        return self.pipe, self.output, self.handle.sentinel
+        return self.results, self.output, self.handle.sentinel
 
     def send(self, run: Run, now: float) -> bool:
-        """Send a batch, unless it must wait until the pipe has room for it. Returns whether it was sent."""
+        """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent."""
         work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
-        if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > PIPE_BYTES:
+        if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
         self.sent.append((run.batch, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for
-            worker.write(self.pipe.fileno(), packet)
+            worker.write(self.batches.fileno(), packet)
         return True
 
     def one_done(self) -> bool:
@@ -110,14 +112,14 @@ class WorkerProcess:
         if not self.ending:
             self.ending = True
             with suppress(OSError):  # it has died; its end is waited for
-                worker.write(self.pipe.fileno(), pickle.dumps(None))
+                worker.write(self.batches.fileno(), pickle.dumps(None))
 
     def messages(self) -> Iterator[Any]:
         """All messages that have arrived whole; afterwards `ended` says whether there will be no more."""
         self.ended = not self.handle.is_alive()  # asked first: what it sent before is then in the pipe
         while self._arrivals.poll(0):
             try:
-                content = os.read(self.pipe.fileno(), READ_BYTES)
+                content = os.read(self.results.fileno(), READ_BYTES)
             except OSError:
                 content = b""
             if not content:
@@ -144,8 +146,8 @@ class WorkerProcess:
         """Kill the process if it lives, and close its pipes. Returns whether it ended within that time."""
         self.handle.kill()
         self.handle.join(seconds)
-        self.pipe.close()
-        self.output.close()
+        for connection in (self.batches, self.results, self.output):
+            connection.close()
         if ended := not self.handle.is_alive():
             self.handle.close()
         else:

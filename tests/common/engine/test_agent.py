@@ -57,8 +57,8 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
 
 def test_half_a_message_is_not_waited_for() -> None:
     """Its worker may have been suspended while it sent a large array."""
-    ours, theirs = multiprocessing.Pipe()
-    process = WorkerProcess(multiprocessing.current_process(), ours, ours, 0.0, CPU)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = WorkerProcess(multiprocessing.current_process(), ours, ours, ours, 0.0, CPU)
     pickled = pickle.dumps("result")
     framed = len(pickled).to_bytes(LENGTH, "big") + pickled
     write(theirs.fileno(), framed[: LENGTH + 1])

@@ -166,7 +166,7 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
     worker = WorkerProcess.start(setup, Device("cpu", ""), threads=1, n_workers=1, now=time.monotonic())
 
     def heard() -> list[Any]:
-        assert worker.pipe.poll(PATIENCE)
+        assert worker.results.poll(PATIENCE)
         return list(worker.messages())
 
     messages = heard()

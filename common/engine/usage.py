@@ -67,10 +67,11 @@ class Peak:
     """
 
     def __init__(self, pid: int) -> None:
-        self._path, self._bytes, self._looked = f"/proc/{pid}/status", 0, -math.inf
+        self._path, self._looked = f"/proc/{pid}/status", -math.inf
+        self._bytes: int | None = None
 
-    def read(self) -> int:
-        """Bytes, at most MEMORY_S seconds old; the last known ones when the process has ended."""
+    def read(self) -> int | None:
+        """Bytes, at most MEMORY_S seconds old; of a process that has ended the last known ones, or None."""
         now = time.monotonic()
         if now - self._looked >= MEMORY_S:
             self._looked = now

@@ -196,7 +196,7 @@ def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Pack
     yield last
 
 
-def unpacked(answer: Packed | NoRoom, peak_bytes: int) -> Result | NoRoom:
+def unpacked(answer: Packed | NoRoom, peak_bytes: int | None) -> Result | NoRoom:
     """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer

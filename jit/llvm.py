@@ -95,10 +95,14 @@ def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def fetch_ahead(builder: Any, pointer: Any) -> None:
-    """LLVM code that asks for the cache line at an address, which need not exist."""
+    """LLVM code that asks for the cache line at an address, which need not exist.
+
+    It is asked for into the second cache. On its way into the first it would take one of the few places for lines that
+    a core waits for, and memory is so slow that all of these are taken.
+    """
     number = ir.IntType(32)
     address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), address, number(0), number(3), number(1))
+    call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), address, number(0), number(2), number(1))
 
 
 def call_intrinsic(builder: Any, name: str, result: Any, *arguments: Any, **options: Any) -> Any:

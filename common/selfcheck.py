@@ -189,6 +189,7 @@ def _examine(parent: int, module: str, arguments: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with os.fdopen(os.dup(1), "w") as findings:
         os.dup2(2, 1)  # whatever libraries print
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that an error comes last
         for finding in importlib.import_module(module).examine(*arguments):
             print(json.dumps(finding), file=findings, flush=True)
     sys.stderr.flush()

@@ -34,7 +34,8 @@ def test_what_is_wrong_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("how, ended", [("crash", "killed by SIGSEGV"), ("raise", "ended with status 1")])
-def test_a_crash_takes_back_nothing_that_was_found_before(tmp_path, how, ended):
+def test_a_crash_takes_back_nothing_that_was_found_before(tmp_path, monkeypatch, how, ended):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     verdict = check(CHECKS, KEY, how, folder=tmp_path)
     assert verdict.trusts("first") and not verdict.trusts("second")
     assert ended in verdict.problem and "after 'first'" in verdict.problem

@@ -74,7 +74,9 @@ CONVERGED, LIMIT, MISSING = 0, 1, 2
 # Blocks, an even number. `_step_and_first` notes in which run of so many the least f is, and only that run is searched
 # for it, without a branch: which of its blocks it is cannot be foretold.
 RUN = 128 // LANES
-PREFETCH = 1536  # elements of a row that are asked for in advance: processors by themselves stop at each 4 KiB
+# Of a row that comes from memory FAR blocks are asked for at once, and then in each step of a scan the one so far on: a
+# processor by itself asks for few, and stops at each 4 KiB. Rows of no more than LONG elements stay in a cache.
+FAR, LONG = 1024 // LANES, 1536
 YES = 255  # in a mask: all bits, so that sign extension makes a mask of wider elements
 TAU = 1e-12  # LIBSVM's floor of the curvature of a pair
 
@@ -95,13 +97,13 @@ def add_rows(rows, slot, columns, steps, out):
         if steps[t] != 0.0:
             starts[count], sizes[count] = np.int64(slot[columns[t]]) * rows.shape[1], steps[t]
             count += 1
-    fours, ahead = count // 4 * 4, PREFETCH if rows.shape[1] > PREFETCH else 0
+    fours, far = count // 4 * 4, FAR * LANES if rows.shape[1] > LONG else 0
     for p in range(0, fours, 4):  # four rows at a time: ``out`` is read and written less often
         one, two, three, four = splat(sizes[p]), splat(sizes[p + 1]), splat(sizes[p + 2]), splat(sizes[p + 3])
         for at in range(0, out.size, LANES):
-            column = columns[at]
+            column, later = columns[at], columns[min(at + far, out.size - LANES)]
             for q in range(p, p + 4):
-                prefetch(rows, starts[q] + column + ahead)
+                prefetch(rows, starts[q] + later)
             value = fma(one, widen(load(rows, starts[p] + column)), load(out, at))
             value = fma(two, widen(load(rows, starts[p + 1] + column)), value)
             value = fma(three, widen(load(rows, starts[p + 2] + column)), value)
@@ -109,8 +111,21 @@ def add_rows(rows, slot, columns, steps, out):
     for p in range(fours, count):
         size = splat(sizes[p])
         for at in range(0, out.size, LANES):
-            prefetch(rows, starts[p] + columns[at] + ahead)
+            prefetch(rows, starts[p] + columns[min(at + far, out.size - LANES)])
             store(out, at, fma(size, widen(load(rows, starts[p] + columns[at])), load(out, at)))
+
+
+@inlined
+def _ask(rows, row, blocks, b):
+    """Ask for a block of a row."""
+    prefetch(rows, row + np.intp(item(blocks, b)) * LANES)
+
+
+@inlined
+def _ask_first(rows, row, blocks, far):
+    """Ask for the first blocks of a row."""
+    for b in range(0, far, WIDE // LANES):  # a cache line each
+        _ask(rows, row, blocks, b)
 
 
 @inlined
@@ -124,7 +139,7 @@ def _step_block(rows, row_i, row_j, column, f, up, t, step, back, least):
 
 
 @part
-def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, delta):
+def _step_and_first(rows, row_i, row_j, far, blocks, n_blocks, f, up, delta):
     """Move f by ``delta * (K_i - K_j)``; return (min f over ``up``, its lane)."""
     step, back = splat(delta), splat(-delta)
     least_0, least_1, where_0, where_1 = splat(np.inf), splat(np.inf), splat(0.0), splat(1.0)
@@ -132,9 +147,9 @@ def _step_and_first(rows, row_i, row_j, ahead, blocks, n_blocks, f, up, delta):
         end, before_0, before_1 = min(run + RUN, n_blocks), least_0, least_1
         for b in range(run, end - 1, 2):  # two accumulators hide the latency of the comparisons
             at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
-            prefetch(rows, row_j + at_0 + ahead)
+            _ask(rows, row_j, blocks, min(b + far, n_blocks - 1))
             if LANES == WIDE:  # otherwise both are in one cache line
-                prefetch(rows, row_j + at_1 + ahead)
+                _ask(rows, row_j, blocks, min(b + 1 + far, n_blocks - 1))
             least_0 = _step_block(rows, row_i, row_j, at_0, f, up, b * LANES, step, back, least_0)
             least_1 = _step_block(rows, row_i, row_j, at_1, f, up, (b + 1) * LANES, step, back, least_1)
         if (end - run) % 2:
@@ -169,7 +184,7 @@ def _second_block(rows, row, f, low, t, base, here, gain, cost, where):
 
 
 @part
-def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
+def _second(rows, row_i, far, blocks, n_blocks, f, low, f_i):
     """(The lane of ``low`` that lowers the objective most together with i, its f_t - f_i); (-1, 0) if none does.
 
     The lane is that of max (f_t - f_i)^2 / -(K - 1)_it. Gains are kept as numerator and denominator, which is negative,
@@ -180,9 +195,9 @@ def _second(rows, row_i, ahead, blocks, n_blocks, f, low, f_i):
     here, where_0, where_1 = zero, zero, zero
     for b in range(0, n_blocks - 1, 2):  # two sets of accumulators hide the latency
         at_0, at_1 = row_i + np.intp(item(blocks, b)) * LANES, row_i + np.intp(item(blocks, b + 1)) * LANES
-        prefetch(rows, at_0 + ahead)
+        _ask(rows, row_i, blocks, min(b + far, n_blocks - 1))
         if LANES == WIDE:
-            prefetch(rows, at_1 + ahead)
+            _ask(rows, row_i, blocks, min(b + 1 + far, n_blocks - 1))
         t = b * LANES
         gain_0, cost_0, where_0 = _second_block(rows, at_0, f, low, t, base, here, gain_0, cost_0, where_0)
         gain_1, cost_1, where_1 = _second_block(rows, at_1, f, low, t + LANES, base, here, gain_1, cost_1, where_1)
@@ -241,17 +256,18 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
     """
     width = rows.shape[1]
     rows_, blocks_, f_, up_, low_ = memory(rows), memory(blocks), memory(f), memory(up), memory(low)
-    ahead = PREFETCH if width > PREFETCH else 0  # short rows stay in the cache, if nothing else is fetched into it
+    far = min(FAR, blocks.size) if width > LONG else 0
     row_i = row_j = np.intp(0)  # a plain 0 would be a type of its own
     delta, done, enough = 0.0, 0, np.float32(tolerance)
     while True:
-        least, i = _step_and_first(rows_, row_i, row_j, ahead, blocks_, blocks.size, f_, up_, delta)
+        least, i = _step_and_first(rows_, row_i, row_j, far, blocks_, blocks.size, f_, up_, delta)
         delta, j, gap = 0.0, np.intp(-1), np.float32(0)
         column_i = np.intp(item(blocks_, i // LANES)) * LANES + i % LANES
         missing = slot[column_i] < 0
         if done < limit and not missing:
             row_i = np.intp(slot[column_i]) * width
-            j, gap = _second(rows_, row_i, ahead, blocks_, blocks.size, f_, low_, least)
+            _ask_first(rows_, row_i, blocks_, far)
+            j, gap = _second(rows_, row_i, far, blocks_, blocks.size, f_, low_, least)
         if not gap > enough:  # perhaps all are as small, or it was not computed
             extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
             if not extremes[1] - extremes[0] >= tolerance:
@@ -267,6 +283,7 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
             extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
             return MISSING, done, column_j
         row_j = np.intp(slot[column_j]) * width
+        _ask_first(rows_, row_j, blocks_, far)
         most_i, most_j, beta_i, beta_j = sign[i] * bounds[i], sign[j] * bounds[j], beta[i], beta[j]
         top_i, bottom_i, top_j, bottom_j = max(most_i, 0.0), min(most_i, 0.0), max(most_j, 0.0), min(most_j, 0.0)
         curvature = -2.0 * np.float64(item(rows_, row_i + column_j))

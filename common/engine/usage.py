@@ -1,7 +1,7 @@
 """What a trial uses of its machine: processor time and memory, and a GPU's where NVIDIA's library is there.
 
-A worker measures what is counted from one trial to the next. Its agent reads its peak of memory: that takes a third of
-what a worker does between two trials, and an agent has the time.
+A worker measures what is counted from one trial to the next. Its agent reads its peak of memory: a look takes as long
+as a third of what a worker does between two trials of a second, and an agent has the time.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.engine import usage
 from common.engine.usage import MEMORY_S, Meter, Peak
 from common.engine.worker import evaluated, unpacked
 from common.report.timeline import timeline_of
@@ -34,7 +35,8 @@ def test_processor_time_and_memory_of_this_process_are_measured() -> None:
     assert used.gpu is None and used.gpu_bytes is None
 
 
-def test_the_peak_of_a_process_that_has_ended_is_the_last_known() -> None:
+def test_the_peak_of_a_process_that_has_ended_is_the_last_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "MEMORY_S", 0.0)
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
         os.read(reader, 1)
@@ -43,7 +45,6 @@ def test_the_peak_of_a_process_that_has_ended_is_the_last_known() -> None:
     known = peak.read()
     os.write(writer, b".")
     os.waitpid(pid, 0)
-    time.sleep(MEMORY_S)
     assert known is not None and known > MIB and peak.read() == known
     assert Peak(pid).read() is None
     os.close(reader)

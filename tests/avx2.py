@@ -1,6 +1,6 @@
 """Run a command as on a processor without AVX-512: python -m tests.avx2 COMMAND...
 
-Everything measured so far came from processors with AVX-512. Each library has a way of its own to be told otherwise.
+Each library has a way of its own to be told so. oneDAL, which scikit-learn-intelex uses, has none.
 """
 
 from __future__ import annotations

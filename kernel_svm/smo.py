@@ -116,16 +116,18 @@ def add_rows(rows, slot, columns, steps, out):
 
 
 @inlined
-def _ask(rows, row, blocks, b):
-    """Ask for a block of a row."""
-    prefetch(rows, row + np.intp(item(blocks, b)) * LANES)
+def _ask_two(rows, row, blocks, b, last):
+    """Ask for blocks b and b + 1 of a row, none beyond the last."""
+    prefetch(rows, row + np.intp(item(blocks, min(b, last))) * LANES)
+    if LANES == WIDE:  # otherwise both are in one cache line
+        prefetch(rows, row + np.intp(item(blocks, min(b + 1, last))) * LANES)
 
 
 @inlined
 def _ask_first(rows, row, blocks, far):
     """Ask for the first blocks of a row."""
-    for b in range(0, far, WIDE // LANES):  # a cache line each
-        _ask(rows, row, blocks, b)
+    for b in range(0, far, 2):
+        _ask_two(rows, row, blocks, b, far - 1)
 
 
 @inlined
@@ -147,9 +149,7 @@ def _step_and_first(rows, row_i, row_j, far, blocks, n_blocks, f, up, delta):
         end, before_0, before_1 = min(run + RUN, n_blocks), least_0, least_1
         for b in range(run, end - 1, 2):  # two accumulators hide the latency of the comparisons
             at_0, at_1 = np.intp(item(blocks, b)) * LANES, np.intp(item(blocks, b + 1)) * LANES
-            _ask(rows, row_j, blocks, min(b + far, n_blocks - 1))
-            if LANES == WIDE:  # otherwise both are in one cache line
-                _ask(rows, row_j, blocks, min(b + 1 + far, n_blocks - 1))
+            _ask_two(rows, row_j, blocks, b + far, n_blocks - 1)
             least_0 = _step_block(rows, row_i, row_j, at_0, f, up, b * LANES, step, back, least_0)
             least_1 = _step_block(rows, row_i, row_j, at_1, f, up, (b + 1) * LANES, step, back, least_1)
         if (end - run) % 2:
@@ -195,9 +195,7 @@ def _second(rows, row_i, far, blocks, n_blocks, f, low, f_i):
     here, where_0, where_1 = zero, zero, zero
     for b in range(0, n_blocks - 1, 2):  # two sets of accumulators hide the latency
         at_0, at_1 = row_i + np.intp(item(blocks, b)) * LANES, row_i + np.intp(item(blocks, b + 1)) * LANES
-        _ask(rows, row_i, blocks, min(b + far, n_blocks - 1))
-        if LANES == WIDE:
-            _ask(rows, row_i, blocks, min(b + 1 + far, n_blocks - 1))
+        _ask_two(rows, row_i, blocks, b + far, n_blocks - 1)
         t = b * LANES
         gain_0, cost_0, where_0 = _second_block(rows, at_0, f, low, t, base, here, gain_0, cost_0, where_0)
         gain_1, cost_1, where_1 = _second_block(rows, at_1, f, low, t + LANES, base, here, gain_1, cost_1, where_1)

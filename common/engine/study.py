@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
-from itertools import compress, repeat, tee
+from itertools import compress, tee
 from operator import ne
 from typing import Any
 
 from common.errors import UsageError
 from common.storage.history import no_collection
-from common.storage.known import known_params, without_result
+from common.storage.known import have_same_keys, known_params
 from common.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -75,14 +75,15 @@ class Study:
         self._known = trials
         self._shard, self._renew = shard, renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
-        self._course_of: dict[str, _Course] = {}
+        self._asked: set[str] = set()
+        self._course_of: dict[str, _Course] = {}  # of trials to be run here and not known
         self.n_done = 0  # asked and known
         self.n_open = 0  # to be run here and not known
         self.n_open_searches = len(self._courses)
 
     @property
     def n_asked(self) -> int:
-        return len(self._course_of)
+        return len(self._asked)
 
     @property
     def finished(self) -> bool:
@@ -98,7 +99,7 @@ class Study:
         self.results[result.key] = result
         self.n_done += 1
         self.n_open -= 1
-        course = self._course_of[result.key]
+        course = self._course_of.pop(result.key)
         course.open -= 1
         return self._advance(course) if course.open == 0 else []
 
@@ -145,6 +146,7 @@ class Study:
                         if trial.key in unknown:
                             left.setdefault(n, []).append(trial)
                 to_run = [tuple(some) for n, some in left.items() if self._shard.has(course.number, n)]
+                self._course_of.update((trial.key, course) for batch in to_run for trial in batch)
                 self.n_open += sum(map(len, to_run))
                 return to_run
 
@@ -154,17 +156,20 @@ class Study:
         A round may have a million known trials, so all are looked up together.
         """
         keys = [trial.key for trial in course.round]
-        n_before = len(self._course_of)
-        self._course_of.update(zip(keys, repeat(course)))
-        if len(self._course_of) < n_before + len(keys):
+        n_before = len(self._asked)
+        self._asked.update(keys)
+        if len(self._asked) < n_before + len(keys):
             asked = Counter(trial.key for course in self._courses for trial in course.asked)
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
         known, compared = tee(known_params(self._known, keys))
         differ = map(ne, compared, [trial.params for trial in course.round])
+        new = set()
         for trial, params in compress(zip(course.round, known, strict=True), differ):
-            if params is not None and dict(params) != dict(trial.params):
+            if params is None:
+                new.add(trial.key)
+            elif dict(params) != dict(trial.params):
                 self._changed(trial, params)
-        return set(without_result(self.results, keys))
+        return new if have_same_keys(self._known, self.results) else {key for key in keys if key not in self.results}
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""

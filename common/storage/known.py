@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import filterfalse
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from common.storage.lines import TrialLines
 from common.trial import Parameter, Result, Trial
@@ -62,20 +61,18 @@ class StoredResults(MutableMapping[str, Result]):
         yield from (key for key in texts if self._changed.get(key, True) is not None)
         yield from (key for key, result in self._changed.items() if result is not None and key not in texts)
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether its keys are those of the lines."""
-        return not self._changed
+    def are_of(self, trials: StoredTrials) -> bool:
+        """Whether its keys are those of these trials."""
+        return self.lines is trials.lines and not self._changed
 
     def __len__(self) -> int:
         texts = self.lines.texts
         return len(texts) + sum((result is not None) - (key in texts) for key, result in self._changed.items())
 
 
-def without_result(results: Mapping[str, Result], keys: Iterable[str]) -> Iterator[str]:
-    """Those of the keys that have no result."""
-    known = results.lines.texts if isinstance(results, StoredResults) and results.unchanged else results
-    return filterfalse(known.__contains__, keys)
+def have_same_keys(trials: Mapping[str, Trial], results: Mapping[str, Result]) -> bool:
+    """Whether it is known, without a look at each, that every trial has a result and every result a trial."""
+    return isinstance(trials, StoredTrials) and isinstance(results, StoredResults) and results.are_of(trials)
 
 
 def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:

@@ -61,9 +61,10 @@ class StoredResults(MutableMapping[str, Result]):
         yield from (key for key in texts if self._changed.get(key, True) is not None)
         yield from (key for key, result in self._changed.items() if result is not None and key not in texts)
 
-    def are_of(self, trials: StoredTrials) -> bool:
-        """Whether its keys are those of these trials."""
-        return self.lines is trials.lines and not self._changed
+    @property
+    def unchanged(self) -> bool:
+        """Whether its keys are those of the lines."""
+        return not self._changed
 
     def __len__(self) -> int:
         texts = self.lines.texts
@@ -72,7 +73,9 @@ class StoredResults(MutableMapping[str, Result]):
 
 def have_same_keys(trials: Mapping[str, Trial], results: Mapping[str, Result]) -> bool:
     """Whether it is known, without a look at each, that every trial has a result and every result a trial."""
-    return isinstance(trials, StoredTrials) and isinstance(results, StoredResults) and results.are_of(trials)
+    if not isinstance(trials, StoredTrials) or not isinstance(results, StoredResults):
+        return False
+    return trials.lines is results.lines and results.unchanged
 
 
 def known_params(trials: Mapping[str, Trial], keys: Sequence[str]) -> Iterator[Mapping[str, Parameter] | None]:

@@ -4,7 +4,8 @@
 
 The grid is that of scikit-learn's example of RBF parameters: 13 values of C from 10^-2 to 10^10, 13 of gamma from 10^-9
 to 10^3, 5 splits; samples are standardised. LIBSVM, which scikit-learn uses, keeps its kernel in float32. At a small
-gamma K is nearly 1, so little of it is left there; at a large C what is lost counts most. The solver here keeps K - 1.
+gamma K is nearly 1, so little of it is left there; at a large C what is lost counts most. The solver here keeps K - 1,
+but leaves such fits to LIBSVM (`kernel_svm.libsvm`), so that a search says what its estimator does.
 
 The judge is a plain solver in double, which moves one pair of multipliers at a time to a tolerance of 1e-5.
 """

@@ -11,7 +11,7 @@ import functools
 import gc
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
+
+from jit.private import locked, private_folder
 
 
 class _Linked(JITCodeLibrary):
@@ -62,15 +64,25 @@ class _Kept(FunctionCache):
 
     Before numba reads it, it imports all that compiling needs, much of SciPy included. Code that uses none of Python's
     hashes runs without.
+
+    Of processes of this node that need the same at a time one compiles, the others wait and find it here.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
+        self.compiling = ExitStack()  # closed when it has compiled
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As numba's, in a third of the time."""
         rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            if (found := self._load_overload(sig, target_context)) is not None:
+                return found
+        with suppress(OSError):  # no folder for locks can be made
+            # On this machine: the home, where the code may be, need not have locks.
+            digest = hashlib.sha256(f"{self._cache_path}/{self._impl.filename_base}".encode()).hexdigest()[:16]
+            self.compiling.enter_context(locked(private_folder(local=True) / f"compile-{digest}.lock"))
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
@@ -90,7 +102,9 @@ class Outer(CPUDispatcher):
         collects = gc.isenabled()
         gc.disable()
         try:
-            with global_compiler_lock, _linked_into(self.py_func.__qualname__):
+            with global_compiler_lock, _linked_into(self.py_func.__qualname__), ExitStack() as compiling:
+                if isinstance(self._cache, _Kept):
+                    self._cache.compiling = compiling
                 return super().compile(signature)
         finally:
             if collects:

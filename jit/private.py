@@ -7,13 +7,15 @@ put anything: in a folder that this user owns with mode 0700, below folders that
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import logging
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +30,8 @@ LIBRARIES = {  # variable that says where a library keeps things: our folder for
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
 FRESH, FRESH_LOCAL = "SEARCH_CACHE", "SEARCH_LOCAL"  # a fresh folder, for the processes that its maker starts
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of file systems that have none
+LONGEST_S = 900.0  # for a lock: a process that holds it for longer is suspended, or its node has gone
 
 log = logging.getLogger(__name__)
 
@@ -100,20 +104,41 @@ def why_unsafe(folder: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, seconds: float = LONGEST_S) -> Iterator[None]:
     """Hold the lock of a file, which is made if need be and never written, for the time of the context.
 
     The kernel gives it back when its owner dies. The file stays, for those who wait at it. A link is not followed.
+    These locks save work that several would do, so none is waited for in vain: the context begins without it where the
+    file system has no locks, and when it was not to be had for so many seconds.
 
     Raises:
-        OSError: if it cannot be opened or locked.
+        OSError: if it cannot be opened.
     """
     file = open_lock(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        wait_for_lock(lambda how: fcntl.flock(file, how), path, seconds)
         yield
     finally:
         os.close(file)
+
+
+def wait_for_lock(take: Callable[[int], object], path: Path, seconds: float) -> bool:
+    """Call `take(LOCK_EX | LOCK_NB)` until it succeeds. Returns whether it did, see `locked`."""
+    end, pause = time.monotonic() + seconds, 0.001
+    while True:
+        try:
+            take(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return False
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() > end:
+            log.warning("%s has been locked for %g s: not waited for any longer", path, seconds)
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
 
 
 def open_lock(path: Path) -> int:

@@ -68,6 +68,8 @@ class Paths:
         columns: int64 (n, width), the column of each lane; only as many are there as the problem has lanes.
         betas: float64 (n, n_penalties, width), y * alpha of each lane.
         rhos: float64, iterations: int64, converged: bool, all (n, n_penalties).
+        gaps: float64 (n, n_penalties), how wide the interval is in which every rho is optimal, above 0; 0 where a
+            multiplier is between its bounds by more than rounding.
     """
 
     lanes: np.ndarray
@@ -76,6 +78,7 @@ class Paths:
     rhos: np.ndarray
     iterations: np.ndarray
     converged: np.ndarray
+    gaps: np.ndarray
 
     def __getitem__(self, n: int) -> Path:
         width = self.lanes[n]
@@ -87,7 +90,8 @@ class Paths:
     def of(cls, path: Path) -> Paths:
         """One path."""
         others = path.columns, path.betas, path.rhos, path.iterations, path.converged
-        return cls(np.array([len(path.columns)]), *(np.ascontiguousarray(array)[None] for array in others))
+        arrays = [np.ascontiguousarray(array)[None] for array in (*others, np.zeros(len(path.rhos)))]
+        return cls(np.array([len(path.columns)]), *arrays)
 
 
 def solve_paths(
@@ -124,7 +128,7 @@ def solve_paths(
     counts = np.full(n, len(every)) if counts is None else counts
     found = Paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
-        np.empty(shape, np.int64), np.empty(shape, np.bool_),
+        np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape),
     )  # fmt: skip
     ending = tolerance, max_iter, give_up, pair
     for first in range(0, n, TOGETHER):
@@ -141,7 +145,7 @@ def _solve(
     n, width = found.columns.shape
     problems = binaries(kernel, found.lanes, found.columns)
     state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
-    results = found.betas, found.rhos, found.iterations, found.converged
+    results = found.betas, found.rhos, found.iterations, found.converged, found.gaps
     arguments = problems, given, penalties, ending, results, state, wanted
     needed, count = walk(*arguments)
     while needed != ENDED:

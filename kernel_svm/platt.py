@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernel_svm.path import Kernel, solve_path
+from kernel_svm.path import Kernel, solve_paths
 
 FOLDS = 5
+STEEP = 0.02  # times 1/4 is how much the tolerance may change a probability
 LEAST = 1e-7  # LIBSVM's least probability of a pair
 
 
@@ -44,11 +45,11 @@ def sigmoids(
     tolerance: float,
     max_iter: int,
     seed: int,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """The sigmoid 1 / (1 + exp(A f + B)) of one pair of classes for every C.
 
     Args:
-        kernel: as for `solve_path`.
+        kernel: as for `solve_paths`.
         sign: int8 (width,), as for `solve_path`.
         weights: float64 (width,), as for `solve_path`.
         order: int64, rows of the pair's samples in the order in which they were given, the positive class first.
@@ -58,10 +59,11 @@ def sigmoids(
         seed: of the folds on which decision values are computed.
 
     Returns:
-        A and B, float64 (2, n_penalties).
+        A and B, float64 (2, n_penalties); and whether they are determined, bool (n_penalties,): the thresholds of all
+        folds are, and the sigmoid is not so steep that the tolerance of decision values shows.
     """
     order = order[shuffled(len(order), seed)]
-    values = np.zeros((len(order), len(penalties)))
+    values, determined = np.zeros((len(order), len(penalties))), np.ones(len(penalties), np.bool_)
     for fold in range(FOLDS):
         part = slice(fold * len(order) // FOLDS, (fold + 1) * len(order) // FOLDS)
         held_out, kept = order[part], sign.copy()
@@ -69,12 +71,15 @@ def sigmoids(
         if not ((kept > 0).any() and (kept < 0).any()):
             values[part] = kept.max() + kept.min()  # only one class is left, or none
             continue
-        path = solve_path(kernel, kept, penalties, tolerance, max_iter, weights, pair=True)
+        paths = solve_paths(kernel, kept[None], penalties, tolerance, max_iter, weights[None], pair=True)
+        path = paths[0]
+        determined &= ~(paths.gaps[0] > tolerance)
         used = path.betas.any(axis=0)
         rows = kernel.rows[np.ix_(kernel.slot[path.columns[used]], held_out)].astype(np.float64)
         values[part] = rows.T @ path.betas[:, used].T - path.rhos
     positive = sign[order] > 0
-    return np.array([_sigmoid(values[:, c], positive) for c in range(len(penalties))]).T
+    found = np.array([_sigmoid(values[:, c], positive) for c in range(len(penalties))]).T
+    return found, determined & (np.abs(found[0]) * tolerance < STEEP)
 
 
 def _sigmoid(values: np.ndarray, positive: np.ndarray) -> tuple[float, float]:

@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse
+import sklearn.svm
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_X_y
+from sklearn.utils.validation import _get_feature_names, check_X_y
 
+from kernel_svm import libsvm
 from kernel_svm.functions import KernelFunction
 from kernel_svm.solved import Data, KnownPart, TrainingSet, solve
-from kernel_svm.svc import SVC, check_weights, dense
+from kernel_svm.svc import SVC, dense
 from kernel_svm.warm import warm_up
 
 
@@ -37,7 +40,7 @@ class Fitted:
 
     candidate: int
     split: int
-    model: SVC | None
+    model: sklearn.svm.SVC | None
     error: Exception | None
     x_validation: Any
     seconds: float
@@ -68,18 +71,23 @@ def fit_grid(
 
     Yields:
         One `Fitted` per candidate and split, in no promised order. The candidates of one kernel function come together.
-        A fit that reaches its limit of iterations warns, as `fit` does, and its model's ``fit_status_`` is 1. Where
-        that is the solver's own limit (``max_iter=-1``), the model is of no use, and larger C are not tried.
+        What `libsvm` lists, and splits whose training samples repeat, are fitted one by one, by scikit-learn's SVC. A
+        fit that reaches its limit of iterations warns, as `fit` does, and its model's ``fit_status_`` is 1. Where that
+        is the solver's own limit (``max_iter=-1``), the model is of no use, and larger C are not tried.
 
     Raises:
         ValueError: for samples or labels that no candidate could be fitted to.
         MemoryError: says what is needed where the matrix of the two largest classes does not fit.
     """
     warm_up()
+    facts: dict[str, Any] = {"_given_sparse": scipy.sparse.issparse(X)}
+    if (names := _get_feature_names(X)) is not None:
+        facts["feature_names_in_"] = names
     x, y = check_X_y(dense(X), y, dtype=np.float64, order="C")
     check_classification_targets(y)
-    weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    folds = [_Fold(x, y, weights, train, validation) for train, validation in splits]
+    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    work = _Work(x, y, X.tocsr() if scipy.sparse.issparse(X) else x, weights, memory, facts)
+    folds = [_Fold(work, train, validation) for train, validation in splits]
     for fold, own in zip(folds, parts or (), strict=parts is not None):
         fold.parts = own
     groups: dict[Any, list[tuple[int, SVC]]] = {}
@@ -91,10 +99,8 @@ def fit_grid(
                 yield fold.failed(number, split, model)
         else:
             groups.setdefault(_shared(model), []).append((number, model))
-    left_out = np.zeros(len(y), np.int64)  # in which fold
     for number, fold in enumerate(folds):
-        left_out[fold.validation] = number
-    work = _Work(x, np.unique(y, return_inverse=True), memory, left_out)
+        work.left_out[fold.validation] = number
     for models in groups.values():
         yield from _group(work, models, folds)
 
@@ -137,25 +143,27 @@ def _shared(model: SVC) -> tuple[Any, ...]:
     chance = repr(model.random_state) if model._wants_probability else None
     gamma = model.gamma if model.kernel in ("rbf", "poly", "sigmoid") else 0.0
     function = KernelFunction.of(model.kernel, 1.0, model.degree, model.coef0)
-    return (function, gamma, repr(model.class_weight), model.tol, model.max_iter, model._wants_probability, chance)
+    return (
+        function, gamma, repr(model.class_weight), model.tol, model.max_iter, model._wants_probability, chance,
+        bool(model.shrinking), libsvm.by_parameters(model),
+    )  # fmt: skip
 
 
 class _Fold:
     """One split: its samples, and what scikit-learn computes from a training set."""
 
-    def __init__(
-        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, train: np.ndarray, validation: np.ndarray
-    ) -> None:
-        self.x, self.y, self.weights = x, y, weights
+    def __init__(self, work: _Work, train: np.ndarray, validation: np.ndarray) -> None:
+        self._work = work
         self.train, self.validation = (
             np.flatnonzero(part) if np.asarray(part).dtype == bool else np.asarray(part) for part in (train, validation)
         )
+        self.repeats = len(np.unique(self.train)) < len(self.train)
         self.parts: tuple[Any, Any] | None = None
-        self.variance: float | None = None
-        self.trainings: dict[Any, tuple[TrainingSet, dict[str, Any]]] = {}
+        self.variance: Any = None
+        self.trainings: dict[Any, tuple[TrainingSet, dict[str, Any]] | None] = {}
 
-    def samples(self, part: np.ndarray, pairwise: bool) -> np.ndarray:
-        return self.x[np.ix_(part, self.train)] if pairwise else self.x[part]
+    def samples(self, part: np.ndarray, pairwise: bool) -> Any:
+        return _samples(self._work.given, self, part, pairwise)
 
     def known(self, pairwise: bool) -> tuple[Any, Any]:
         """Training samples, if they were given, and validation samples, as the models are asked about them."""
@@ -166,94 +174,154 @@ class _Fold:
     def gamma(self, model: SVC) -> float:
         if model.kernel == "precomputed":
             return 0.0
+        n_features = self._work.x.shape[1]
         if model.gamma == "scale":
             if self.variance is None:
-                self.variance = float(self.x[self.train].var())
-            return 1.0 / (self.x.shape[1] * self.variance) if self.variance else 1.0
-        return 1.0 / self.x.shape[1] if model.gamma == "auto" else float(model.gamma)
+                self.variance = variance(self._work.given[self.train])
+            return 1.0 / (n_features * self.variance) if self.variance != 0 else 1.0
+        return 1.0 / n_features if model.gamma == "auto" else float(model.gamma)
+
+    def alone(self, candidate: int, split: int, unfitted: SVC) -> Fitted:
+        """A fit by scikit-learn's own class, as a search of single fits makes it."""
+        work, begin = self._work, time.perf_counter()
+        model = clone(sklearn.svm.SVC(**unfitted.get_params()))
+        x_train, x_validation = self.known(pairwise := model.kernel == "precomputed")
+        if x_train is None:
+            x_train = self.samples(self.train, pairwise)
+        try:
+            model.fit(x_train, work.y[self.train], None if work.weights is None else work.weights[self.train])
+        except Exception as error:
+            return self.failed(candidate, split, error)
+        return Fitted(candidate, split, model, None, x_validation, time.perf_counter() - begin)
 
     def failed(self, candidate: int, split: int, error: Exception) -> Fitted:
         return Fitted(candidate, split, None, error, None, 0.0)
 
 
+def _samples(x: Any, fold: _Fold, part: np.ndarray, pairwise: bool) -> Any:
+    """A part of samples; of a matrix of kernel values those with the training samples."""
+    return x[np.ix_(part, fold.train)] if pairwise else x[part]
+
+
+def variance(x: Any) -> Any:
+    """Of all elements of samples, dense or sparse, as scikit-learn's SVC computes it."""
+    return x.multiply(x).mean() - x.mean() ** 2 if scipy.sparse.issparse(x) else x.var()
+
+
 class _Work:
-    """The samples as the solver has them, sorted once for all kernels that can use it."""
+    """The samples as the solver has them, sorted once for all kernels that can use it.
+
+    Args:
+        x: float64 (n, n_features).
+        y: labels (n,).
+        given: ``x``, or as a sparse matrix if that was given.
+        weights: float64 (n,), or None.
+        memory: bytes that may be used.
+        facts: attributes of all models.
+    """
 
     def __init__(
-        self, x: np.ndarray, coded: tuple[np.ndarray, np.ndarray], memory: int | None, left_out: np.ndarray
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        given: Any,
+        weights: np.ndarray | None,
+        memory: int | None,
+        facts: dict[str, Any],
     ) -> None:
-        self.x, (self.classes, self.labels), self.memory, self.left_out = x, coded, memory, left_out
+        self.x, self.y, self.given, self.weights, self.memory, self.facts = x, y, given, weights, memory, facts
+        self.classes, self.labels = np.unique(y, return_inverse=True)
+        self.left_out = np.zeros(len(y), np.int64)  # in which fold
         self._data: dict[bool, Data] = {}
+        self._left: dict[KernelFunction, bool] = {}
 
     def data(self, kernel: str) -> Data:
         rbf = kernel == "rbf"
         if rbf not in self._data:
-            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, self.left_out)
+            sparse = scipy.sparse.issparse(self.given)
+            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, self.left_out, sparse=sparse)
         return self._data[rbf]
+
+    def left(self, function: KernelFunction) -> bool:
+        """Whether fits to these samples are left to LIBSVM."""
+        if function not in self._left:
+            self._left[function] = libsvm.by_samples(self.x, self.data(function.name).samples, function)
+        return self._left[function]
 
 
 def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold]) -> Iterator[Fitted]:
     """Candidates that differ in C alone, on all folds."""
     first = models[0][1]
+    pairwise, left = first.kernel == "precomputed", libsvm.by_parameters(first)
     together: dict[KernelFunction, list[tuple[int, TrainingSet, dict[str, Any]]]] = {}
     for split, fold in enumerate(folds):
-        gamma = fold.gamma(first)
-        try:
-            training, facts = _training(work, fold, first)
-        except ValueError as error:
-            for number, _ in models:
-                yield fold.failed(number, split, error)
-            continue
-        function = KernelFunction.of(first.kernel, gamma, first.degree, first.coef0)
-        together.setdefault(function, []).append((split, training, {**facts, "_gamma": gamma}))
+        found = None if left or fold.repeats else _training(work, fold, first)
+        if found is not None:
+            gamma = fold.gamma(first)
+            function = KernelFunction.of(first.kernel, gamma, first.degree, first.coef0)
+            if not work.left(function):
+                training, facts = found
+                together.setdefault(function, []).append((split, training, {**facts, "_gamma": gamma}))
+                continue
+        for number, model in models:
+            yield fold.alone(number, split, model)
     penalties = np.unique([float(model.C) for _, model in models])
     for function, ready in together.items():
         begin = time.perf_counter()
-        seeds = [check_random_state(first.random_state).randint(np.iinfo("i").max) for _ in ready]
+        # Each fit gets a copy of a generator, as in scikit-learn's search.
+        seeds = [check_random_state(clone(first.random_state, safe=False)).randint(np.iinfo("i").max) for _ in ready]
         trainings = [training for _, training, _ in ready]
         solved = solve(
             work.data(first.kernel), function, penalties, trainings, first.tol, first.max_iter,
-            seeds if first._wants_probability else None, give_up=first.max_iter == -1,
+            seeds if first._wants_probability else None, give_up=True, shrinking=bool(first.shrinking),
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
         order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()
-        for (split, _, facts), found in zip(ready, solved, strict=True):
-            fold, pairwise = folds[split], first.kernel == "precomputed"
+        for (split, _, facts), answer in zip(ready, solved, strict=True):
+            fold = folds[split]
             x_train, x_validation = fold.known(pairwise)
-            known = [(x_validation, KnownPart(found, fold.validation))]
+            known = [(x_validation, KnownPart(answer, fold.validation))]
             if x_train is not None:
-                known.append((x_train, KnownPart(found, fold.train)))
-            later = partial(fold.samples, fold.train, pairwise)
+                known.append((x_train, KnownPart(answer, fold.train)))
+            later = partial(_samples, work.x, fold, fold.train, pairwise)
             for c, (number, unfitted) in zip(order, models, strict=True):
-                model = SVC._of(unfitted, found, c, {**facts, "_known": (c, known)}, later)
+                if answer.left[c]:
+                    yield fold.alone(number, split, unfitted)
+                    continue
+                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, known)}, later)
                 model._warn_from_fit_status()
                 yield Fitted(number, split, model, None, x_validation, seconds)
 
 
-def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
-    """The weighted training set of a fold, and attributes of models fitted to it. Raises what `fit` would."""
+def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]] | None:
+    """The weighted training set of a fold, and attributes of models fitted to it; None where it is not solved."""
     key = repr(model.class_weight), model.kernel == "precomputed", model._wants_probability
     if key not in fold.trainings:
         fold.trainings[key] = _weighted(work, fold, model)
     return fold.trainings[key]
 
 
-def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]]:
+def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]] | None:
     labels = work.labels[fold.train]
-    classes, coded = np.unique(labels, return_inverse=True)
+    classes = np.flatnonzero(np.bincount(labels))
     names = work.classes[classes]
-    class_weight = compute_class_weight(model.class_weight, classes=names, y=fold.y[fold.train])
-    if len(classes) < 2:
-        raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
-    weights = fold.weights[fold.train]
-    check_weights(weights, labels)
-    pairwise = model.kernel == "precomputed"
-    n_features = len(fold.train) if pairwise else fold.x.shape[1]
+    try:
+        class_weight = compute_class_weight(model.class_weight, classes=names, y=work.y[fold.train])
+    except ValueError:
+        return None  # as `fit` will say
+    weights, of_class = np.ones(len(labels)), np.ones(len(work.classes))
+    if work.weights is not None:
+        weights = work.weights[fold.train]
+    of_class[classes] = class_weight
+    if len(classes) < 2 or libsvm.by_weights(weights) or libsvm.by_weights(weights * of_class[labels]):
+        return None
+    n_features = len(fold.train) if model.kernel == "precomputed" else work.x.shape[1]
     facts = {
+        **work.facts,
         "classes_": names,
         "class_weight_": class_weight,
         "n_features_in_": n_features,
         "shape_fit_": (len(fold.train), n_features),
         "_effective_probability": model._wants_probability,
     }
-    return TrainingSet(fold.train, weights * class_weight[coded]), facts
+    return TrainingSet(fold.train, weights, of_class), facts

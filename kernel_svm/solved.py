@@ -6,28 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 
+from jit.limits import free_memory
 from kernel_svm.functions import KernelFunction
 from kernel_svm.grid import pairs
 from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
+from kernel_svm.libsvm import Pair, coarse, middle, scale, undetermined
 from kernel_svm.multiclass import Solutions, binary_problems, choose_classes, keep
-from kernel_svm.path import solve_paths
+from kernel_svm.path import Kernel, Paths, solve_paths
 from kernel_svm.plan import choose_plan
 from kernel_svm.platt import sigmoids
-from kernel_svm.sources import FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
-from kernel_svm.thresholds import refined
+from kernel_svm.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
 
+LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
-
-
-def free_memory() -> int:
-    """Half of the bytes of memory that Linux says are available, and no less than 1 GiB."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next((line for line in lines if line.startswith("MemAvailable:")), "MemAvailable: 0 kB")
-    return max(1 << 30, int(available.split()[1]) * 1024 // 2)
 
 
 @dataclass(frozen=True)
@@ -36,11 +30,13 @@ class TrainingSet:
 
     Attributes:
         indices: (m,), of samples, none twice.
-        weights: float64 (m,), of their bounds; what is not above 0 is left out.
+        sample_weight: float64 (m,), above 0.
+        class_weight: float64 (n_classes,), above 0, of all classes of the samples.
     """
 
     indices: np.ndarray
-    weights: np.ndarray
+    sample_weight: np.ndarray
+    class_weight: np.ndarray
 
 
 @dataclass
@@ -48,13 +44,16 @@ class Solved:
     """One training set, for all C.
 
     Attributes:
-        classes: indices of the classes that occur in it. a, b: sigmoids of each problem of `solutions`, (n_penalties,).
+        classes: indices of the classes that occur in it.
+        sigmoids: a and b of each problem of `solutions`, (2, n_penalties).
+        left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
     """
 
     solutions: Solutions
     source: KernelSource
     training: TrainingSet
     classes: np.ndarray
+    left: np.ndarray
     sigmoids: list[np.ndarray] = field(default_factory=list)
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -64,33 +63,21 @@ class Solved:
     def _columns(self) -> dict[tuple[int, int], int]:
         return {problem: m for m, problem in enumerate(self.solutions.problems)}
 
-    def _value_without(self, pair: tuple[int, int]) -> float:
-        """The decision value of a pair without a problem, of which no or only one class has weight."""
-        there = _different(self.solutions.samples.labels[self.training.indices[self.training.weights > 0]])
-        return float(np.isin(pair[0], there)) - float(np.isin(pair[1], there))
-
     def values(self, indices: np.ndarray) -> np.ndarray:
-        """Decision values of samples: of all solutions, then of pairs without a problem, float64 (any, n)."""
-        solutions, there = self.solutions, self._columns()
-        without = [self._value_without(pair) for pair in self.pairs() if pair not in there]
-        solved = sum(map(len, solutions.rhos))
-        rows, values = solutions.samples.row_of[indices], np.empty((solved + len(without), len(indices)))
-        values[solved:] = np.array(without)[:, None]
-        for part, found in self.source.decisions(solutions, rows) if solved else ():
-            values[:solved, part] = found.T
+        """Decision values of samples, of all solutions, float64 (any, n)."""
+        solutions = self.solutions
+        rows, values = solutions.samples.row_of[indices], np.empty((sum(map(len, solutions.rhos)), len(indices)))
+        for part, found in self.source.decisions(solutions, rows):
+            values[:, part] = found.T
         return values
 
     @cached_property
     def places(self) -> np.ndarray:
         """Which of `values` is that of a pair at a penalty, int64 (n_pairs, n_penalties)."""
-        solutions, problems, pairs = self.solutions, self._columns(), self.pairs()
+        solutions, problems = self.solutions, self._columns()
         start = np.cumsum([0, *map(len, solutions.rhos)])
-        problem = np.array([problems.get(pair, -1) for pair in pairs])
-        there, places = problem >= 0, np.empty((len(pairs), solutions.n_penalties), np.int64)
-        places[~there] = start[-1] + np.arange(len(pairs) - len(problems))[:, None]
-        if problems:
-            places[there] = (start[:-1, None] + np.array(solutions.solution_of))[problem[there]]
-        return places
+        places: np.ndarray = start[:-1, None] + np.array(solutions.solution_of)
+        return places[[problems[pair] for pair in self.pairs()]]
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
         """Arrays of penalty number c, by scikit-learn's names, with its shapes and LIBSVM's signs.
@@ -106,10 +93,7 @@ class Solved:
         coefficients = np.zeros((k - 1, len(self.training.indices)))
         intercepts, steps = np.empty(k * (k - 1) // 2), np.zeros(k * (k - 1) // 2, np.int32)
         for p, pair in enumerate(self.pairs()):
-            m = problems.get(pair)
-            if m is None:
-                intercepts[p] = self._value_without(pair)
-                continue
+            m = problems[pair]
             which, (a, b) = solutions.solution_of[m][c], (place[pair[0]], place[pair[1]])
             here, weights = position[solutions.rows[m]], solutions.weights[m][:, which]
             positive = labels[here] == a
@@ -118,15 +102,15 @@ class Solved:
             intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(labels[support], kind="stable")]
-        slopes = np.array([self.sigmoids[problems[pair]][:, c] for pair in self.pairs()]) if self.sigmoids else None
+        slopes = [self.sigmoids[problems[pair]][:, c] for pair in self.pairs()] if self.sigmoids else []
         return {
             "support_": support.astype(np.int32),
             "_n_support": np.bincount(labels[support], minlength=k).astype(np.int32),
             "dual_coef_": np.ascontiguousarray(coefficients[:, support]),
             "intercept_": intercepts,
             "_num_iter": steps,
-            "_probA": np.empty(0) if slopes is None else slopes[:, 0],
-            "_probB": np.empty(0) if slopes is None else slopes[:, 1],
+            "_probA": np.array([a for a, _ in slopes], np.float64),
+            "_probB": np.array([b for _, b in slopes], np.float64),
         }
 
 
@@ -177,9 +161,10 @@ class Data:
         x: float64 (n, n_features), or (n, n) for the kernel "precomputed".
         y: int (n,), classes.
         kernel: its name, as in `functions.NAMES`.
-        memory: bytes that may be used; what is free by default.
+        memory: bytes that may be used; half of what is free by default.
         folds: as for `prepare`.
         once: only one kernel function will be asked for: its matrix is made without keeping distances.
+        sparse: the samples were given as a sparse matrix.
     """
 
     def __init__(
@@ -190,11 +175,12 @@ class Data:
         memory: int | None = None,
         folds: np.ndarray | None = None,
         once: bool = False,
+        sparse: bool = False,
     ) -> None:
-        self.x, self._once = x, once
+        self.x, self.y, self.sparse, self._once = x, y, sparse, once
         features = x if kernel == "rbf" else x[:, :0]
         self.samples: Samples = prepare(features, y, folds)
-        self.memory = free_memory() if memory is None else memory
+        self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
         self._distances: np.ndarray | None = None
         self._lent: RbfSource | None = None
         self._fine = False
@@ -248,7 +234,8 @@ def _different(labels: np.ndarray) -> np.ndarray:
 def _parts(samples: Samples, trainings: Sequence[TrainingSet]) -> Iterator[Part]:
     weights = np.zeros((len(trainings), samples.width))
     for own, training in zip(weights, trainings, strict=True):
-        own[samples.row_of[training.indices]] = np.maximum(training.weights, 0)
+        weight = training.sample_weight * training.class_weight[samples.labels[training.indices]]
+        own[samples.row_of[training.indices]] = weight
     by_class = np.split(weights, samples.class_start[1:-1], axis=1)
     for a, b in binary_problems(len(by_class), "ovo"):
         numbers = np.flatnonzero((by_class[a] > 0).any(axis=1) & (by_class[b] > 0).any(axis=1)).tolist()
@@ -265,6 +252,7 @@ def solve(
     max_iter: int,
     seeds: Sequence[int] | None = None,
     give_up: bool = False,
+    shrinking: bool = True,
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
 
@@ -278,6 +266,7 @@ def solve(
         seeds: of each training's folds for probabilities, where they are wanted.
         give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
             not converged; a training set then takes one such problem's time at most.
+        shrinking: LIBSVM's option, for pairs that are left to it.
 
     Returns:
         What was solved, for each training set.
@@ -286,10 +275,11 @@ def solve(
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     source = data.source(function, len(penalties), len(trainings))
     result = [
-        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]))
-        for training in trainings
+        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
+        for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
     ]
-    distant = source if isinstance(source, RbfSource) and source.double is not None else None
+    largest = scale(data.x, function)
+    left_over = _Left(data, function, source, tolerance, shrinking)
     left = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
     for (problem, matrix, rows, _), (numbers, signs, here) in zip(
         pairs(samples, source), data.parts(trainings), strict=True
@@ -299,8 +289,16 @@ def solve(
         paths = solve_paths(matrix, signs, penalties, tolerance, limit, here, left[numbers], give_up, pair=True)
         if give_up:
             left[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
-        if distant is not None:
-            paths = refined(distant, rows, paths, signs, here, penalties)
+        # Where samples have little to do with any support vector, the threshold decides their labels.
+        zero = (np.abs(thresholds(paths, source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
+        gaps = paths.converged & (zero | (paths.gaps > tolerance))
+        for n, rough in zip(numbers, paths.converged & coarse(paths, largest), strict=True):
+            result[n].left |= rough
+        for p in np.flatnonzero(gaps.any(axis=1)).tolist():
+            if seeds is None:
+                left_over.solve(trainings[numbers[p]], problem, matrix, rows, paths, p, penalties, zero[p])
+            else:
+                result[numbers[p]].left |= gaps[p]
         keep([result[n].solutions for n in numbers], problem, paths, rows, source.shift(rows))
         for p, n in enumerate(() if seeds is None else numbers):
             assert seeds is not None
@@ -310,6 +308,82 @@ def solve(
             order = used[np.lexsort([position[rows[used]], -signs[p][used]])]
             slopes, some = np.zeros((2, len(penalties))), penalties[: left[n]]
             if len(some):
-                slopes[:, : len(some)] = sigmoids(matrix, signs[p], here[p], order, some, tolerance, limit, seeds[n])
+                slopes[:, : len(some)], determined = sigmoids(
+                    matrix, signs[p], here[p], order, some, tolerance, limit, seeds[n]
+                )
+                solved.left[: len(some)] |= ~determined
             solved.sigmoids.append(slopes)
     return result
+
+
+def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
+    """Thresholds (n, n_penalties) for the kernel itself, of which the matrix lacks ``shift`` (width,)."""
+    if shift is None:
+        return paths.rhos
+    found = [paths[p] for p in range(len(paths.lanes))]
+    return np.array([path.rhos + path.betas @ shift[path.columns] for path in found])
+
+
+class _Left:
+    """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
+
+    def __init__(
+        self, data: Data, function: KernelFunction, source: KernelSource, tolerance: float, shrinking: bool
+    ) -> None:
+        self._data, self._function, self._source = data, function, source
+        self._options = tolerance, shrinking
+        self._distant = isinstance(source, RbfSource) and source.double is not None
+
+    def solve(
+        self,
+        training: TrainingSet,
+        problem: tuple[int, int],
+        matrix: Kernel,
+        rows: np.ndarray,
+        paths: Paths,
+        p: int,
+        penalties: np.ndarray,
+        zero: np.ndarray,
+    ) -> None:
+        """Solve a pair of a training set, number ``p`` of ``paths``, which has this matrix and these rows.
+
+        ``zero``, bool (n_penalties,), has where the threshold is 0 within the tolerance.
+        """
+        (tolerance, _), data = self._options, self._data
+        samples, labels = data.samples, data.samples.labels[training.indices]
+        own = np.concatenate([np.flatnonzero(labels == one) for one in problem])
+        indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
+        weight, of_class = training.sample_weight[own], training.class_weight[list(problem)]
+        bounds = weight * np.repeat(of_class, [first, len(own) - first])
+        even = bool((bounds == bounds[0]).all())
+        open_ = paths.converged[p] & undetermined(paths.gaps[p], even, tolerance)
+        even = even and not self._distant  # whose thresholds are as small as values of K
+        if even and self._function.name == "rbf" and 2 * first == len(own):
+            open_ &= ~middle(penalties * bounds[0], len(own))
+        open_ |= paths.converged[p] & zero
+        if not open_.any():
+            return
+        columns = np.searchsorted(rows, samples.row_of[indices])
+        # If only rounding can leave a multiplier free, the solver's matrix is exact enough to see whether it does.
+        even = even and not zero.any()
+        if even:
+            values, function, sparse = matrix.rows[np.ix_(columns, columns)], GIVEN, False
+        elif self._function.name == "precomputed":
+            values, function, sparse = data.x[np.ix_(indices, indices)], GIVEN, False
+        else:
+            values, function, sparse = data.x[indices], self._function, data.sparse
+        pair = Pair(values, first, function, weight, of_class, sparse)
+        shift = None if even else self._source.shift(rows[columns])
+        every, lanes = np.zeros(len(rows)), paths.lanes[p]
+        for c in np.flatnonzero(open_).tolist():
+            betas, rho, iterations = pair.solved(penalties[c], *self._options)
+            multipliers = np.abs(betas)
+            if even and ((multipliers == 0) | (multipliers == multipliers.max())).all():
+                continue  # none is free, so it has the middle, as is found here
+            every[columns] = betas
+            paths.betas[p, c, :lanes] = every[paths.columns[p, :lanes]]
+            paths.rhos[p, c] = rho - (0.0 if shift is None else float(shift @ betas))
+            paths.iterations[p, c] = max(1, iterations)
+
+
+GIVEN = KernelFunction.of("precomputed", 0.0, 0, 0.0)

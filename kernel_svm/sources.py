@@ -82,28 +82,6 @@ class RbfSource:
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
 
-    def of_others(self, rows: np.ndarray, betas: np.ndarray) -> np.ndarray:
-        """What other samples add to the decision values of samples with multipliers ``betas`` (len(rows), m).
-
-        Values of K below float32's least are zero, as for LIBSVM, which keeps K so: that decides the same labels.
-        """
-        result = np.empty(betas.shape)
-        for taken in parts(len(rows), len(rows), TAKEN):
-            part = rows[taken]
-            own, top = np.arange(len(part)), taken.start
-            if self.distances is None:
-                assert self.double is not None
-                values = self.double.between(part, rows).astype(np.float32).astype(np.float64)
-                values[own, own + top] = 0
-                result[taken] = values @ betas
-            else:
-                panels = panels_of(writable(self.distances), rows, part)
-                panels *= np.float32(-self.gamma)
-                np.exp(panels, out=panels)
-                panels[own // LANES, own + top, own % LANES] = 0
-                result[taken] = product(panels, betas)[:, : len(part)].T
-        return result
-
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         if self.double is not None and self.distances is None:
             yield from self.double.decisions(solved, rows)

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import sklearn
 import sklearn.svm
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from kernel_svm import libsvm
 from kernel_svm.functions import KernelFunction
 from kernel_svm.kernel import Samples, prepare
 from kernel_svm.multiclass import binary_problems, choose_class
@@ -42,9 +44,8 @@ class SVC(sklearn.svm.SVC):
     """`sklearn.svm.SVC` with this package's solver.
 
     Parameters, attributes and methods are scikit-learn's; values agree within ``tol``. Differences: sparse samples are
-    made dense, so ``support_vectors_`` and ``dual_coef_`` are always dense; ``shrinking``, ``cache_size`` and
-    ``verbose`` have no effect; a class all of whose samples have weight 0 is never predicted. A kernel that is a Python
-    function is left to LIBSVM.
+    made dense, so ``support_vectors_`` and ``dual_coef_`` are dense; ``shrinking``, ``cache_size`` and ``verbose`` have
+    no effect. What `libsvm` lists is fitted by LIBSVM, as in scikit-learn.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
@@ -52,37 +53,56 @@ class SVC(sklearn.svm.SVC):
         for name in ("_later", "_known"):
             self.__dict__.pop(name, None)
         self._vectors: list[Samples | None] = []  # made by the first prediction
-        if self.kernel != "precomputed":
-            X = dense(X)
+        self._by_libsvm = False
         super().fit(X, y, sample_weight)
         return self
 
-    def _dense_fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray, solver_type: int, kernel: str, random_seed: int
-    ) -> None:
-        if callable(self.kernel):
-            super()._dense_fit(X, y, sample_weight, solver_type, kernel, random_seed)
-            return
-        warm_up()
+    def _dense_fit(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, *rest: Any, random_seed: int) -> None:
+        self._given_sparse = False
+        if not self._solve(X, y, sample_weight, random_seed):
+            self._by_libsvm = True
+            super()._dense_fit(X, y, sample_weight, *rest, random_seed=random_seed)
+
+    def _sparse_fit(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, *rest: Any, random_seed: int) -> None:
+        self._given_sparse = True
+        if self._solve(X, y, sample_weight, random_seed):
+            self._sparse = False
+        else:
+            self._by_libsvm = True
+            super()._sparse_fit(X, y, sample_weight, *rest, random_seed=random_seed)
+
+    def _solve(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, random_seed: int) -> bool:
+        """Solve the problem here, or return False where it is left to LIBSVM; arguments of `_dense_fit`."""
+        if libsvm.by_parameters(self):
+            return False
         labels = y.astype(np.int64)
         weights = sample_weight if len(sample_weight) else np.ones(len(labels))
-        if weights.ndim != 1:
-            raise ValueError(f"sample_weight has shape {weights.shape}: one number for each sample is needed")
-        check_weights(weights, labels)
+        function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
+        if libsvm.by_weights(weights) or libsvm.by_weights(weights * self.class_weight_[labels]):
+            return False
+        X = dense(X)
+        data = Data(X, labels, self.kernel, once=True, sparse=self._given_sparse)
+        if libsvm.by_samples(X, data.samples, function):
+            return False
+        warm_up()
         (solved,) = solve(
-            Data(X, labels, self.kernel, once=True),
-            KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0),
+            data,
+            function,
             np.array([self.C], np.float64),
-            [TrainingSet(np.arange(len(labels)), weights * self.class_weight_[labels])],
+            [TrainingSet(np.arange(len(labels)), weights, self.class_weight_)],
             self.tol,
             self.max_iter,
             [random_seed] if self._wants_probability else None,
+            shrinking=bool(self.shrinking),
         )
+        if solved.left[0]:
+            return False
         self.fit_status_ = int(not solved.solutions.converged[0])
         for name, value in solved.attributes(0).items():
             setattr(self, name, value)
-        self.support_vectors_ = X[:0] if self.kernel == "precomputed" else X[self.support_]
+        self.support_vectors_ = np.empty((0, 0)) if self.kernel == "precomputed" else X[self.support_]
         self._warn_from_fit_status()
+        return True
 
     @property
     def _wants_probability(self) -> bool:
@@ -96,7 +116,7 @@ class SVC(sklearn.svm.SVC):
         """
         made = cls.__new__(cls)
         made.__dict__.update(vars(model), **facts, fit_status_=int(not solved.solutions.converged[c]), _sparse=False)
-        made._later, made._vectors = (solved, c, later), []
+        made._later, made._vectors, made._by_libsvm = (solved, c, later), [], False
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +124,7 @@ class SVC(sklearn.svm.SVC):
             solved, c, samples = self.__dict__.pop("_later")
             found = solved.attributes(c)
             x = samples()
-            found["support_vectors_"] = x[:0] if self.kernel == "precomputed" else x[found["support_"]]
+            found["support_vectors_"] = np.empty((0, 0)) if self.kernel == "precomputed" else x[found["support_"]]
             found["_dual_coef_"], found["_intercept_"] = found["dual_coef_"], found["intercept_"].copy()
             if len(self.classes_) == 2:
                 found["dual_coef_"], found["intercept_"] = -found["dual_coef_"], -found["intercept_"]
@@ -134,8 +154,6 @@ class SVC(sklearn.svm.SVC):
         if self.kernel != "precomputed":
             X = dense(X)
         X = self._validate_for_predict(X)
-        if callable(self.kernel):
-            return self._dense_decision_function(self._compute_kernel(X))
         function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
         k, ends = len(self.classes_), np.cumsum(self._n_support)
         index = {pair: p for p, pair in enumerate(binary_problems(k, "ovo"))}
@@ -174,6 +192,8 @@ class SVC(sklearn.svm.SVC):
         return self._vectors[0]
 
     def _decision_function(self, X: Any) -> np.ndarray:
+        if vars(self).get("_by_libsvm"):
+            return super()._decision_function(X)
         values = self._pair_decisions(X)
         return -values.ravel() if len(self.classes_) == 2 else values
 
@@ -184,6 +204,8 @@ class SVC(sklearn.svm.SVC):
             check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        if vars(self).get("_by_libsvm"):
+            return super().predict(X)
         k = len(self.classes_)
         if self.break_ties and k > 2:
             return self.classes_[np.argmax(self.decision_function(X), axis=1)]
@@ -202,9 +224,10 @@ class SVC(sklearn.svm.SVC):
     @available_if(lambda self: self._check_proba())
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, n_classes) of samples; see `sklearn.svm.SVC.predict_proba`."""
-        values = self._pair_decisions(X)
-        if callable(self.kernel):
+        check_is_fitted(self)
+        if vars(self).get("_by_libsvm") or not len(self._probA):
             return super().predict_proba(X)
+        values = self._pair_decisions(X)
         k = len(self.classes_)
         return coupled(values, binary_problems(k, "ovo"), self._probA, self._probB, k)
 
@@ -215,10 +238,36 @@ _LATER = {
 }  # fmt: skip
 
 
-def check_weights(weights: np.ndarray, labels: np.ndarray) -> None:
-    """Raise ValueError, in LIBSVM's words, unless two classes have a weight above 0; both arguments are (n,)."""
-    used = labels[weights > 0]
-    if not len(used):
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
-    if (used == used[0]).all():
-        raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+def as_sklearn(model: SVC) -> sklearn.svm.SVC:
+    """A fitted model as scikit-learn's own class, with its attributes and the same decision values.
+
+    A model that was fitted to sparse samples has sparse support vectors then, and takes sparse samples, as there.
+    """
+    if "_later" in vars(model):
+        _ = model.support_
+    made = sklearn.svm.SVC(**model.get_params())
+    made.__dict__.update({name: value for name, value in vars(model).items() if name not in _OURS})
+    if vars(model).get("_given_sparse") and not model._sparse:
+        made._sparse = True
+        made.support_vectors_ = _container(scipy.sparse.csr_array(model.support_vectors_))
+        made._dual_coef_ = _full(model._dual_coef_)
+        made.dual_coef_ = -made._dual_coef_ if len(model.classes_) == 2 else made._dual_coef_
+    return made
+
+
+_OURS = {"_vectors", "_known", "_given_sparse", "_by_libsvm"}
+
+
+def _full(values: np.ndarray) -> Any:
+    """A matrix as CSR that stores each element, also zeros, in the type of scikit-learn's matrices."""
+    height, width = values.shape
+    if not width:
+        return _container(scipy.sparse.csr_array([[]]))
+    columns, first = np.tile(np.arange(width), height), np.arange(0, values.size + 1, width)
+    return _container(scipy.sparse.csr_array((values.ravel(), columns, first), (height, width)))
+
+
+def _container(array: scipy.sparse.csr_array) -> Any:
+    """An array of scipy in the type that scikit-learn is set to give; releases before 1.9 give matrices alone."""
+    chosen = sklearn.get_config().get("sparse_interface", "spmatrix")
+    return array if chosen == "sparray" else scipy.sparse.csr_matrix(array)

@@ -42,6 +42,8 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 # has LARGE lanes (iterations on fewer take no longer than the step), and if at least FEWEST are free, but no more than
 # one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
 NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
+TINY = 1e-300  # the least gap
+EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 
 # Progress of a path, in an int64 array, so that it can pause and go on: the number of its C, the stage of that, its
 # iterations, those since the last gathering, those until the next look, rows that are missing,
@@ -60,12 +62,13 @@ class Ending(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Solutions of one problem, an element or a row for each C, as in `path.Path`."""
+    """Solutions of one problem, an element or a row for each C, as in `path.Paths`."""
 
     betas: np.ndarray
     rhos: np.ndarray
     iterations: np.ndarray
     converged: np.ndarray
+    gaps: np.ndarray
 
 
 @part
@@ -147,7 +150,7 @@ def _solve(own, ending, state, wanted):
 
 
 @part
-def _start(own, weights, bound, previous, converged, state):
+def _start(own, weights, bound, previous, converged, determined, state):
     """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
@@ -159,7 +162,7 @@ def _start(own, weights, bound, previous, converged, state):
             quadratic += beta[t] * (f[t] + sign[t])
             support += 1
             free += alpha < previous * weights[t]
-    if converged and 0 < support == free:
+    if determined and 0 < support == free:
         return True
     least, most = np.inf, -np.inf
     some = FEWEST <= free <= min(MOST, sign.size // SHARE, support // BOUNDED)
@@ -201,18 +204,30 @@ def _lacking(own, wanted):
 
 @part
 def _intercept(own):
-    """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow."""
-    f, up, low = own.f, own.up, own.low
+    """LIBSVM's rho: the mean of f over the free lanes, else the middle of what the bounded ones allow; and how much.
+
+    A lane is free if it is between its bounds by more than rounding. The second number is 0 if one is, else above 0.
+    """
+    sign, f, beta, bounds = own.sign, own.f, own.beta, own.bounds
+    edge = 0.0
+    for t in range(f.size):
+        if sign[t] != 0:
+            edge = max(edge, abs(beta[t]))
+    edge *= EDGE
     total, free, least, most = 0.0, 0, np.inf, -np.inf
     for t in range(f.size):
-        if up[t] and low[t]:
+        if sign[t] == 0:
+            continue
+        alpha = abs(beta[t])
+        above, below = alpha > edge, alpha < bounds[t] - edge
+        if above and below:
             total += f[t]
             free += 1
-        elif up[t]:
+        elif below == (sign[t] > 0):
             least = min(least, f[t])
-        elif low[t]:
+        else:
             most = max(most, f[t])
-    return total / free if free else (least + most) / 2
+    return (total / free, 0.0) if free else ((least + most) / 2, max(least - most, TINY))
 
 
 @part
@@ -222,13 +237,17 @@ def _begin(problem, weights, penalties, found, state):
     for t in range(weights.size):
         problem.bounds[t] = penalties[c] * weights[t]
     previous = penalties[c - 1] if c else 0.0
-    same = _start(problem, weights, penalties[c], previous, c > 0 and found.converged[c - 1], state)
+    # A multiplier that rounding alone has left free does not make a solution that of larger C.
+    converged = c > 0 and found.converged[c - 1]
+    determined = converged and found.gaps[c - 1] == 0.0
+    same = _start(problem, weights, penalties[c], previous, converged, determined, state)
     set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
     state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
     if same:
         for t in range(weights.size):
             found.betas[c, t] = found.betas[c - 1, t]
         found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
+        found.gaps[c] = 0.0
         state[AT], state[STAGE] = c + 1, WAITS
 
 
@@ -238,7 +257,7 @@ def _leave_out(found, first, lanes):
     for c in range(first, found.rhos.size):
         for t in range(lanes):
             found.betas[c, t] = 0.0
-        found.rhos[c], found.iterations[c], found.converged[c] = 0.0, 0, False
+        found.rhos[c], found.iterations[c], found.converged[c], found.gaps[c] = 0.0, 0, False, 0.0
 
 
 @part
@@ -250,7 +269,8 @@ def _finish(problem, ending, found, state, wanted):
     c, lanes = state[AT], problem.f.size
     for t in range(lanes):
         found.betas[c, t] = problem.beta[t]
-    found.rhos[c], found.converged[c], found.iterations[c] = _intercept(problem), status == CONVERGED, state[DONE]
+    found.rhos[c], found.gaps[c] = _intercept(problem)
+    found.converged[c], found.iterations[c] = status == CONVERGED, state[DONE]
     state[AT], state[STAGE] = c + 1, WAITS
     if ending.give_up and not found.converged[c]:
         _leave_out(found, c + 1, lanes)
@@ -272,13 +292,13 @@ def walk(problems, given, penalties, ending, results, state, wanted):
             solved. What is found of the others is 0.
         penalties: float64 (n_penalties,).
         ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
-        results: betas, rhos, iterations, converged of `path.Paths`.
+        results: betas, rhos, iterations, converged, gaps of `path.Paths`.
         state: int64 (n, 9), 0 at first.
         wanted: int64 (width or n, the larger,), columns whose rows are missing, or numbers of problems.
     """
     signs, weights, counts = given
     tolerance, limit, give_up, pair = ending
-    betas, rhos, iterations, converged = results
+    betas, rhos, iterations, converged, gaps = results
     n, ends = signs.shape[0], Ending(tolerance, limit, give_up)
     whole = True
     for t in range(problems.slot.size):
@@ -287,14 +307,14 @@ def walk(problems, given, penalties, ending, results, state, wanted):
         if state[p, STAGE] == UNKNOWN:
             own = problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p]
             problems.lanes[p] = _cover(signs[p], weights[p], *own)
-            _leave_out(Found(betas[p], rhos[p], iterations[p], converged[p]), counts[p], problems.lanes[p])
+            _leave_out(Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p]), counts[p], problems.lanes[p])
             state[p, STAGE] = WAITS
             state[p, PAYS] = state[p, ALL] = pair or problems.lanes[p] <= MAX_ACTIVE
     for c in range(penalties.size):
         count = 0
         for p in range(n):
             if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
-                found = Found(betas[p], rhos[p], iterations[p], converged[p])
+                found = Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
                 _begin(one_of(problems, p), problems.weights[p, : problems.lanes[p]], penalties, found, state[p])
             if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
                 problem = one_of(problems, p)
@@ -320,7 +340,7 @@ def walk(problems, given, penalties, ending, results, state, wanted):
                 set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
                 state[p, DONE] = 1
             state[p, STAGE] = PAIRS
-            found = Found(betas[p], rhos[p], iterations[p], converged[p])
+            found = Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
             if _finish(problem, ends, found, state[p], wanted) == MISSING:
                 return ROWS, state[p, WANTED]
     return ENDED, 0

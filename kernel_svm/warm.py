@@ -21,7 +21,6 @@ from kernel_svm.multiclass import Solutions, keep
 from kernel_svm.path import Path, Paths, Whole, binaries, solve_path
 from kernel_svm.projected import descend
 from kernel_svm.sources import RbfSource, product
-from kernel_svm.thresholds import thresholds
 from kernel_svm.walk import STATE
 
 log = logging.getLogger(__name__)
@@ -124,7 +123,6 @@ def _answers() -> None:
         solved.labels(values)
     Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
     product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
-    thresholds(np.zeros(1, np.int8), np.ones(1), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), 0)
 
 
 PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from common.cluster.cgroup import cores_allowed, memory_left
 from common.errors import UsageError
+from jit.limits import cores_allowed
+from jit.limits import free_memory as free_memory
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,6 @@ def set_hosts(hosts: Sequence[str]) -> None:
 def hosts_here() -> tuple[str, ...]:
     """The nodes that the trial of this worker has to itself, this one first; none where it has devices of one node."""
     return tuple(filter(None, os.environ.get(HOSTS, "").split(",")))
-
-
-def free_memory() -> int:
-    """Bytes of memory that this process may still use: what the machine has free, and its control groups' limits."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, ValueError, StopIteration):
-        pass  # no such file
-    left = memory_left()
-    return free if left is None else min(free, left)
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -61,6 +61,24 @@ def test_processes_that_keep_code_at_a_time_leave_each_others_alone(tmp_path: Pa
     assert run(tmp_path, program.format(1.5)) == "3.0 1"
 
 
+def test_processes_that_begin_at_a_time_compile_once(tmp_path: Path) -> None:
+    """Two jobs of one user on one machine, and nothing is kept yet."""
+    (tmp_path / "twice.py").write_text("from jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n")
+    program = (
+        "import sys, time; from pathlib import Path; from twice import twice; import numba.core.compiler\n"
+        "Path(sys.argv[1]).touch()\n"
+        "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
+        "print(twice(1.5), sum(twice.stats.cache_hits.values()))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environ |= {"PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path)}
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", program, *files], env=environ, cwd=tmp_path, stdout=-1, text=True)
+        for files in (("a", "b"), ("b", "a"))
+    ]
+    assert sorted(job.communicate()[0].strip() for job in jobs) == ["3.0 0", "3.0 1"]
+
+
 @pytest.mark.slow
 def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))

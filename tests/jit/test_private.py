@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jit.private import NAME, open_lock
+from common.cluster.kept import OnDisk
+from jit.private import NAME, locked, open_lock
 from tests.helpers import ROOT
 
 VICTIM, STRANGER = 12345, 65534
@@ -172,3 +176,23 @@ def test_a_lock_follows_no_link_and_truncates_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "thesis").read_text() == "ten years of work"
     os.close(open_lock(tmp_path / "new"))
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+
+def test_a_lock_is_not_waited_for_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner may be suspended, and the file system may have no locks, as some homes on NFS."""
+    with locked(tmp_path / "lock"):
+        begin = time.monotonic()
+        with locked(tmp_path / "lock", 0.2):
+            assert time.monotonic() - begin >= 0.2
+    assert "has been locked for 0.2 s: not waited for any longer" in caplog.text
+
+    def no_locks(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with locked(tmp_path / "lock"):
+        pass
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    assert OnDisk(tmp_path / "kept", 1 << 20).value("a", lambda: 5) == 5

@@ -186,7 +186,7 @@ def test_workers_that_share_matrices_work_on_one_gamma() -> None:
         for batch in batches:
             queue.push(batch)
         idle = (0.0, [0.0] * (n_slots - 1))
-        found = [queue.pop((0, n), (0, "cpu"), n_slots=n_slots, free_in=lambda: idle) for n in range(n_slots)]
+        found = [queue.pop(lambda waiting: False, n_slots=n_slots, free_in=lambda: idle) for n in range(n_slots)]
         return [(waiting.batch[0].key, len(waiting.batch)) for waiting in found if waiting is not None]
 
     assert first(5, workers=5) == [(f"g00/c00/f{fold}", 24) for fold in range(5)]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import sklearn.svm
 from hypothesis import given
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from kernel_svm import SVC
-from kernel_svm.svc import LARGE, dense
+from kernel_svm import SVC, fit_grid
+from kernel_svm.svc import LARGE, as_sklearn, dense
 from tests.kernel_svm.problems import problems
 
 # Two solutions to the tolerance differ by it, as scikit-learn's do, which fails the same two checks.
@@ -85,6 +87,13 @@ def test_probabilities_are_those_of_scikit_learn(classes):
     assert not hasattr(SVC(), "predict_proba")
 
 
+@pytest.mark.filterwarnings("ignore:The `probability` parameter")
+@pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba", "score"])
+def test_a_model_that_is_not_fitted_says_so(method):
+    with pytest.raises(NotFittedError, match="This SVC instance is not fitted yet"):
+        getattr(SVC(probability=True), method)(*[np.ones((2, 2)), [0, 1]][: 1 + (method == "score")])
+
+
 def test_a_limit_of_iterations_warns():
     x, y = load_iris(return_X_y=True)
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
@@ -119,3 +128,61 @@ def test_badly_scaled_samples_are_computed_in_double():
     x = x + np.array([0.0, 0.0, 1e4, -1e4])[np.arange(len(y)) % 4][:, None]
     ours, theirs = (cls(gamma=1.0, tol=1e-6).fit(x, y) for cls in (SVC, sklearn.svm.SVC))
     np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(x), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The `probability` parameter")
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix, scipy.sparse.csr_array, pd.DataFrame])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("options", [{}, {"kernel": "linear"}, {"kernel": "precomputed"}, {"probability": True}])
+@pytest.mark.parametrize("whole_grid", [False, True])
+def test_a_model_becomes_one_of_scikit_learn(kind, classes, options, whole_grid):
+    x, y = load_iris(return_X_y=True)
+    x, y = x[y < classes], np.array(["b", "a", "c"])[y[y < classes]]
+    given = x @ x.T if options.get("kernel") == "precomputed" else x
+    if kind in (scipy.sparse.csr_matrix, scipy.sparse.csr_array) and given is not x:
+        return  # scikit-learn refuses a sparse matrix of kernel values
+    given, parameters = kind(given), {"tol": 1e-7, "C": 0.7, "random_state": 1, **options}
+    if isinstance(given, pd.DataFrame):
+        given.columns = [f"f{number}" for number in given.columns]
+    theirs = sklearn.svm.SVC(**parameters).fit(given, y)
+    if whole_grid:
+        every = np.arange(len(y))
+        found = fit_grid(SVC(**parameters), [{}], given, y, [(every, every)], parts=[(given, given)])
+        ours = as_sklearn(next(found).model)
+    else:
+        ours = as_sklearn(SVC(**parameters).fit(given, y))
+    assert type(ours) is sklearn.svm.SVC and set(vars(ours)) == set(vars(theirs))
+    for name, expected in vars(theirs).items():
+        _same(name, vars(ours)[name], expected)
+    copy = pickle.loads(pickle.dumps(ours))
+    for model in (ours, copy):
+        np.testing.assert_allclose(model.decision_function(given), theirs.decision_function(given), atol=1e-5)
+        assert np.array_equal(model.predict(given), theirs.predict(given))
+        assert model.score(given, y) == theirs.score(given, y)
+        assert np.array_equal(model.n_support_, theirs.n_support_)
+    if "probability" in options:
+        np.testing.assert_allclose(copy.predict_proba(given), theirs.predict_proba(given), atol=1e-4)
+        assert copy.probA_.shape == theirs.probA_.shape
+    if options.get("kernel") == "linear":
+        assert type(ours.coef_) is type(theirs.coef_)
+        np.testing.assert_allclose(dense(ours.coef_), dense(theirs.coef_), atol=1e-4)
+    assert np.array_equal(clone(ours).fit(given, y).support_, theirs.support_)
+
+
+def _same(name, found, expected):
+    """Of one type, shape and layout, and equal where that is not left to the tolerance."""
+    assert type(found) is type(expected), name
+    if scipy.sparse.issparse(expected):
+        assert (found.format, found.shape, found.has_sorted_indices) == ("csr", expected.shape, True), name
+        for part in ("indices", "indptr", "data"):
+            _same(f"{name}.{part}", getattr(found, part), getattr(expected, part))
+    elif isinstance(expected, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), name
+        assert found.flags.c_contiguous == expected.flags.c_contiguous, name
+        assert found.flags.writeable == expected.flags.writeable, name
+        if expected.dtype != np.float64:
+            assert name in ("n_iter_", "_num_iter") or np.array_equal(found, expected), name
+        elif "prob" not in name:
+            np.testing.assert_allclose(found, expected, atol=1e-3, err_msg=name)
+    else:
+        assert found == (pytest.approx(expected) if isinstance(expected, float) else expected), name

@@ -114,7 +114,7 @@ def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
         agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
         process = agent.slots[0].process
         assert process is not None
-        step_until(lambda: in_kernel(process.handle.pid))
+        step_until(lambda: in_kernel(process.pid))
         seen = time.monotonic()
         step_until(lambda: time.monotonic() > seen + 2)  # well over HANG_S
         assert not told and process.killed is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.cluster.cgroup import OWN, ROOT, cores_allowed, memory_left
+from jit.limits import OWN, ROOT, cores_allowed, memory_left
 from tests.helpers import PATIENCE
 from tests.helpers import ROOT as REPOSITORY
 
@@ -76,11 +76,14 @@ def test_the_kernel_agrees(tmp_path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     code = (
         f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
-        "from common.cluster.devices import free_memory\n"
+        "from jit.limits import free_memory\n"
         "before = free_memory()\n"
         f"with open({str(data)!r}, 'rb') as file:\n"
         "    while file.read(1 << 20): pass\n"
-        "print(before, free_memory())"
+        "print(before, free_memory(), end=' ')\n"
+        "from kernel_svm.solved import Data\n"
+        "import numpy as np\n"
+        "print(Data(np.eye(8), np.arange(8) % 2, 'linear').memory)"
     )
     try:
         done = subprocess.run(
@@ -89,5 +92,6 @@ def test_the_kernel_agrees(tmp_path: Path) -> None:
     finally:
         group.rmdir()
     assert done.returncode == 0, done.stderr
-    before, after = map(int, done.stdout.split())
+    before, after, planned = map(int, done.stdout.split())
     assert 300 * MIB < before <= 512 * MIB and abs(after - before) < 50 * MIB
+    assert planned <= 320 * MIB, "of a fit, which the machine's memory is not for"

@@ -1,11 +1,27 @@
-"""Limits of this process's control groups, its own and all above it: cores and memory, in cgroup v2 and v1."""
+"""What this process may use of its machine: memory and cores, by the limits of its control groups too.
+
+A process is in a group and all above it, of cgroup v2 or v1.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process may still use: what the machine has free, and its control groups' limits."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, ValueError, StopIteration):
+        pass  # no such file
+    left = memory_left()
+    return free if left is None else min(free, left)
 
 
 def memory_left(root: Path = ROOT, own: Path = OWN) -> int | None:

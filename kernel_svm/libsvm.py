@@ -1,0 +1,193 @@
+"""What is left to LIBSVM, scikit-learn's own solver, and how it is asked.
+
+`SVC.fit` and `fit_grid` both ask here, so a search and its refit are of one solver. Left are
+
+- whole fits whose answer is not one alone: a kernel that is not positive semidefinite or not known to be, a tolerance
+  above the default, a limit of iterations;
+- whole fits whose numbers this solver is not made for: an infinite C, weights that are not positive and finite, samples
+  or kernel values too large or too small for float32;
+- whole fits that LIBSVM computes so coarsely that labels show how it rounds: its kernel is kept in float32. Samples are
+  much nearer to each other than to the origin, from where it takes squares; or kernel values are all nearly the same;
+  or multipliers are so large that what is lost of the kernel moves decision values by more than the default tolerance,
+  or so small that their sums with 1 lose them;
+- with ``probability=True`` whole fits with a pair as below, also in a fold, or with a steep sigmoid, see `platt`;
+- else single pairs of classes whose threshold is not determined: no multiplier is between its bounds, and more
+  thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way; or the threshold
+  is 0 within the tolerance, which then decides the labels of samples that have little to do with others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+import sklearn.svm
+from sklearn.exceptions import ConvergenceWarning
+
+from kernel_svm.functions import KernelFunction
+from kernel_svm.kernel import Samples
+from kernel_svm.path import Paths
+
+TOLERANCE = 1e-3  # LIBSVM's default; a larger one has many answers
+LEAST, MOST = 1e-30, 1e30  # of squared lengths, kernel values and gamma: float32 has their products
+FLAT = 1e-4  # of the largest kernel value: how far values must be apart, which is a thousand times float32's rounding
+SOME = 200  # samples of which that is computed
+ROUNDING = 2.0**-25  # of the largest kernel value: what float32 loses of one
+FAINT = 1e-9  # the least length of the vector of multipliers, times the largest kernel value
+EVEN = 10  # tolerances from which on a gap between thresholds counts where all multipliers have one bound
+LARGEST = 4000  # samples of a given matrix that is checked: that takes a second
+ASYMMETRIC, NEGATIVE = 1e-9, 1e-7  # what rounding leaves of symmetry and definiteness, in parts of the largest value
+
+
+def by_parameters(model: sklearn.svm.SVC) -> bool:
+    """Whether every fit of a model with these parameters is left to LIBSVM."""
+    indefinite = model.kernel == "sigmoid" or (model.kernel == "poly" and model.coef0 < 0)
+    ends_early = model.tol > TOLERANCE or model.max_iter != -1
+    return bool(callable(model.kernel) or indefinite or ends_early or not np.isfinite(model.C))
+
+
+def by_weights(weights: np.ndarray) -> bool:
+    """Whether fits with these weights of samples, one for each times its class's, are left to LIBSVM."""
+    return weights.ndim != 1 or not bool(((weights > 0) & np.isfinite(weights)).all())
+
+
+def by_samples(x: np.ndarray, samples: Samples, function: KernelFunction) -> bool:
+    """Whether fits to these samples are left to LIBSVM.
+
+    Args:
+        x: float64 (n, n_features), or kernel values (n, n) where these are given.
+        samples: the same for the solver.
+        function: the kernel.
+    """
+    if function.name == "rbf":
+        largest = float(samples.sq_norms.max())
+        length = np.linalg.norm(samples.centre) + np.sqrt(largest)
+        usual = LEAST < function.gamma < MOST and LEAST < largest < MOST
+        lost = function.gamma * float(length) ** 2 * np.finfo(np.float64).eps > ROUNDING
+        return bool(lost or not (usual and function.gamma * samples.spread > FLAT))
+    if function.name == "precomputed" and not semidefinite(x):
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = scale(x, function)
+        some = x[:: -(-len(x) // SOME)]
+        if function.name == "precomputed":
+            some = some[:, :: -(-len(x) // SOME)]
+            spread = some.diagonal().mean() - some.mean()
+        else:
+            spread = function.diagonal(some).mean() - function(some, some).mean()
+        return not (LEAST < largest < MOST and spread > FLAT * largest)
+
+
+def scale(x: np.ndarray, function: KernelFunction) -> float:
+    """The largest kernel value of samples; arguments as of `by_samples`."""
+    if function.name == "rbf":
+        return 1.0
+    return float(np.abs(x.diagonal() if function.name == "precomputed" else function.diagonal(x)).max())
+
+
+def coarse(paths: Paths, largest: float) -> np.ndarray:
+    """Where LIBSVM computes too coarsely for its answer to be another solver's, bool (n, n_penalties).
+
+    Args:
+        paths: solutions.
+        largest: `scale` of the samples.
+    """
+    own = (betas[:, :lanes] for betas, lanes in zip(paths.betas, paths.lanes.tolist(), strict=True))
+    sizes = np.array([np.sqrt(np.einsum("ct,ct->c", betas, betas)) for betas in own]) * largest
+    return np.asarray((sizes * ROUNDING > TOLERANCE) | (sizes < FAINT))
+
+
+def semidefinite(matrix: np.ndarray) -> bool:
+    """Whether a matrix (n, n) is known to be symmetric and positive semidefinite, but for rounding."""
+    if matrix.shape[0] != matrix.shape[1] or len(matrix) > LARGEST:
+        return False
+    largest = float(np.abs(matrix).max())
+    if not LEAST < largest < MOST or np.abs(matrix - matrix.T).max() > ASYMMETRIC * largest:
+        return False
+    shifted = matrix.copy()
+    shifted[np.diag_indices_from(shifted)] += NEGATIVE * largest
+    try:
+        scipy.linalg.cholesky(shifted, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def undetermined(gaps: np.ndarray, even: bool, tolerance: float) -> np.ndarray:
+    """Where the threshold of a pair of classes is left to LIBSVM, bool in the shape of ``gaps``.
+
+    Args:
+        gaps: of `path.Paths`.
+        even: whether all samples have one bound. If not, sums of bounds differ by rounding, so that LIBSVM leaves one
+            multiplier free; if they have, it does so once in a thousand times, and has the middle else.
+        tolerance: of the solution.
+    """
+    return gaps > tolerance * (EVEN if even else 1)
+
+
+def middle(bounds: np.ndarray, count: int) -> np.ndarray:
+    """Where LIBSVM leaves no multiplier free, bool in the shape of ``bounds``.
+
+    That is so for an RBF kernel and two classes of equal size, of ``count`` samples together, that have one bound, if
+    it is small. Let C be the bound and n the count. A step changes a difference of f by 2C at most, so at any time f of
+    each positive sample is at least V = 2 - Cn below f of each negative one. So LIBSVM always takes a positive sample
+    that is at 0. With it, it takes the sample whose (difference of f)^2 / q is largest, where q is the squared distance
+    in the kernel's space. Of a negative one that is at least V^2 / 2; of a positive one at most (Cn)^2, as a difference
+    of f is at most Cn sqrt(q). So if Cn < V / sqrt(2) the other is negative, and both go from 0 to C if V / 2 > C.
+    """
+    total = bounds * count
+    return np.asarray((total < 0.8) & (bounds < 0.5))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two classes of a training set, for LIBSVM.
+
+    Attributes:
+        x: float64 (m, n_features), samples of the positive class, then of the other, each in their order; or their
+            kernel values (m, m).
+        first: how many are of the positive class.
+        function: the kernel.
+        sample_weight: float64 (m,).
+        class_weight: float64 (2,), of both classes.
+        sparse: solve as for sparse samples, whose products are summed in another order.
+    """
+
+    x: np.ndarray
+    first: int
+    function: KernelFunction
+    sample_weight: np.ndarray
+    class_weight: np.ndarray
+    sparse: bool
+
+    def solved(self, penalty: float, tolerance: float, shrinking: bool) -> PairSolution:
+        """LIBSVM's solution for C = ``penalty``, as it has it among more classes."""
+        function = self.function
+        model = sklearn.svm.SVC(
+            C=penalty, kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance,
+            shrinking=shrinking,
+        )  # fmt: skip
+        labels = np.zeros(len(self.x))
+        labels[self.first :] = 1.0
+        model.classes_, model.class_weight_, model._gamma = np.arange(2), self.class_weight, function.gamma
+        model._effective_probability = False
+        given: Any = scipy.sparse.csr_matrix(self.x) if self.sparse else np.ascontiguousarray(self.x, np.float64)
+        fit = model._sparse_fit if self.sparse else model._dense_fit
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fit(given, labels, self.sample_weight, 0, function.name, random_seed=0)
+        betas = np.zeros(len(self.x))
+        betas[model.support_] = model.dual_coef_.data if self.sparse else model.dual_coef_[0]
+        return PairSolution(betas, -float(model.intercept_[0]), int(np.sum(model._num_iter)))
+
+
+class PairSolution(NamedTuple):
+    """LIBSVM's solution of a pair: y * alpha, float64 (m,); the threshold; how many iterations were made."""
+
+    betas: np.ndarray
+    rho: float
+    iterations: int

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from sklearn import get_config
+
 from common.sklearn.sharing.family import Family
 
 # Class: the public module that has it, and the file here whose `FAMILIES` has its family.
@@ -53,6 +55,8 @@ _HOMES = {
 def family_of(kind: type, share: str | bool) -> Family | None:
     """The family of a class, None without one; one that is not exact only with `share="tolerance"`."""
     home, file = _HOMES.get(kind.__name__, ("", ""))
+    if get_config()["array_api_dispatch"]:  # scikit-learn takes other ways then
+        return None
     if not share or kind.__module__.split(".")[0] != home.split(".")[0]:
         return None
     if getattr(import_module(home), kind.__name__, None) is not kind:

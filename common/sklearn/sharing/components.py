@@ -16,10 +16,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import _num_samples
 
 from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+
+_OUTPUT = "_sklearn_output_config"  # what `set_output` sets
 
 
 class Components(Family):
@@ -38,7 +42,11 @@ class Components(Family):
         sizes = [setting.get("n_components", model.n_components) for setting in settings]
         solver = self._solver(model, sizes, part.X)
         whole = clone(model).set_params(n_components=None, svd_solver=solver)
-        X = whole.fit_transform(part.X)
+        asked = vars(whole).pop(_OUTPUT, None)  # for DataFrames: they are made of the columns that are kept
+        with config_context(transform_output="default"):
+            X = whole.fit_transform(part.X)
+        if asked is not None:
+            setattr(whole, _OUTPUT, asked)
         made: list[Transformed | None] = []
         for size, setting in zip(sizes, settings, strict=True):
             n = len(whole.components_)
@@ -54,8 +62,8 @@ class Components(Family):
             rest = whole.explained_variance_[n:]
             one.noise_variance_ = np.mean(rest) if len(rest) else 0.0
             # "full" gives U S, column by column; the other solver multiplies, and a smaller product rounds otherwise.
-            if solver == "full" and isinstance(X, np.ndarray):
-                made.append((one, partial(_first_columns, X, n)))
+            if solver == "full":
+                made.append((one, partial(_first_columns, X, n, part.X, one)))
             else:
                 made.append((one, partial(one.transform, part.X)))
         return made
@@ -75,8 +83,8 @@ class Components(Family):
         raise ValueError("the randomised solver computes other components for each size")
 
 
-def _first_columns(X: np.ndarray, n: int) -> np.ndarray:
-    return X[:, :n]
+def _first_columns(X: np.ndarray, n: int, samples: Any, model: Any) -> Any:
+    return _wrap_data_with_container("transform", X[:, :n], samples, model)
 
 
 FAMILIES: dict[str, Family] = {"PCA": Components()}

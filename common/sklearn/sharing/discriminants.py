@@ -68,10 +68,11 @@ class Discriminants(Family):
             if not valid(model, setting):
                 made.append(None)
                 continue
-            if shrinkage not in whole:
+            key = type(shrinkage), shrinkage  # a number of NumPy may be of more digits than the samples
+            if key not in whole:
                 known.begin()
-                whole[shrinkage] = _fitted(model, shrinkage, solvers, part)
-            made.append(_cut(whole[shrinkage], setting.get("n_components", model.n_components)))
+                whole[key] = _fitted(model, shrinkage, solvers, part)
+            made.append(_cut(whole[key], setting.get("n_components", model.n_components)))
         return made
 
     def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:

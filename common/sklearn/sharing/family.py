@@ -22,6 +22,7 @@ class SplitPart:
         X, y, weight: what the step is fitted to; weight may be None.
         X_test, y_test: the validation samples.
         X_train: the training samples as a scorer asks about them; None where none does.
+        again: whether X or X_test are asked about again, as they are then, after a step was given them.
     """
 
     X: Any
@@ -30,6 +31,7 @@ class SplitPart:
     X_test: Any
     y_test: Any
     X_train: Any = None
+    again: bool = False
 
     @property
     def asked(self) -> list[Any]:

@@ -4,12 +4,12 @@ Why the result is the single one. A filter gives each feature a number when it i
 here are read later, when the filter chooses the features to keep, or refuses them.
 
 - SelectKBest, SelectPercentile, SelectFpr, SelectFdr and SelectFwe compute a score of each feature, or a p-value.
+  Nothing is shared with a score function that may differ from call to call (`chance.py`).
 - VarianceThreshold computes the variances. For the threshold 0 scikit-learn takes the range of a feature where that is
   smaller, so the threshold 0 has a fit of its own. One that no feature passes is an error of `fit`; that candidate is
   fitted alone, to say so.
 - SelectFromModel fits its estimator to all features; `threshold`, `max_features` and `norm_order` choose among the
-  coefficients or importances afterwards. Nothing is shared with an estimator that chooses at random without a seed,
-  since single fits would differ from each other; with one of another library, which may do so without saying it; or
+  coefficients or importances afterwards. Nothing is shared with an estimator whose fits may differ (`chance.py`), or
   with one that is fitted already (`prefit`).
 """
 
@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
+from common.sklearn.sharing.chance import why_unsure
 from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
-
-_SURE = ("svd", "cholesky", "lsqr", "sparse_cg", "lbfgs", "newton-cg", "newton-cholesky")  # solvers without chance
 
 
 class Filters(Family):
@@ -39,6 +37,9 @@ class Filters(Family):
 
     def shares(self, name: str) -> bool:
         return name in self.names
+
+    def why_not(self, model: Any) -> str | None:
+        return why_unsure(model)
 
     def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
         own = {name: getattr(model, name) for name in self.names}  # of a candidate that does not set them
@@ -97,9 +98,7 @@ class FromModel(Filters):
     def why_not(self, model: Any) -> str | None:
         if model.prefit:
             return "its estimator is fitted already"
-        parts = [model.estimator, *model.estimator.get_params().values()]
-        doubtful = next((part for part in parts if _by_chance(part)), None)
-        return None if doubtful is None else f"fits of {type(doubtful).__name__} without a seed may differ"
+        return why_unsure(model.estimator)
 
     def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
         return clone(model).set_params(max_features=None).fit(part.X, part.y)
@@ -110,17 +109,6 @@ class FromModel(Filters):
         except (TypeError, ValueError):
             return False
         return True
-
-
-def _by_chance(thing: Any) -> bool:
-    """Whether two fits of it, or with it, may differ."""
-    library, seeded = type(thing).__module__.split(".")[0], hasattr(thing, "random_state")
-    if library in ("lightgbm", "xgboost") or not (seeded or isinstance(thing, BaseEstimator)):
-        return False
-    if library != "sklearn":
-        return True
-    sure = getattr(thing, "selection", "") == "cyclic" or getattr(thing, "solver", "") in _SURE
-    return seeded and not sure and not isinstance(thing.random_state, Integral)
 
 
 FAMILIES: dict[str, Family] = {

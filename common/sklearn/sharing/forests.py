@@ -18,8 +18,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 
-from common.sklearn.sharing.family import Settings, SplitPart, valid
-from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Prefixes
+from common.sklearn.sharing.family import Settings, SplitPart
+from common.sklearn.sharing.prefixes import _OUT_OF_BAG, Answers, KnowsAnswers, Prefixes
 
 
 class _KnowsSums(KnowsAnswers):
@@ -66,11 +66,14 @@ _CLASSES: dict[type, type] = {
 }
 
 
+_KEPT = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight", *_OUT_OF_BAG)
+
+
 class Forests(Prefixes):
     """Candidates that differ in the number of trees."""
 
     def __init__(self) -> None:
-        super().__init__("n_estimators", _cut)
+        super().__init__("n_estimators", _cut, _KEPT)
 
     def why_not(self, model: Any) -> str | None:
         if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):
@@ -89,12 +92,15 @@ class Forests(Prefixes):
         return made
 
     def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        right = {place: setting["n_estimators"] for place, setting in enumerate(settings) if valid(model, setting)}
+        right = {
+            place: setting.get("n_estimators", model.n_estimators)
+            for place, setting in enumerate(settings)
+            if self.right(model, setting)
+        }
         whole, at = clone(model).set_params(warm_start=True), {}
         for n in sorted(set(right.values())):
             whole.set_params(n_estimators=n).fit(part.X, part.y, **part.weights)
-            at[n] = copy(whole).set_params(warm_start=model.warm_start)
-            at[n].estimators_ = list(whole.estimators_)
+            at[n] = self.smaller(whole, n).set_params(warm_start=model.warm_start)
         return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
 
 
@@ -107,8 +113,8 @@ def _sums(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
             yield np.asarray(total)
 
 
-def _cut(model: Any, n: int) -> None:
-    model.estimators_ = model.estimators_[:n]
+def _cut(whole: Any, n: int) -> dict[str, Any]:
+    return {"estimators_": whole.estimators_[:n]}
 
 
 FAMILIES = {kind.__name__: Forests() for kind in _CLASSES}

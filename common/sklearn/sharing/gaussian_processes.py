@@ -2,10 +2,10 @@
 
 Why the result is the single one. The coefficients solve (K + alpha I) c = y, and K does not depend on alpha. This is
 the problem of kernel ridge, with the same reduction to a band (`kernel_ridge.py`, which gives its error). Where alpha
-is less than 1e-8 of the trace of K, and where there are few alphas, it is solved by scikit-learn's Cholesky
-factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the training
-samples, which is computed once too. The likelihood, which single fits compute for each alpha, changes no prediction and
-is left out.
+is less than 1e-8 of the trace of K, where K is float32, and where there are few alphas, it is solved by scikit-learn's
+Cholesky factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the
+training samples, which is computed once too. The factor and the likelihood, which single fits compute for each alpha,
+are computed where they are asked for.
 
 A kernel whose parameters are fitted is another one for each alpha, so nothing is shared.
 """
@@ -45,23 +45,26 @@ class _Kernel:
 
 
 class KnownGaussianProcess(GaussianProcessRegressor):
-    """A fitted model that answers for samples whose kernel with the training samples is known."""
+    """A fitted model that answers for samples whose kernel with the training samples is known.
+
+    What `fit` computes for other answers, it computes when it is first asked for.
+    """
 
     _known: tuple[_Kernel, ...] = ()
 
-    def log_marginal_likelihood(self, *args: Any, **kwargs: Any) -> Any:
-        return super().log_marginal_likelihood(*args, **kwargs) if self._known else np.nan
+    def __getattr__(self, name: str) -> Any:
+        if name == "L_" and "X_train_" in vars(self):
+            self.L_ = _factor(self.kernel_(self.X_train_), self.alpha)
+        elif name == "log_marginal_likelihood_value_" and "alpha_" in vars(self):
+            self.log_marginal_likelihood_value_ = self.log_marginal_likelihood(self.kernel_.theta, clone_kernel=False)
+        return object.__getattribute__(self, name)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        if return_std or return_cov:
-            if not hasattr(self, "L_"):
-                self.L_ = _factor(self.kernel_(self.X_train_), self.alpha)
-            return super().predict(X, return_std, return_cov)
         for kernel in self._known:
-            if kernel.asked is X:
+            if kernel.asked is X and not (return_std or return_cov):
                 mean = self._y_train_std * (kernel.values() @ self.alpha_) + self._y_train_mean
                 return np.squeeze(mean, axis=1) if mean.ndim > 1 and mean.shape[1] == 1 else mean
-        return super().predict(X)
+        return super().predict(X, return_std, return_cov)
 
 
 class NoiseLevels(Family):
@@ -77,14 +80,15 @@ class NoiseLevels(Family):
         if part.weight is not None:
             raise TypeError("it takes no sample weights")
         first = clone(model).set_params(alpha=0.0)
-        first.__class__ = KnownGaussianProcess  # which computes no likelihood so far
+        first.log_marginal_likelihood = lambda *_, **__: np.nan  # of no meaning so far
         fit: Any = GaussianProcessRegressor.fit
         fit = fit.__wrapped__
         # scikit-learn's own `fit`, whose factorisation is the kernel matrix itself
         names = {**fit.__globals__, "cholesky": lambda K, **_: K, "cho_solve": lambda *_, **__: None}
         FunctionType(fit.__code__, names, "fit", fit.__defaults__)(first, part.X, part.y)
         K = first.__dict__.pop("L_")
-        del first.log_marginal_likelihood_value_
+        del first.log_marginal_likelihood_value_, first.log_marginal_likelihood
+        first.__class__ = KnownGaussianProcess
         first._known = tuple(_Kernel(first, X) for X in part.asked)
         alphas = [setting.get("alpha", model.alpha) for setting in settings]
         fine = [valid(model, setting) and isinstance(a, Real) for setting, a in zip(settings, alphas, strict=True)]
@@ -103,7 +107,7 @@ def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[flo
     """The coefficients for each alpha; None where the matrix is not positive definite."""
     tall = {alpha for alpha in alphas if alpha > _ILL * np.trace(K)}
     found: dict[float, np.ndarray | None] = {}
-    if len(tall) > _FEW and len(K) > 2 * _BAND:
+    if len(tall) > _FEW and len(K) > 2 * _BAND and K.dtype == np.float64:
         solved = Band(K, np.asarray(y, np.float64).reshape(len(K), -1)).solve(sorted(tall))
         found.update({alpha: solution.reshape(np.shape(y)) for alpha, solution in solved.items()})
     for alpha in alphas:

@@ -39,11 +39,18 @@ _CLASSES: dict[type, type] = {
 }
 
 
+_KEPT = (
+    "_baseline_prediction", "_bin_mapper", "_feature_subsample_rng", "_is_categorical_remapped", "_label_encoder",
+    "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer", "_use_validation_data", "do_early_stopping_",
+    "is_categorical_", "n_trees_per_iteration_", "_fitted_with_sw",
+)  # fmt: skip
+
+
 class Histograms(Prefixes):
     """Candidates that differ in the number of iterations."""
 
     def __init__(self) -> None:
-        super().__init__("max_iter", _cut)
+        super().__init__("max_iter", _cut, _KEPT)
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = super().fit(model, settings, part)
@@ -59,10 +66,10 @@ def _sums(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
     return (sums for n, sums in enumerate(whole._staged_raw_predict(X), 1) if n in sizes)
 
 
-def _cut(model: Any, n: int) -> None:
+def _cut(whole: Any, n: int) -> dict[str, Any]:
     """Scores have one value more than there are iterations: that of the beginning."""
-    model._predictors = model._predictors[:n]
-    model.train_score_, model.validation_score_ = model.train_score_[: n + 1], model.validation_score_[: n + 1]
+    scores = {name: getattr(whole, name)[: n + 1] for name in ("train_score_", "validation_score_")}
+    return {"_predictors": whole._predictors[:n], **scores}
 
 
 FAMILIES = {kind.__name__: Histograms() for kind in _CLASSES}

@@ -249,7 +249,8 @@ def _coefficients(
 
 
 def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:
-    return (model.kernel, model.gamma, model.degree, model.coef0)
+    kind = type(model.gamma)  # a number of NumPy may have more digits than the samples
+    return (model.kernel, kind, model.gamma, model.degree, model.coef0)
 
 
 def _named(kernel: Any) -> bool:

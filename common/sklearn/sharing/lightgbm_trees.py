@@ -2,109 +2,76 @@
 
 Why the result is the single one. LightGBM's random choices come from seeds of the iteration (fixed where `random_state`
 is None), and an iteration depends only on those before it. So the first n iterations of a longer training are a
-training of n, with the same number of threads. A smaller model is the larger one, told to predict with its first
-iterations. Two types of boosting share nothing: "dart" changes earlier trees, and "rf" divides by the number of trees.
+training of n, with the same number of threads. LightGBM itself writes and reads a model of the first n iterations: it
+predicts the same to the bit, whatever method is asked.
 
-A scorer that asks for classes of validation samples has them from scores that are added up from one size to the next,
-so each tree is asked once. These sums are rounded in another way than LightGBM's. So where the best two classes are
-closer than a billionth, LightGBM is asked for this size alone. Probabilities and numbers are always LightGBM's.
+- An iteration without a split is dropped, and training goes on. Then the first n are not a training of n. So the
+  largest model must have kept as many iterations as it was asked for.
+- The types of boosting "dart", which changes earlier trees, and "rf", which divides by the number of trees, share
+  nothing.
+- LightGBM takes any further parameter, also one that says in another word how many iterations there are. So each must
+  be known as one that changes iterations one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
-import numpy as np
-from lightgbm import LGBMClassifier, LGBMRegressor
+from lightgbm import Booster, LGBMModel
 
-from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Rounds
+from common.sklearn.sharing.prefixes import Rounds
 
-_CLOSE = 1e-9  # difference of two scores, relative above 1, from which on rounding cannot decide
-_QUIET = {"verbose", "verbosity"}  # parameters that change no prediction
-
-
-class PrefixOfLGBMClassifier(KnowsAnswers, LGBMClassifier):
-    """The first trees of a model."""
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy; where it is plain, without scikit-learn's checks, which take as long as the prediction."""
-        known = self._answers(X) is not None
-        if known and sample_weight is None and type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biu":
-            return float((self.predict(X) == y).mean())
-        return float(super().score(X, y, sample_weight))
-
-    def predict(self, X: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        scores = self._answers(X)
-        if scores is None or kwargs:
-            return super().predict(X, **kwargs)
-        best, doubtful = _best(scores.of(self.n_estimators))
-        classes = self.classes_[best]
-        if doubtful.any():
-            classes[doubtful] = super().predict(X)[doubtful]
-        return classes
-
-    def predict_proba(self, X: Any, num_iteration: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        return super().predict_proba(X, num_iteration=num_iteration or self.n_estimators, **kwargs)
-
-
-class PrefixOfLGBMRegressor(LGBMRegressor):
-    """The first trees of a model."""
-
-    def predict(self, X: Any, num_iteration: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        return super().predict(X, num_iteration=num_iteration or self.n_estimators, **kwargs)
-
-
-_CLASSES: dict[type, type] = {LGBMClassifier: PrefixOfLGBMClassifier, LGBMRegressor: PrefixOfLGBMRegressor}
+_OWN = frozenset(
+    {
+        "boosting_type", "class_weight", "colsample_bytree", "importance_type", "learning_rate", "max_depth",
+        "min_child_samples", "min_child_weight", "min_split_gain", "n_estimators", "n_jobs", "num_leaves", "objective",
+        "random_state", "reg_alpha", "reg_lambda", "subsample", "subsample_for_bin", "subsample_freq",
+    }
+)  # fmt: skip
+_FURTHER = frozenset(
+    {
+        "bagging_fraction", "bagging_freq", "bagging_seed", "boost_from_average", "cat_l2", "cat_smooth",
+        "data_random_seed", "deterministic", "extra_seed", "extra_trees", "feature_fraction",
+        "feature_fraction_bynode", "feature_fraction_seed", "force_col_wise", "force_row_wise", "is_unbalance",
+        "lambda_l1", "lambda_l2", "max_bin", "max_cat_threshold", "max_cat_to_onehot", "max_delta_step",
+        "min_data_in_bin", "min_data_in_leaf", "min_data_per_group", "min_gain_to_split", "min_sum_hessian_in_leaf",
+        "num_threads", "path_smooth", "scale_pos_weight", "seed", "sigmoid", "use_missing", "verbose", "verbosity",
+        "zero_as_missing",
+    }
+)  # fmt: skip
+_KEPT = (
+    "_best_iteration", "_best_score", "_class_map", "_class_weight", "_classes", "_evals_result",
+    "_fitted_with_feature_names", "_le", "_n_classes", "_n_features", "_n_features_in", "_objective", "fitted_",
+)  # fmt: skip
 
 
 class LightGBM(Rounds):
     """Candidates that differ in the number of trees."""
 
     def why_not(self, model: Any) -> str | None:
-        if model.boosting_type in ("dart", "rf"):
+        if model.boosting_type not in ("gbdt", "goss"):
             return f"boosting_type={model.boosting_type} has no prefixes"
-        if {"early_stopping_round", "early_stopping_rounds", "num_iterations", "n_iter"} & set(model.get_params()):
-            return "another parameter says how many trees there are"
-        return None
+        if unknown := sorted(model.get_params().keys() - _OWN - _FURTHER):
+            return f"what {', '.join(unknown)} does to the first trees is not known"
+        if not isinstance(model.random_state, Integral | None):
+            return "random_state is no integer, so that single fits would differ from each other"
+        return "its objective is a function" if callable(model.objective) else None
 
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        made = super().fit(model, settings, part)
-        fitted = [one for one in made if isinstance(one, PrefixOfLGBMClassifier)]
-        others = set(model.get_params()) - set(LGBMClassifier._get_param_names()) - _QUIET
-        if fitted and not others and model.objective in (None, "binary", "multiclass"):
-            whole = copy(max(fitted, key=lambda one: one.n_estimators))
-            whole.__class__ = LGBMClassifier
-            known = tuple(Answers(_scores, whole, X, [one.n_estimators for one in fitted]) for X in part.asked)
-            for one in fitted:
-                one._known = known
-        return made
+    def smaller(self, whole: Any, n: int) -> Any:
+        if (kept := whole.booster_.current_iteration()) != whole.n_estimators:
+            raise ValueError(f"{kept} of {whole.n_estimators} iterations made a split, the others were dropped")
+        return super().smaller(whole, n)
 
 
-def _scores(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    total: np.ndarray | float = 0.0
-    for begin, size in pairwise([0, *sizes]):
-        total = total + whole.predict(X, raw_score=True, start_iteration=begin, num_iteration=size - begin)
-        yield np.asarray(total)
+def _cut(whole: LGBMModel, n: int) -> dict[str, Any]:
+    booster = whole.booster_
+    if n < booster.current_iteration():
+        smaller = Booster(model_str=booster.model_to_string(num_iteration=n))
+        smaller.best_iteration, smaller.best_score = booster.best_iteration, copy(booster.best_score)
+        booster = smaller
+    return {"_Booster": booster, "_other_params": {**whole._other_params, "n_estimators": n}}
 
 
-def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the best class of each sample, and whether another one is as good up to rounding.
-
-    Args:
-        scores: (n, n_classes), or (n,) of the second of two classes.
-    """
-    if scores.ndim == 1:
-        return (scores > 0).astype(np.intp), np.abs(scores) <= _CLOSE
-    second, best = np.partition(scores, -2, axis=1)[:, -2:].T
-    return scores.argmax(axis=1), ~(best - second > _CLOSE * np.maximum(np.abs(best), 1.0))
-
-
-def _cut(model: Any, n: int) -> None:
-    model._n_estimators, model.__class__ = n, _CLASSES[type(model)]
-
-
-FAMILIES = {kind.__name__: LightGBM("n_estimators", _cut) for kind in _CLASSES}
+FAMILIES = {f"LGBM{kind}": LightGBM("n_estimators", _cut, _KEPT) for kind in ("Classifier", "Regressor")}

@@ -111,6 +111,8 @@ def _with(model: Any, setting: Mapping[str, Any]) -> Any:
     one.__dict__ = {**vars(model), **setting}
     k, weights = one.n_neighbors, one.weights
     plain = type(k) is int or isinstance(k, Integral)
+    if isinstance(k, bool):  # scikit-learn takes it as a number, but for its heaps
+        return None
     if not (plain and k > 0 and isinstance(weights, str)) and not valid(model, setting):
         return None
     return one if isinstance(k, Integral) and (weights in ("uniform", "distance", None) or callable(weights)) else None

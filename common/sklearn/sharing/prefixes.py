@@ -11,8 +11,12 @@ first n members of the largest ensemble are those of an ensemble of n, to the bi
   looks at the scores of stages so far; an n beyond the last stage has all.
 
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
-nothing to be equal to: nothing is shared. The out-of-bag score of bagging is computed for each number of members, by
-scikit-learn's own function.
+nothing to be equal to: nothing is shared. The same holds for a model within it that may be another at each fit
+(`chance.py`). The out-of-bag score of bagging is computed for each number of members, by scikit-learn's own function.
+
+A smaller ensemble is a whole model: whatever a scorer asks, it computes with its own members. So each attribute of the
+fitted ensemble must be known as one that is the same at all sizes, or be made anew. With another one, which a library
+may add, all candidates are fitted alone.
 """
 
 from __future__ import annotations
@@ -20,14 +24,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from numbers import Integral
+from types import MethodType
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_array
 
+from common.sklearn.sharing.chance import why_unsure
 from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
+_ALWAYS = frozenset(
+    {
+        "n_features_in_", "feature_names_in_", "classes_", "n_classes_", "estimator", "estimator_", "estimator_params",
+        "_metadata_request",
+    }
+)  # fmt: skip
+_OUT_OF_BAG = ("oob_score_", "oob_decision_function_", "oob_prediction_")  # computed anew for each size
 Computed = Callable[[Any, Any, Sequence[int]], Iterator[np.ndarray]]
 
 
@@ -67,13 +80,14 @@ class Prefixes(Family):
 
     Args:
         number: the parameter's name.
-        cut: makes a copy of a fitted ensemble, whose parameter is already set, smaller.
+        cut: gives, by name, the attributes that the first n members of a fitted ensemble have of their own.
+        kept: names of the other attributes that `fit` may set, which are the same at all sizes.
     """
 
     divides = True
 
-    def __init__(self, number: str, cut: Callable[[Any, int], None]):
-        self.number, self.cut = number, cut
+    def __init__(self, number: str, cut: Callable[[Any, int], dict[str, Any]], kept: Iterable[str]):
+        self.number, self.cut, self.kept = number, cut, _ALWAYS.union(kept)
 
     def shares(self, name: str) -> bool:
         return name == self.number
@@ -81,25 +95,34 @@ class Prefixes(Family):
     def why_not(self, model: Any) -> str | None:
         if not isinstance(model.random_state, Integral):
             return "random_state is no integer, so that single fits would differ from each other"
-        return None
+        return why_unsure(model, drawn="estimator" in model.get_params(deep=False))
 
     def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
         """Whether a candidate can be fitted."""
-        return valid(model, setting)
+        return not isinstance(setting.get(self.number), bool) and valid(model, setting)
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         sizes = [setting.get(self.number, getattr(model, self.number)) for setting in settings]
         right = [self.right(model, setting) for setting in settings]
         largest = max(size for size, fine in zip(sizes, right, strict=True) if fine)
         whole = clone(model).set_params(**{self.number: largest}).fit(part.X, part.y, **part.weights)
-        made: list[Any] = []
-        for size, fine in zip(sizes, right, strict=True):
-            one = copy(whole) if fine else None
-            if one is not None:
-                setattr(one, self.number, size)
-                self.cut(one, size)
-            made.append(one)
-        return made
+        return [self.smaller(whole, size) if fine else None for size, fine in zip(sizes, right, strict=True)]
+
+    def smaller(self, whole: Any, n: int) -> Any:
+        """The model of the first n members.
+
+        Raises:
+            TypeError: the ensemble has an attribute that is not known.
+        """
+        for name, value in list(vars(whole).items()):  # the class's own method, which is bound to this ensemble
+            if isinstance(value, MethodType) and value.__func__ is getattr(type(whole), name, None):
+                delattr(whole, name)
+        own = self.cut(whole, n)
+        if unknown := vars(whole).keys() - whole.get_params(deep=False).keys() - own.keys() - self.kept:
+            raise TypeError(f"nobody knows what {', '.join(sorted(unknown))} should be in a smaller ensemble")
+        one = copy(whole)
+        vars(one).update(own, **{self.number: n})
+        return one
 
 
 class Rounds(Prefixes):
@@ -114,7 +137,8 @@ class BaggingPrefixes(Prefixes):
     """Candidates that differ in the number of members, which see samples drawn at random."""
 
     def __init__(self) -> None:
-        super().__init__("n_estimators", _bagging)
+        kept = ("_max_features", "_max_samples", "_n_samples", "_sample_weight")
+        super().__init__("n_estimators", _bagging, (*kept, *_OUT_OF_BAG))
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = super().fit(model, settings, part)
@@ -125,26 +149,26 @@ class BaggingPrefixes(Prefixes):
         return made
 
 
-def _bagging(model: Any, n: int) -> None:
-    model.estimators_, model.estimators_features_ = model.estimators_[:n], model.estimators_features_[:n]
-    model._seeds = model._seeds[:n]
+def _bagging(whole: Any, n: int) -> dict[str, Any]:
+    return {name: getattr(whole, name)[:n] for name in ("estimators_", "estimators_features_", "_seeds")}
 
 
-def _ada_boost(model: Any, n: int) -> None:
-    model.estimators_ = model.estimators_[:n]
-    model.estimator_weights_, model.estimator_errors_ = model.estimator_weights_[:n], model.estimator_errors_[:n]
+def _ada_boost(whole: Any, n: int) -> dict[str, Any]:
+    return {name: getattr(whole, name)[:n] for name in ("estimators_", "estimator_weights_", "estimator_errors_")}
 
 
-def _gradient_boosting(model: Any, n: int) -> None:
-    model.estimators_, model.train_score_ = model.estimators_[:n], model.train_score_[:n]
-    model.n_estimators_ = len(model.estimators_)
-    if hasattr(model, "oob_scores_"):
-        model.oob_improvement_, model.oob_scores_ = model.oob_improvement_[:n], model.oob_scores_[:n]
-        model.oob_score_ = model.oob_scores_[-1]
+def _gradient_boosting(whole: Any, n: int) -> dict[str, Any]:
+    several = ("estimators_", "train_score_", "oob_improvement_", "oob_scores_")
+    own = {name: getattr(whole, name)[:n] for name in several if hasattr(whole, name)}
+    own["n_estimators_"] = len(own["estimators_"])
+    if "oob_scores_" in own:
+        own["oob_score_"] = own["oob_scores_"][-1]
+    return own
 
 
+_BOOSTING = ("_loss", "_rng", "alpha", "init_", "max_features_", "n_trees_per_iteration_")
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
     FAMILIES[f"Bagging{_kind}"] = BaggingPrefixes()
-    FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost)
-    FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting)
+    FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost, ())
+    FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting, _BOOSTING)

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
+import sklearn.model_selection as theirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, issparse
@@ -27,13 +29,14 @@ from sklearn.ensemble import (
 from sklearn.exceptions import FitFailedWarning
 from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile, VarianceThreshold
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
+from common.sklearn import GridSearchCV
 from common.sklearn.sharing import family_of, kernel_ridge
 from common.sklearn.sharing.family import SplitPart
 from common.sklearn.sharing.gaussian_processes import NoiseLevels
@@ -105,6 +108,24 @@ def test_neighbours_whose_distances_are_rounded(caplog: Any, metric: str, seed: 
     compared(caplog, KNeighborsClassifier(metric=metric), grid, X, y, scoring="neg_log_loss", return_train_score=True)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "grid"),
+    [
+        (KNeighborsClassifier(), {"n_neighbors": [True, 3, 8]}),
+        (AdaBoostRegressor(random_state=0), {"n_estimators": [True, 2, 3]}),
+    ],
+)  # fmt: skip
+def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
+    """scikit-learn's checks take it as one, its code does not: that candidate fails, the others do not."""
+    X, y = samples(0, whole=True)
+    tables = []
+    for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {})):
+        with pytest.warns(UserWarning):
+            tables.append(kind(estimator, grid, cv=3, **own).fit(X, y).cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(*tables)
+    assert np.isfinite(tables[0]).tolist() == [False, True, True]
+
+
 PREFIXES: list[tuple[Any, str]] = [
     (RandomForestClassifier(random_state=1), "n_estimators"),
     (RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
@@ -121,6 +142,10 @@ PREFIXES: list[tuple[Any, str]] = [
     (HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5), "max_iter"),
     (
         HistGradientBoostingRegressor(random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1),
+        "max_iter",
+    ),
+    (
+        HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, early_stopping=True, scoring="accuracy"),
         "max_iter",
     ),
 ]
@@ -210,6 +235,12 @@ def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool
     assert few.plan_.n_fits == 3
 
 
+def test_a_gaussian_process_of_float32_samples_is_solved_in_float32(caplog: Any) -> None:
+    X, y = samples(1, whole=False, n=170)
+    grid = {"alpha": np.logspace(-3, 3, 8).tolist()}
+    compared(caplog, GaussianProcessRegressor(DotProduct(1.0, "fixed")), grid, X.astype(np.float32), y)  # to the bit
+
+
 def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
     X, y = samples(3, whole=False, n=170)
     alphas = np.logspace(-3, 3, 8)
@@ -220,6 +251,8 @@ def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
         for ours, alone in zip(one.predict(part.X_test, return_std=True), single.predict(X[100:], True), strict=True):
             np.testing.assert_allclose(ours, alone, atol=1e-9)
         np.testing.assert_allclose(one.predict(X[100:].copy()), one.predict(part.X_test), atol=1e-12)
+        np.testing.assert_array_equal(one.L_, single.L_)
+        assert one.log_marginal_likelihood_value_ == pytest.approx(single.log_marginal_likelihood_value_, rel=1e-9)
 
 
 @drawn
@@ -234,6 +267,15 @@ def test_ridge(caplog: Any, solver: str, seed: int, wide: bool, weighted: bool, 
         estimator = model(solver=solver, fit_intercept=intercept)
         atol = 1e-12 if solver == "svd" else 0.0
         compared(caplog, estimator, grid, X, y, atol, fit_params=weights, return_train_score=True)
+
+
+def test_coefficients_of_several_targets_have_the_order_of_single_ones() -> None:
+    """In memory: rounding in products with them depends on it."""
+    X, y = samples(0, whole=False)
+    targets = np.stack([y, X[:, 0] ** 2], axis=1)
+    family: Any = family_of(Ridge, "exact")
+    for one in family.fit(Ridge(), [{"alpha": 1.0}, {"alpha": 2.0}], SplitPart(X, targets, None, X, targets)):
+        assert one.coef_.strides == Ridge(one.alpha).fit(X, targets).coef_.strides
 
 
 @drawn
@@ -288,6 +330,17 @@ def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall:
     ours = compared(caplog, model, grid, X, y, return_train_score=True)
     assert ours.plan_.n_fits == 3 * (1 + 4)
     assert all(len(others) == 3 for others in ours.cv_results_["shared_with"])
+
+
+def test_components_as_data_frames() -> None:
+    testing = pytest.importorskip("pandas.testing", reason="pandas is not installed")
+    X, y = samples(1, whole=False, p=12)
+    family: Any = family_of(PCA, "exact")
+    for model, wanted in ((PCA(), "pandas"), (PCA().set_output(transform="pandas"), "default")):
+        with sklearn.config_context(transform_output=wanted):
+            made = family.fit_transform(model, [{"n_components": n} for n in (1, 5)], SplitPart(X, y, None, X, y))
+            for one, samples_of in made:
+                testing.assert_frame_equal(samples_of(), clone(one).fit_transform(X), check_exact=True)
 
 
 class MyLasso(Lasso):
@@ -358,7 +411,7 @@ def test_a_search_of_filters_has_one_fit_of_them(caplog: Any, name: str) -> None
     [
         (RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
         (Lasso(selection="random"), False, "fits of Lasso without a seed may differ"),
-        (MyLasso(), False, "fits of MyLasso without a seed may differ"),
+        (MyLasso(), False, "fits with MyLasso, which is not scikit-learn's, may differ"),
         (BaggingClassifier(RandomForestClassifier(), random_state=0), False, "fits of RandomForestClassifier"),
         (Lasso(), True, "its estimator is fitted already"),
     ],

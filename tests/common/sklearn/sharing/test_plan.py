@@ -12,22 +12,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 import sklearn.model_selection as theirs
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.metrics._scorer import _Scorer
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
 from common.cluster.kept import in_memory
 from common.cluster.shared_arrays import NOTHING, SharedArrays
 from common.experiment import WorkerContext
 from common.sklearn import GridSearchCV, HalvingGridSearchCV, folds, searches, walk
+from common.sklearn.scores import standard
 from common.sklearn.shared_steps import SharedSteps
 from tests.common.sklearn.iris import X, Y, same
 from tests.common.sklearn.sharing.beside import compared
@@ -162,11 +167,44 @@ def test_a_step_that_writes_to_its_samples_does_not_change_those_of_others(caplo
     compared(caplog, model, grid, X, Y, return_train_score=True)
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"return_train_score": True}, {"scoring": ["accuracy", "neg_log_loss"]}], ids=str
+)
+def test_samples_that_the_first_step_wrote_to_are_scored_as_they_are_then(arguments: dict[str, Any]) -> None:
+    """A Pipeline of scikit-learn is given the same array again, by the next scorer, too."""
+    grid = {"knn__n_neighbors": [1, 4]}
+    for step in (MinMaxScaler(copy=False), FunctionTransformer(_doubled)):
+        model = Pipeline([("nothing", "passthrough"), ("step", step), ("knn", KNeighborsClassifier())])
+        tables = [
+            kind(model, grid, cv=3, refit=False, **own, **arguments).fit(X + 1.0, Y).cv_results_
+            for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {}))
+        ]
+        for name in (name for name in tables[1] if "score" in name and "time" not in name):
+            np.testing.assert_array_equal(tables[0][name], tables[1][name])
+
+
 def test_weights_of_samples_reach_the_last_step(caplog: Any) -> None:
     model = Pipeline([("scale", StandardScaler()), ("ridge", RidgeClassifier())])
     weights = {"ridge__sample_weight": np.linspace(0.1, 3.0, len(Y))}
     search = compared(caplog, model, {"ridge__alpha": [0.1, 10.0]}, X, Y, fit_params=weights)
     assert search.plan_.n_fits == 3 * 2
+
+
+def test_a_pipeline_that_hands_on_weights_of_scores_is_asked_itself() -> None:
+    """It refuses to, unless its last step says that it wants them."""
+    with sklearn.config_context(enable_metadata_routing=True):
+        steps = [one.set_fit_request(sample_weight=False) for one in (StandardScaler(), RidgeClassifier())]
+        model = Pipeline(list(zip(("scale", "ridge"), steps, strict=True)))
+        search = GridSearchCV(model, {"ridge__alpha": [0.1, 10.0]}, cv=2, refit=False, workers=0, error_score="raise")
+        with pytest.raises(UnsetMetadataPassedError):
+            search.fit(X, Y, sample_weight=np.ones(len(Y)))
+
+
+def test_a_scorer_of_the_users_own_class_shares_nothing() -> None:
+    class Mine(_Scorer):
+        """May look into the model."""
+
+    assert standard(make_scorer(accuracy_score)) and not standard(Mine(accuracy_score, 1, {}))
 
 
 def test_weights_that_a_fit_does_not_take_fail_as_in_scikit_learn() -> None:
@@ -272,7 +310,7 @@ def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
     here, given = folds.answers_here, []
     monkeypatch.setattr(searches, "answers_here", lambda *args: given.append(args) or here(*args))
     search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False).fit(X, Y)
-    ((tasks, _),) = given
+    ((tasks, *_),) = given
     study = folds.Folds(search, tasks)
     data = study.data()
     buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})

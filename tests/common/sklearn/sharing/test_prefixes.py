@@ -1,12 +1,28 @@
 """Prefixes of ensembles that know what they say of validation samples, beside what they compute for a copy of these."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn._config import _get_threadlocal_config
+from sklearn.base import clone
+from sklearn.callback import ProgressBar
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+)
+from sklearn.feature_selection import SelectKBest, mutual_info_classif
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.model_selection import KFold, ShuffleSplit
+from sklearn.neural_network import MLPClassifier
+from sklearn.tree import DecisionTreeClassifier
 
 from common.sklearn.sharing import family_of
 from common.sklearn.sharing.family import SplitPart
@@ -14,12 +30,18 @@ from common.sklearn.sharing.family import SplitPart
 drawn = settings(max_examples=3, deadline=None, derandomize=True)
 
 
-def fitted(model: Any, number: str, seed: int, n_classes: int) -> tuple[list[Any], Any]:
-    """Models of several sizes, fitted together, and the validation samples that they know."""
+def samples(seed: int, n_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """80 for training, 40 for validation."""
     rng = np.random.default_rng(seed)
     X, y = rng.integers(0, 4, (120, 3)).astype(float), np.arange(120) % n_classes
     X[:, 0] += y
-    part = SplitPart(X[:80], y[:80], None, X[80:], y[80:], X[:80])
+    return [(X[:80], y[:80]), (X[80:], y[80:])]
+
+
+def fitted(model: Any, number: str, seed: int, n_classes: int) -> tuple[list[Any], Any]:
+    """Models of several sizes, fitted together, and the validation samples that they know."""
+    (X, y), (X_test, y_test) = samples(seed, n_classes)
+    part = SplitPart(X, y, None, X_test, y_test, X)
     family = family_of(type(model), "exact")
     assert family is not None
     return family.fit(model, [{number: n} for n in (4, 1, 12, 12)], part), part.X_test
@@ -41,29 +63,95 @@ def test_histograms(seed: int, n_classes: int, stop: bool) -> None:
         np.testing.assert_array_equal(one.predict(X), one.predict(X.copy()))
 
 
-@drawn
-@given(seed=st.integers(0, 2**31), n_classes=st.sampled_from([2, 3]), gain=st.sampled_from([0.0, 5.0, 1e9]))
-@pytest.mark.parametrize("close", [1e-9, 0.3])
-def test_lightgbm(close: float, gain: float, n_classes: int, seed: int) -> None:
-    """Also where training ends early, as no split gains enough, and where scores are close, so that it is asked."""
-    pytest.importorskip("lightgbm", reason="lightgbm is not installed")
-    from lightgbm import LGBMClassifier
-
-    from common.sklearn.sharing import lightgbm_trees
-
-    model = LGBMClassifier(verbose=-1, n_jobs=1, min_split_gain=gain).set_params(min_child_samples=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lightgbm_trees, "_CLOSE", close)
-        models, X = fitted(model, "n_estimators", seed, n_classes)
-        for one in models:
-            assert any(known.X is X for known in one._known)
-            np.testing.assert_array_equal(one.predict(X), one.predict(X.copy()))
-            np.testing.assert_array_equal(one.predict_proba(X), one.predict_proba(X.copy()))
-            y = np.arange(80, 120) % n_classes
-            assert one.score(X, y) == one.score(X.copy(), y) == one.score(X, y.tolist())
-
-
-def test_lightgbm_with_a_parameter_that_changes_predictions_is_asked_itself() -> None:
+@settings(drawn, max_examples=1)
+@given(seed=st.integers(0, 2**31), n_classes=st.sampled_from([2, 3]))
+@pytest.mark.parametrize("kind", ["LGBMClassifier", "LGBMRegressor"])
+def test_lightgbm(kind: str, n_classes: int, seed: int) -> None:
+    """A smaller model is a single one, whatever it is asked."""
     lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
-    models, _ = fitted(lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, pred_early_stop=True), "n_estimators", 0, 3)
-    assert all(not one._known for one in models)
+    shared = {"verbose": -1, "n_jobs": 1, "min_child_samples": 3, "subsample": 0.7, "subsample_freq": 1}
+    models, X = fitted(getattr(lightgbm, kind)(importance_type="gain", **shared), "n_estimators", seed, n_classes)
+    asked = ("predict", "predict_proba", "decision_function") if kind == "LGBMClassifier" else ("predict",)
+    for one in models:
+        single = clone(one).fit(*samples(seed, n_classes)[0])
+        for name in asked:
+            np.testing.assert_array_equal(getattr(one, name)(X), getattr(single, name)(X))
+        for name in ("n_estimators_", "n_iter_", "feature_importances_", "best_iteration_"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(single, name))
+        assert one.booster_.num_trees() == single.booster_.num_trees()
+
+
+def test_rounds_of_lightgbm_without_a_split_are_dropped_so_nothing_is_shared() -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
+    model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_split_gain=5.0, colsample_bytree=0.4, min_child_samples=3)
+    with pytest.raises(ValueError, match="of 12 iterations made a split, the others were dropped"):
+        fitted(model, "n_estimators", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("library", "kind", "parameters", "reason"),
+    [
+        ("lightgbm", "LGBMClassifier", {"boosting": "dart"}, "what boosting does to the first trees is not known"),
+        ("lightgbm", "LGBMRegressor", {"num_rounds": 4}, "what num_rounds does to the first trees is not known"),
+        ("lightgbm", "LGBMRegressor", {"boosting_type": "rf"}, "boosting_type=rf has no prefixes"),
+        ("lightgbm", "LGBMRegressor", {"objective": np.subtract}, "its objective is a function"),
+        ("lightgbm", "LGBMRegressor", {"random_state": np.random.RandomState(0)}, "random_state is no integer"),
+        ("xgboost", "XGBRegressor", {"process_type": "update"}, "what process_type does to the first rounds"),
+        ("xgboost", "XGBRegressor", {"booster": "dart"}, "booster=dart has no prefixes"),
+        ("xgboost", "XGBRegressor", {"device": "cuda"}, "rounds on device=cuda may add up in another order"),
+        ("xgboost", "XGBRegressor", {"objective": np.subtract}, "its objective is a function"),
+    ],
+)
+def test_parameters_that_are_not_known_to_leave_the_first_trees_alone(
+    library: str, kind: str, parameters: dict[str, Any], reason: str
+) -> None:
+    model = getattr(pytest.importorskip(library, reason=f"{library} is not installed"), kind)
+    family = family_of(model, "exact")
+    assert family is not None and family.why_not(model(n_jobs=1, subsample=0.5)) is None
+    assert str(family.why_not(model(**parameters))).startswith(reason)
+
+
+class Mine(DecisionTreeClassifier):
+    """A user's own."""
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (BaggingClassifier(Mine(), random_state=0), "fits with Mine, which is not scikit-learn's, may differ"),
+        (AdaBoostClassifier(Mine(), random_state=0), "fits with Mine, which is not scikit-learn's, may differ"),
+        (GradientBoostingClassifier(init=MLPClassifier(solver="lbfgs"), random_state=0), "fits of MLPClassifier"),
+        (GradientBoostingClassifier(init=RandomForestClassifier(2), random_state=0), "fits of RandomForestClassifier"),
+        (HistGradientBoostingClassifier(scoring=lambda *_: 0.0, random_state=0), "fits with <lambda>"),
+        (RandomForestClassifier(random_state=np.random.RandomState(0)), "random_state is no integer"),
+        (SelectKBest(mutual_info_classif), "mutual_info_classif without a seed may differ"),
+        (SelectKBest(partial(mutual_info_classif, random_state=0)), "None"),
+        (BaggingClassifier(RandomForestClassifier(), random_state=0), "None"),
+        (BaggingClassifier(LogisticRegressionCV(cv=ShuffleSplit()), random_state=0), "fits of ShuffleSplit"),
+        (BaggingClassifier(LogisticRegressionCV(cv=KFold()), random_state=np.int64(0)), "None"),
+        (GradientBoostingClassifier(init=LogisticRegressionCV(), random_state=0), "None"),
+        (BaggingClassifier(LogisticRegression().set_callbacks(ProgressBar()), random_state=0), "LogisticRegression "),
+    ],
+)  # fmt: skip
+def test_models_whose_fits_may_differ_share_nothing(model: Any, reason: str) -> None:
+    family = family_of(type(model), "exact")
+    assert family is not None and str(family.why_not(model)).startswith(reason)
+
+
+def test_an_attribute_that_is_not_known_is_not_carried_over() -> None:
+    """A method of the class, bound to the large ensemble, is left out; anything else ends the sharing."""
+    (X, y), _ = samples(0, 2)
+    family: Any = family_of(HistGradientBoostingClassifier, "exact")
+    whole = HistGradientBoostingClassifier(max_iter=3, random_state=0, min_samples_leaf=3).fit(X, y)
+    whole._raw_predict = whole._raw_predict
+    assert "_raw_predict" not in vars(family.smaller(whole, 1))
+    whole.predictions_of_training_ = whole.predict(X)
+    with pytest.raises(TypeError, match="nobody knows what predictions_of_training_ should be"):
+        family.smaller(whole, 1)
+
+
+def test_other_ways_of_scikit_learn_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert family_of(RandomForestClassifier, "exact") is not None
+    with monkeypatch.context() as patch:
+        patch.setitem(_get_threadlocal_config(), "array_api_dispatch", True)  # which needs an environment to be set
+        assert family_of(RandomForestClassifier, "exact") is None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import numbers
-import sys
+import pickle
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _MultimetricScorer
 
+from common.errors import UsageError
 from common.sklearn.task import Task
 from common.sklearn.warned import Seen, converged, issue
 from common.trial import Evaluation, Outcome, Result
+
+_ENDLESS = f"{ConvergenceWarning.__module__}.{ConvergenceWarning.__qualname__}:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +50,18 @@ def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
             arrays[name] = np.array(str(value))
     if nan := [name for name, value in values.items() if np.isnan(value)]:
         arrays["nan"] = np.array(nan)
-    return Evaluation(key, {name: value for name, value in values.items() if name not in nan}, arrays)
+    plain = {name: value for name, value in values.items() if name not in nan}
+    return Evaluation(key, plain, arrays, doubt=_doubt(what["fit_error"], seen))
 
 
-def decoded(result: Result) -> dict[str, Any]:
+def _doubt(fit_error: str | None, seen: Seen) -> str | None:
+    """Why the fit or its scores failed, if that may be their node's fault; a fit without an end is none."""
+    if fit_error is not None:
+        return None if fit_error.strip().splitlines()[-1].startswith(_ENDLESS) else fit_error
+    return next((text for _, text in seen if text.startswith("Scoring failed")), None)
+
+
+def decoded(result: Evaluation | Result) -> dict[str, Any]:
     """The inverse of `encoded`."""
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
@@ -60,6 +74,42 @@ def decoded(result: Result) -> dict[str, Any]:
         else:
             what[name] = int(value) if name == "n_test_samples" else value
     return what
+
+
+class Raised(UsageError):
+    """An exception of a fit or a scorer that ends the search, as scikit-learn's function raises it: `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Raised, (self.error,)
+
+
+def raised(key: str, error: Exception) -> Evaluation:
+    """The exception as the answer of a trial. Another node may do better, where there is one."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        raised_there = cloudpickle.dumps((error, text))
+        pickle.loads(raised_there)
+    except Exception:  # whatever its own pickling raises
+        raised_there = cloudpickle.dumps((RuntimeError(text), text))
+    return Evaluation(key, arrays={"raised": np.frombuffer(raised_there, np.uint8)}, doubt=text)
+
+
+def exception_of(evaluation: Evaluation) -> Exception | None:
+    """The exception that a worker has just sent as the answer of a trial, caused by the traceback of its process.
+
+    Not for results of a journal: it unpickles.
+    """
+    if "raised" not in evaluation.arrays:
+        return None
+    raised_there = np.asarray(evaluation.arrays["raised"]).tobytes()
+    error, text = pickle.loads(raised_there)
+    error.__cause__ = RuntimeError(text)
+    found: Exception = error
+    return found
 
 
 def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Answer]:
@@ -94,11 +144,7 @@ def _failed(task: Task, result: Result) -> dict[str, Any]:
     error_score, scorer = task.kwargs["error_score"], task.kwargs["scorer"]
     cause = result.error or ""
     if error_score == "raise":
-        name, _, text = cause.strip().splitlines()[-1].partition(": ")
-        module, _, plain = name.rpartition(".")
-        kind = getattr(sys.modules.get(module or "builtins"), plain, None)
-        known = isinstance(kind, type) and issubclass(kind, Exception)
-        raise (kind(text) if known else RuntimeError(cause)) from RuntimeError(cause)  # type: ignore[misc]
+        raise RuntimeError(cause)
     scores = dict.fromkeys(scorer._scorers, error_score) if isinstance(scorer, _MultimetricScorer) else error_score
     what = {
         "fit_error": cause,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,12 +23,14 @@ from common.cluster.kept import Keeper, buffers_for, in_memory
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.settings import without_address
-from common.sklearn.answers import Answer, encoded
+from common.sklearn.answers import Answer, Raised, decoded, encoded, exception_of, raised
 from common.sklearn.grids import solved
 from common.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
+from common.sklearn.plan import configured
 from common.sklearn.shared_steps import SharedSteps
 from common.sklearn.task import Task
-from common.sklearn.walk import walked
+from common.sklearn.verbose import cv_line
+from common.sklearn.walk import may_write, walked
 from common.sklearn.warned import converged, noting, recording
 from common.trial import Batch, Evaluation, Search, Trial
 
@@ -40,11 +42,14 @@ _APART = ("candidate_progress", "split_progress", "parameters", "train", "test",
 def _described(estimator: Any) -> str:
     """What distinguishes estimators in a results folder: the text, and a digest of what the text may not show."""
     text = without_address(repr(estimator) if isinstance(estimator, type) else estimator.__repr__(N_CHAR_MAX=100_000))
+    return f"{text} ({_digest(estimator)})"
+
+
+def _digest(thing: Any) -> str:
     try:
-        digest = joblib.hash(estimator, hash_name="sha1")
+        return str(joblib.hash(thing, hash_name="sha1"))
     except (pickle.PicklingError, TypeError, AttributeError):  # it holds a lambda, for instance
-        digest = joblib.hash(cloudpickle.dumps(estimator), hash_name="sha1")
-    return f"{text} ({digest})"
+        return str(joblib.hash(cloudpickle.dumps(thing), hash_name="sha1"))
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,9 @@ class Folds(Experiment):
         """A digest of samples, labels, other parameters of `fit`, and splits: pickles of equal things may differ."""
         first = self.tasks[0]
         rest = {name: value for name, value in first.kwargs.items() if name not in _APART}
+        rest["verbose"] = self.search.verbose  # as in journals that were written when tasks had it
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in self.tasks if not task.candidate]
-        return str(joblib.hash((first.args, rest, splits), hash_name="sha1"))
+        return _digest((first.args, rest, splits))
 
     def searches(self) -> Iterator[Search]:
         trials = {task.key: task.trial() for task in self.tasks}
@@ -101,6 +107,13 @@ class Folds(Experiment):
 
     def n_trials(self) -> int | None:
         return len(self.tasks) or None
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
+        if (error := exception_of(evaluation)) is not None:
+            raise Raised(error)
+        if self.search.verbose > 1 and evaluation.error is None:
+            print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
@@ -170,9 +183,12 @@ def _one_round(batches: list[Batch]) -> Search:
     yield batches
 
 
-def answers_here(tasks: Sequence[Task], sharing: Sharing) -> dict[str, Answer]:
-    """The answers by key, of tasks that are done in this process, without a study. An error is raised."""
-    return Evaluator(tasks, sharing, {}).answers()
+def answers_here(tasks: Sequence[Task], sharing: Sharing, verbose: int = 0) -> dict[str, Answer]:
+    """The answers by key, of tasks that are done in this process, without a study. An error is raised.
+
+    With verbose above 1, a line is printed of each.
+    """
+    return Evaluator(tasks, sharing, {}).answers(verbose)
 
 
 class Evaluator:
@@ -209,7 +225,7 @@ class Evaluator:
             return None
         return self._keeper if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
-    def answers(self) -> dict[str, Answer]:
+    def answers(self, verbose: int = 0) -> dict[str, Answer]:
         """The answers of all tasks. Fits that are done together have their warnings noted together."""
         found: dict[str, Answer] = {}
         for group in groups_of(list(self._tasks.values()), self._sharing):
@@ -219,6 +235,8 @@ class Evaluator:
                     del tasks[task.key]
                     seen = told()
                     found[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                    if verbose > 1:
+                        print(cv_line(task, what, verbose))
         return found
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
@@ -232,14 +250,16 @@ class Evaluator:
                         if answer is None:
                             break
                         yield encoded(tasks.pop(answer[0].key).key, answer[1], seen)
-                except Exception:  # error_score="raise": the process that asked for it raises it
+                except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
-                        yield Evaluation(key, error=traceback.format_exc())
+                        yield raised(key, error)
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):
             estimator = clone(task.estimator)
-            with self._steps.of(estimator, task.split):
+            # A step that writes to the training samples would find others in their place when these are scored.
+            written = task.kwargs["return_train_score"] and may_write(configured(estimator, task.parameters))
+            with nullcontext() if written else self._steps.of(estimator, task.split):
                 what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
             yield task, what
 

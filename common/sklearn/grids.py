@@ -19,6 +19,7 @@ model. For these very objects a model may answer from what the grid has computed
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -37,6 +38,9 @@ from common.sklearn.plan import cloned
 from common.sklearn.scores import FittedModel, answer, standard
 from common.sklearn.sharing.family import Family, Settings, SplitPart
 from common.sklearn.task import Task
+from kernel_svm.svc import as_sklearn
+
+log = logging.getLogger(__name__)
 
 
 def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
@@ -74,6 +78,37 @@ def why_no_grid(task: Task) -> str | None:
     if steps is not None and not standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the Pipeline"
     return None
+
+
+class _Refit(kernel_svm.SVC):
+    """An unfitted `sklearn.svm.SVC` that the solver of the grid fits; it is of scikit-learn's class again then.
+
+    Where the solver has not enough memory for all samples, LIBSVM makes the fit.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
+        try:
+            super().fit(X, y, sample_weight)
+        except MemoryError as error:
+            log.warning("the best candidate is refitted by LIBSVM, not by the solver of the grid: %s", error)
+            self.__class__ = SVC
+            return self.fit(X, y, sample_weight)
+        self.__dict__, self.__class__ = vars(as_sklearn(self)), SVC
+        return self
+
+
+_Refit.__name__ = SVC.__name__  # in messages
+
+
+def refitted_as_solved(estimator: Any) -> Any:
+    """Let an unfitted estimator whose candidates are solved as a grid be fitted by the same solver; it is changed.
+
+    An SVC of scikit-learn is still one afterwards. Other estimators with the protocol fit by the solver as they are.
+    """
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    if type(last) is SVC:
+        last.__class__ = _Refit
+    return estimator
 
 
 def parted(task: Task) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

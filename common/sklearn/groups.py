@@ -93,8 +93,7 @@ def groups_of(tasks: Sequence[Task], sharing: Sharing) -> list[Group]:
             made += [Group((task.key,), "alone") for task in members.values()]
         for fit in fits:
             ordered = tuple(members[number].key for number in fit.candidates)
-            together = len(ordered) > 1 or fit.family is not None
-            made.append(Group(ordered, "shared" if together else "alone"))
+            made.append(Group(ordered, "alone" if fit.is_single else "shared"))
     return made
 
 
@@ -150,7 +149,7 @@ def plan_of(tasks: Sequence[Task], sharing: Sharing) -> Plan:
     if not fits:
         alone.update(dict.fromkeys(together, "its parameters cannot be set"))
     for fit in fits:
-        if len(fit.candidates) == 1 and fit.family is None:
+        if fit.is_single:
             alone[fit.candidates[0]] = "no other candidate has a fit in common with it"
     kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
     shape, n_splits = shape_of(tasks[0]), len({task.split for task in tasks})
@@ -220,6 +219,12 @@ def _find_how(task: Task, sharing: Sharing) -> tuple[Any, ...]:
     return ("alone",) if steps is None else ("steps", digest(steps))
 
 
+def in_grid(task: Task, sharing: Sharing) -> bool:
+    """Whether a candidate is solved by an estimator that fits a whole grid, alone or at the end of a Pipeline."""
+    how = _how(task, sharing)[0]
+    return how == "grid" or (how == "shared" and sharing.accelerate and why_no_grid(task) is None)
+
+
 def why_alone(task: Task, sharing: Sharing) -> str | None:
     """Why a task can have no fit in common with another candidate of its split; None where it may."""
     return sharing.once(_find_why_alone, task.candidate, task, sharing)
@@ -240,6 +245,8 @@ def _find_why_alone(task: Task, sharing: Sharing) -> str | None:
         return "the Pipeline itself is searched"
     if task.given_to_fit:
         return f"fit is given {', '.join(task.given_to_fit)}"
+    if pipeline and task.kwargs["score_params"]:
+        return "the Pipeline itself hands on what scorers are given"
     if not standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the estimator"
     computed = "its samples are distances or kernels"

@@ -62,6 +62,15 @@ class StepFit:
         return tuple(number for setting in self.settings for number in setting.candidates)
 
     @property
+    def is_single(self) -> bool:
+        """Whether nothing but scikit-learn's own fits of one candidate hangs here: no family fits a step of it."""
+        return len(self.candidates) == 1 and not self._has_family
+
+    @property
+    def _has_family(self) -> bool:
+        return self.family is not None or any(fit._has_family for setting in self.settings for fit in setting.fits)
+
+    @property
     def ends(self) -> Iterator[StepFit]:
         """The fits of the last step, from left to right."""
         below = [fit for setting in self.settings for fit in setting.fits]

@@ -66,4 +66,5 @@ def standard(scorer: Any) -> bool:
     """Whether it asks the estimator for predictions only."""
     if isinstance(scorer, _MultimetricScorer):
         return all(map(standard, scorer._scorers.values()))
-    return isinstance(scorer, _BaseScorer | _PassthroughScorer)
+    own = type(scorer).__module__.startswith("sklearn.")  # not a class of the user's
+    return own and isinstance(scorer, _BaseScorer | _PassthroughScorer)

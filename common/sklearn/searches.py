@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -27,22 +28,24 @@ from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from common.cluster.devices import WORKERS_HERE
+from common.cluster.devices import WORKERS_HERE, usable_cores
 from common.cluster.launch import launched
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
-from common.sklearn.answers import Answer, answers_of, converged_of, results_of
+from common.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
+from common.sklearn.callbacks import have_callbacks
 from common.sklearn.folds import Folds, answers_here
 from common.sklearn.formulas import known
-from common.sklearn.grids import why_no_grid
-from common.sklearn.groups import Sharing, plan_of
+from common.sklearn.grids import refitted_as_solved, why_no_grid
+from common.sklearn.groups import Sharing, in_grid, plan_of, why_alone
 from common.sklearn.plan import Plan
 from common.sklearn.task import Task
 from common.studies import join, run_study
 
 SOON = 3.0  # expected seconds of one core up to which fits are made in this process: workers take as long to start
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
+WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -95,7 +98,11 @@ class OnEngine(_search.BaseSearchCV):
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, in which the name Parallel means a study, and a task's estimator is not copied yet."""
         self._converged: list[np.ndarray] = []
+        self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
+        if have_callbacks(self):
+            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
+            return super().fit(X, y, **params)
         original: Any = _search.BaseSearchCV.fit.__wrapped__
         tasks = _Tasks(self)
         names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone, "delayed": _call}
@@ -148,6 +155,7 @@ class OnEngine(_search.BaseSearchCV):
         self._plans.append(plan)
         first = {task.candidate: task for task in tasks}
         found = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
+        self._in_grid += [found[candidate] is None for candidate in sorted(found)]
         reasons = Counter(found[task.candidate] for task in tasks)
         for watcher in watchers:
             watcher(self, reasons)
@@ -156,13 +164,10 @@ class OnEngine(_search.BaseSearchCV):
             if self.accelerate:
                 _say(reasons)
         if self._in_this_process() or self._is_short(tasks, plan):
-            return self._answers(tasks, answers_here(tasks, sharing))
-        workers = self.workers
-        if workers is None and self.n_jobs is not None and self.n_jobs > 0:
-            workers = self.n_jobs
+            return self._answers(tasks, answers_here(tasks, sharing, self.verbose))
         options = RunOptions(
             gpu="none" if self.gpu is None else self.gpu,
-            workers=workers if self.gpu is None else None,
+            workers=self._n_workers if self.gpu is None else None,
             results=None if self.results is None else Path(self.results) / self._part(),
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
@@ -171,13 +176,27 @@ class OnEngine(_search.BaseSearchCV):
         transport = join(RunOptions(heartbeat_timeout=0.0))
         if transport.size > 1:
             transport.broadcast(("study", options))
-        return self._answers(tasks, answers_of(tasks, run_study(Folds(self, tasks), options)))
+        try:
+            outcomes = run_study(Folds(self, tasks), options)
+        except Raised as found:
+            raise found.error from found.error.__cause__
+        return self._answers(tasks, answers_of(tasks, outcomes))
+
+    @property
+    def _n_workers(self) -> int | None:
+        """Workers of each node: `workers`, or what `n_jobs` means on these cores, which no more workers would serve."""
+        if self.workers is not None or self.n_jobs is None:
+            return self.workers
+        cores = usable_cores()
+        return min(self.n_jobs, cores) if self.n_jobs > 0 else max(cores + 1 + self.n_jobs, 1)
 
     def _no_grid(self, task: Task, plan: Plan) -> str | None:
         """Why a task is not solved as part of a grid; None where it is."""
+        if in_grid(task, self.sharing):
+            return None
         reason = why_no_grid(task) if self.accelerate else "accelerate is False"
         other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
-        return SHARED if other else reason
+        return SHARED if other else reason or why_alone(task, self.sharing)
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
@@ -204,10 +223,21 @@ class _Tasks:
 
     def __init__(self, search: OnEngine):
         self._search, self._listing = search, False
+        self._base: Any = None  # scikit-learn's copy of the search's estimator, which it copies again to refit
 
     def clone(self, estimator: Any, **options: Any) -> Any:
-        """scikit-learn's `clone`; the estimator itself for a task: who fits it alone makes the copy, most need none."""
-        return estimator if self._listing else clone(estimator, **options)
+        """scikit-learn's `clone`; the estimator itself for a task: who fits it alone makes the copy, most need none.
+
+        The copy that is refitted is of the solver that its candidate was scored with.
+        """
+        if self._listing:
+            return estimator
+        made = clone(estimator, **options)
+        if estimator is self._search.estimator:
+            self._base = made
+        elif estimator is self._base and self._search._in_grid[self._search.best_index_]:
+            return refitted_as_solved(made)
+        return made
 
     def __enter__(self) -> _Tasks:
         return self
@@ -218,10 +248,15 @@ class _Tasks:
     def __call__(self, tasks: Iterable[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> list[dict[str, Any]]:
         self._listing = True
         try:
-            listed = [Task(args[0], args[1:], kwargs) for _, args, kwargs in tasks]
+            listed = [Task(args[0], args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in tasks]
         finally:
             self._listing = False
         return self._search._run(listed) if listed else []
+
+
+def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What no task takes along: the printing of lines (see `cv_line`), and the search, which callbacks alone need."""
+    return {"verbose": 0, **{name: None for name in ("caller", "callback_ctx") if name in kwargs}}
 
 
 def _say(reasons: Counter[str | None]) -> None:

@@ -1,7 +1,8 @@
 """Transformers of a Pipeline fitted once for all candidates that have them in common on a split, on each node.
 
-Fitted transformers and the samples that came out are kept in memory that the workers of a node share, by the split and
-the steps so far. A step that has no room there is fitted again.
+Two kinds of values are kept in memory that the workers of a node share: a fitted step with its samples, as the `memory`
+of a Pipeline keeps it, and the samples of a split behind some steps, as the walk along a plan needs them. Their key has
+the kind, the split and the steps so far; `_key` alone makes keys. A step that has no room there is fitted again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import joblib
 from sklearn.pipeline import Pipeline
@@ -20,6 +21,13 @@ from sklearn.pipeline import Pipeline
 from common.cluster.kept import Keeper, Unkept
 
 Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of them has none
+
+Kind = Literal["fitted step", "samples"]  # of a value: what it is made of, and so how it is read
+
+
+def _key(kind: Kind, split: int, steps: tuple[str, ...]) -> str:
+    """The key of a value. Values of two kinds never have the same one."""
+    return json.dumps([kind, split, *steps])
 
 
 def extended(steps: Steps, model: Any) -> Steps:
@@ -30,7 +38,7 @@ def extended(steps: Steps, model: Any) -> Steps:
         return None
 
 
-def computed_once(keeper: Keeper | None, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
+def computed_once(keeper: Keeper | None, kind: Kind, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
     """What `compute` returns for the training samples of this split after these steps, or a copy that is kept."""
     if keeper is None or steps is None:
         return compute()
@@ -41,7 +49,7 @@ def computed_once(keeper: Keeper | None, split: int, steps: Steps, compute: Call
         return made[0]
 
     try:
-        return copy.deepcopy(keeper.value(json.dumps([split, *steps]), computed))  # the next step may write to it
+        return copy.deepcopy(keeper.value(_key(kind, split, steps), computed))  # the next step may write to it
     except Unkept:
         return made[0]
 
@@ -56,8 +64,11 @@ class SharedSteps:
 
     @contextmanager
     def of(self, estimator: Any, split: int) -> Iterator[None]:
-        """While a Pipeline without a memory of its own is fitted to the training samples of that split."""
-        if not isinstance(estimator, Pipeline) or estimator.memory is not None:
+        """While a Pipeline without a memory of its own is fitted to the training samples of that split.
+
+        A class derived from Pipeline may keep other things than fitted transformers: it is left as it is.
+        """
+        if type(estimator) is not Pipeline or estimator.memory is not None:
             yield
             return
         self._split, self._steps = split, ()
@@ -73,6 +84,6 @@ class SharedSteps:
         def fit_transform(transformer: Any, *args: Any, **kwargs: Any) -> Any:
             self._steps = extended(self._steps, transformer)
             compute = partial(function, transformer, *args, **kwargs)
-            return computed_once(self._keeper, self._split, self._steps, compute)
+            return computed_once(self._keeper, "fitted step", self._split, self._steps, compute)
 
         return fit_transform

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import joblib
 from sklearn.base import BaseEstimator, clone
+from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
@@ -48,7 +50,8 @@ def walked(
     given = {name: value for name, value in first.kwargs["fit_params"].items() if value is not None}
     weights = _validation._check_method_params(X, params=given, indices=train)
     scored = X_train if first.kwargs["return_train_score"] else None
-    part = SplitPart(X_train, y_train, weights.get(first.weight_name), X_test, y_test, scored)
+    again = scored is not None or isinstance(first.kwargs["scorer"], _MultimetricScorer)
+    part = SplitPart(X_train, y_train, weights.get(first.weight_name), X_test, y_test, scored, again)
     yield from _Walk(tasks, first.split, (y_train, y_test), keeper).below(fits, part, (), 0.0, 0.0)
 
 
@@ -73,7 +76,11 @@ class _Walk:
                 elif (model := made.models[place]) is not None:
                     for number in setting.candidates:
                         found = FittedModel(model, None, fit_time + made.seconds_each)
-                        what = answer(self.tasks[number], found, (part.X_train, part.X_test), self.labels)
+                        try:
+                            what = answer(self.tasks[number], found, (part.X_train, part.X_test), self.labels)
+                        except Exception as error:  # the candidate's own estimator says so in its own way
+                            log.info("%s is not scored here: %s: %s", fit.name, type(error).__name__, error)
+                            continue
                         what["score_time"] += score_time
                         yield self.tasks[number], what
 
@@ -87,7 +94,7 @@ class _Walk:
             steps = extended(steps, configured(model, setting.values))
         begin, before, many = time.perf_counter(), made.seconds, len(setting.candidates)
         try:
-            samples, asking = computed_once(keeper, self.split, steps, partial(made.transformed, place))
+            samples, asking = computed_once(keeper, "samples", self.split, steps, partial(made.transformed, place))
         except _NotFitted:
             return
         except Exception as error:  # each candidate says so in its own way
@@ -96,7 +103,7 @@ class _Walk:
         fitting = max(time.perf_counter() - begin - asking - (made.seconds - before), 0.0)
         X, X_test, X_train = samples
         del samples
-        below = SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train)
+        below = SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train, part.again and model is None)
         del X, X_test, X_train  # so they are gone before those of the next setting are made
         spent = fit_time + made.seconds_each + fitting / many
         yield from self.below(setting.fits, below, steps, spent, score_time + asking / many)
@@ -153,6 +160,7 @@ class _Made:
         asked = _own(self.part, model)
         X_test = model.transform(asked.X_test)
         X_train = None if asked.X_train is None else model.transform(asked.X_train)
+        _check_unwritten(asked, self.part)
         return (X, X_test, X_train), time.perf_counter() - begin
 
 
@@ -166,8 +174,11 @@ def _fitted(fit: StepFit, part: SplitPart) -> list[Any]:
         if last and part.weight is not None and not has_fit_parameter(fit.model, "sample_weight"):
             raise TypeError("its fit takes no sample weights")
         fitted = fit.family.fit if last else fit.family.fit_transform
-        return list(fitted(fit.model, [setting.values for setting in fit.settings], _own(part, fit.model)))
-    return [_alone(fit.model, _own(part, fit.model), last)]
+        made = list(fitted(fit.model, [setting.values for setting in fit.settings], own := _own(part, fit.model)))
+    else:
+        made = [_alone(fit.model, own := _own(part, fit.model), last)]
+    _check_unwritten(own, part)
+    return made
 
 
 def _alone(model: Any, part: SplitPart, last: bool) -> Any:
@@ -180,15 +191,21 @@ def _alone(model: Any, part: SplitPart, last: bool) -> Any:
     return model, partial(model.fit(part.X, part.y).transform, part.X)
 
 
+def _check_unwritten(own: SplitPart, part: SplitPart) -> None:
+    """Raise ValueError if a step wrote to its copies of samples that scikit-learn would ask about as they are now."""
+    if part.again and own is not part and joblib.hash((own.X, own.X_test)) != joblib.hash((part.X, part.X_test)):
+        raise ValueError("it writes to samples that are asked about again")
+
+
 def _own(part: SplitPart, model: Any) -> SplitPart:
     """The part, in copies where the step may write to its samples, which others need too."""
-    if not _writes(model):
+    if not may_write(model):
         return part
     X, X_test, X_train = (copy.deepcopy(samples) for samples in (part.X, part.X_test, part.X_train))
     return SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train)
 
 
-def _writes(model: Any) -> bool:
+def may_write(model: Any) -> bool:
     """Whether a step may change the samples it is given: as a parameter says, or as we cannot know."""
     parameters = model.get_params(deep=True)
     things = [model, *(value for value in parameters.values() if isinstance(value, BaseEstimator))]

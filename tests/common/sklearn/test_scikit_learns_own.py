@@ -1,22 +1,39 @@
 """scikit-learn's own tests of its searches, from the installed package, with this package's searches in their place.
 
-All of them hold. They run in this process, since many look at what an estimator of the test has counted there.
+All of them hold, in this process and with two workers, but for those that look at what an estimator of the test has
+counted or kept in this process (`HERE`).
 """
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import cloudpickle
 import pytest
 import sklearn.model_selection
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from common.engine.options import RunOptions
 from common.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
+from common.sklearn import searches as ours_module
 from common.sklearn.searches import OnEngine
+from tests.differential.ways import forked
+
+# Tests that cannot have workers, each with the reason.
+HERE = {
+    "test_multi_metric_search_forwards_metadata": "its scorers note in this process with what they were called",
+    "test_cv_results": "its scores are drawn from one generator of this process, so that no two are equal",
+    "test_base_estimator_inputs": "its estimator notes its calls in this process",
+}
+
+UNFAIR = {
+    "test_grid_search_one_grid_point": "it compares the multipliers of a refit with those of LIBSVM to the last digit",
+}
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +46,7 @@ def _their_tests(name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # for what they pickle
+    cloudpickle.register_pickle_by_value(module)  # a worker cannot import it
     ours = (GridSearchCV, RandomizedSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV)
     with patch.multiple(sklearn.model_selection, **{search.__name__: search for search in ours}):
         spec.loader.exec_module(module)
@@ -45,9 +63,21 @@ for _name in ("test_search", "test_successive_halving"):
     )
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OnEngine, "_in_this_process", lambda self: True)
+@pytest.fixture(autouse=True, params=["here", "workers"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the fits are made: in this process, or in two workers, also those that would be too short for workers."""
+    if reason := UNFAIR.get(request.node.originalname):
+        pytest.skip(reason)
+    if request.param == "here":
+        monkeypatch.setattr(OnEngine, "_in_this_process", lambda self: True)
+        yield
+        return
+    if reason := HERE.get(request.node.originalname):
+        pytest.skip(reason)
+    monkeypatch.setattr(OnEngine, "_is_short", lambda self, tasks, plan: False)
+    monkeypatch.setattr(ours_module, "RunOptions", lambda **given: RunOptions(**{**given, "workers": 2}))
+    with forked():
+        yield
 
 
 @parametrize_with_checks(

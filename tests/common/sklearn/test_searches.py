@@ -354,3 +354,21 @@ def test_an_error_is_raised_where_that_is_asked_for(workers: int) -> None:
     )
     with pytest.raises(ValueError, match="'C' parameter of LogisticRegression must be a float"):
         search.fit(X, Y)
+
+
+def test_splits_from_a_generator_reach_workers() -> None:
+    def splits() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return ((np.flatnonzero(np.arange(150) % 3 != k), np.arange(k, 150, 3)) for k in range(3))
+
+    tree, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 3]}
+    same(
+        GridSearchCV(tree, grid, cv=splits(), workers=1).fit(X, Y),
+        theirs.GridSearchCV(tree, grid, cv=splits()).fit(X, Y),
+    )
+
+
+def test_a_folder_knows_an_estimator_with_a_generator_of_numpy_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        tree = DecisionTreeClassifier(random_state=np.random.RandomState(3))
+        GridSearchCV(tree, {"max_depth": [1, 2]}, cv=2, results=tmp_path, workers=0).fit(X, Y)
+    assert len(journal_lines(tmp_path)) == 4

@@ -1,0 +1,238 @@
+"""A search says what its estimator does: the refit is the model that was scored."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sklearn.model_selection as theirs
+from sklearn.base import clone
+from sklearn.datasets import load_wine
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier
+
+from common.sklearn import GridSearchCV, HalvingGridSearchCV
+from common.sklearn.folds import Evaluator
+from common.sklearn.searches import OnEngine
+from common.sklearn.task import Task
+from tests.common.sklearn.iris import X, Y, same
+
+WINE, KINDS = load_wine(return_X_y=True)
+
+
+def _tasks(monkeypatch: pytest.MonkeyPatch, search: OnEngine) -> list[Task]:
+    """The tasks of a search, which is not made."""
+    listed: list[Task] = []
+
+    def listing(self: OnEngine, tasks: list[Task]) -> list[dict[str, Any]]:
+        listed.extend(tasks)
+        raise StopIteration
+
+    with monkeypatch.context() as patched, pytest.raises(StopIteration):
+        patched.setattr(OnEngine, "_run", listing)
+        search.fit(X, Y)
+    return listed
+
+
+def test_parts_of_a_batch_and_single_fits_keep_their_values_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has one candidate of a batch finds samples between steps in memory, not a fitted step."""
+    pipeline = make_pipeline(StandardScaler(), LinearSVC(random_state=0))
+    search = GridSearchCV(pipeline, {"linearsvc__C": [0.1, 1.0, 10.0]}, cv=2)
+    evaluator = Evaluator(_tasks(monkeypatch, search), search.sharing, {})
+    trials = {task.candidate: task.trial() for task in evaluator._tasks.values() if task.split == 0}
+    for batch in ((trials[0], trials[1]), (trials[2],), (trials[0],), (trials[1], trials[2])):
+        for evaluation in evaluator(batch):
+            assert "fit_error" not in evaluation.arrays and "nan" not in evaluation.arrays
+
+
+def test_the_refit_of_a_grid_has_its_score() -> None:
+    """Small penalties and balanced classes: all multipliers are at their bound, and the intercept is open."""
+    cv = StratifiedKFold(4, shuffle=True, random_state=3)
+    model = make_pipeline(StandardScaler(), SVC(class_weight="balanced"))
+    grid = {"svc__C": np.logspace(-4, -1, 6), "svc__gamma": np.logspace(-3, 0, 6)}
+    ours = GridSearchCV(model, grid, cv=cv, workers=0).fit(WINE, KINDS)
+    best = clone(model).set_params(**ours.best_params_)
+    assert ours.best_score_ == pytest.approx(theirs.cross_val_score(best, WINE, KINDS, cv=cv).mean())
+    assert ours.score(WINE, KINDS) == pytest.approx(best.fit(WINE, KINDS).score(WINE, KINDS))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("search", [GridSearchCV, HalvingGridSearchCV])
+def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, search: Any, sparse: bool) -> None:
+    import kernel_svm
+
+    fitted = []
+    fit = kernel_svm.SVC.fit
+    monkeypatch.setattr(kernel_svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    samples: Any = scipy.sparse.csr_matrix(X) if sparse else X
+    more = {} if search is GridSearchCV else {"random_state": 0}
+    ours = search(SVC(), {"C": [0.5, 2.0], "gamma": [0.1, 0.5]}, cv=3, workers=0, **more).fit(samples, Y)
+    reference = SVC(**ours.best_params_).fit(samples, Y)
+    assert type(ours.best_estimator_) is SVC and len(fitted) == 1
+    assert vars(ours.best_estimator_).keys() == vars(reference).keys()
+    differences = ours.decision_function(samples) - reference.decision_function(samples)
+    assert np.abs(differences).max() < 5e-3
+
+
+def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    import kernel_svm
+
+    def refused(self: Any, *args: Any) -> Any:
+        raise MemoryError("too many")
+
+    monkeypatch.setattr(kernel_svm.SVC, "fit", refused)
+    same(
+        GridSearchCV(SVC(), {"C": [0.5, 2.0]}, cv=3, workers=0).fit(X, Y),
+        theirs.GridSearchCV(SVC(), {"C": [0.5, 2.0]}, cv=3).fit(X, Y),
+    )
+    assert "too many" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "more, own",
+    [({}, True), ({"accelerate": False}, False), ({"scoring": lambda model, X, y: model.score(X, y)}, False)],
+)
+def test_who_scored_a_candidate_refits_it(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], own: bool) -> None:
+    """A Pipeline whose scorer may look into it is not solved as a grid, nor is its best candidate."""
+    import kernel_svm
+
+    fitted = []
+    fit = kernel_svm.SVC.fit
+    monkeypatch.setattr(kernel_svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    model = make_pipeline(StandardScaler(), SVC())
+    search = GridSearchCV(model, {"svc__C": [0.5, 2.0]}, cv=3, workers=0, **more).fit(X, Y)
+    assert len(fitted) == own and type(search.best_estimator_[-1]) is SVC
+
+
+def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which candidates a worker has decides nothing about how one of them is fitted."""
+    grid = [{"standardscaler__with_mean": [True], "svc__C": [1.0]}, {"svc__C": [0.5, 2.0]}]
+    search = GridSearchCV(make_pipeline(StandardScaler(), SVC()), grid, cv=2)
+    tasks = _tasks(monkeypatch, search)
+    fits: list[int] = []
+    fit = SVC.fit
+    monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
+    for batch in (tasks, [task for task in tasks if task.candidate == 0]):
+        assert len(list(Evaluator(tasks, search.sharing, {})(tuple(task.trial() for task in batch)))) == len(batch)
+    assert not fits
+
+
+class TestCallbacks:
+    """scikit-learn's callbacks, since version 1.9."""
+
+    def test_hear_of_each_fit(self) -> None:
+        callback = pytest.importorskip("sklearn.callback")
+        logs = []
+        for search in (theirs.GridSearchCV, GridSearchCV):
+            monitor = callback.ScoringMonitor(scoring="accuracy")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=20).set_callbacks(monitor))
+                search(model, {"logisticregression__C": [0.1, 1.0]}, cv=3).fit(X, Y)
+            logs.append(len(monitor.get_logs().data_as_pandas))
+        assert logs[0] == logs[1] > 20
+
+    def test_it_is_said_once_that_scikit_learn_makes_the_fits(self) -> None:
+        callback = pytest.importorskip("sklearn.callback")
+        model = LogisticRegression(max_iter=20).set_callbacks(callback.ScoringMonitor(scoring="accuracy"))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            GridSearchCV(make_pipeline(model), {"logisticregression": [model]}, cv=2).fit(X, Y)
+        assert sum("has callbacks" in str(warning.message) for warning in seen) == 1
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return sorted(line for line in capsys.readouterr().out.splitlines() if " END " in line)
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fits take no time, so that lines are equal."""
+    monkeypatch.setattr("sklearn.model_selection._validation.logger.short_format_time", lambda t: "0.0s")
+    monkeypatch.setattr("common.sklearn.verbose.short_format_time", lambda t: "0.0s")
+    yield
+
+
+@pytest.mark.usefixtures("no_time")
+@pytest.mark.parametrize("verbose", [2, 3, 10])
+@pytest.mark.parametrize("scoring", [None, ["accuracy", "f1_macro"]])
+def test_lines_of_fits_are_scikit_learns(capsys: pytest.CaptureFixture[str], verbose: int, scoring: Any) -> None:
+    for train in (False, True):
+        arguments = {"cv": 2, "verbose": verbose, "scoring": scoring, "refit": False, "return_train_score": train}
+        for model, grid in (
+            (KNeighborsClassifier(), {"n_neighbors": [1, 3], "weights": ["uniform", "distance"]}),
+            (DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}),
+        ):
+            theirs.GridSearchCV(model, grid, **arguments).fit(X, Y)
+            wanted = _lines(capsys)
+            GridSearchCV(model, grid, workers=0, **arguments).fit(X, Y)
+            assert _lines(capsys) == wanted and len(wanted) == 2 * len(theirs.ParameterGrid(grid))
+
+
+@pytest.mark.usefixtures("no_time")
+def test_workers_have_their_lines_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments: dict[str, Any] = {"cv": 3, "verbose": 3}
+    theirs.GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **arguments).fit(X, Y)
+    wanted = _lines(capsys)
+    GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, workers=1, **arguments).fit(X, Y)
+    assert _lines(capsys) == wanted
+
+
+@pytest.mark.parametrize("n_jobs, workers", [(1, 1), (2, 2), (64, 2), (-1, 2), (-2, 1), (None, None)])
+def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch, n_jobs: int | None, workers: int | None) -> None:
+    monkeypatch.setattr("common.sklearn.searches.usable_cores", lambda: 2)
+    assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs)._n_workers == workers
+    assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs, workers=5)._n_workers == 5
+
+
+class Two(Exception):
+    """An exception of a user's own, with two arguments."""
+
+    def __init__(self, first: str, second: int) -> None:
+        super().__init__(first, second)
+
+
+class Refuses(LogisticRegression):
+    """A model that refuses a C, and takes a function when it is fitted."""
+
+    def fit(self, X: Any, y: Any, function: Any = None) -> Any:
+        if self.C > 1:
+            raise Two("on two\nlines", 3)
+        return super().fit(X, y)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_exception_reaches_the_script_as_it_is(workers: int) -> None:
+    """One of a fit where it is to be raised, and one of a scorer that scikit-learn raises in any case."""
+    with pytest.raises(Two) as seen:
+        GridSearchCV(Refuses(), {"C": [1, 2]}, cv=2, error_score="raise", workers=workers).fit(X, Y)
+    assert seen.value.args == ("on two\nlines", 3)
+    arguments: dict[str, Any] = {"scoring": ("accuracy", "neg_log_loss"), "refit": "accuracy", "cv": 2}
+    with pytest.raises(AttributeError) as wanted:
+        theirs.GridSearchCV(SVC(), {}, **arguments).fit(X, Y)
+    with pytest.raises(AttributeError, match=str(wanted.value)):
+        GridSearchCV(SVC(), {}, workers=workers, **arguments).fit(X, Y)
+
+
+def test_a_function_may_be_given_to_fit() -> None:
+    same(
+        GridSearchCV(Refuses(max_iter=500), {"C": [0.1, 1]}, cv=2, workers=1).fit(X, Y, function=lambda: 1),
+        theirs.GridSearchCV(Refuses(max_iter=500), {"C": [0.1, 1]}, cv=2).fit(X, Y, function=lambda: 1),
+    )
+
+
+def test_candidates_that_cost_nothing_beside_another() -> None:
+    """The fit that two candidates share counts with the first of them."""
+    model = HistGradientBoostingClassifier(n_iter_no_change=1, tol=0.01, random_state=1)
+    grids = [{"max_iter": [4, 1]}, {"learning_rate": [0.4, 0.1], "early_stopping": ["auto"]}]
+    ours = GridSearchCV(model, grids, cv=2, workers=1).fit(X, Y)
+    wanted = theirs.GridSearchCV(model, grids, cv=2).fit(X, Y)
+    assert (ours.cv_results_["mean_test_score"] == wanted.cv_results_["mean_test_score"]).all()

@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.errors import UsageError, named
+
 Parameter = float | int | str
 LONGEST_KEY = 200  # characters
-_PLAIN = frozenset({float, int, str, bool})  # what a journal gives back exactly as it was
+_NUMBERS = frozenset({float, int})
+_PLAIN = frozenset({str, bool})  # what a journal gives back exactly as it was, beside numbers
 
 
 @dataclass(frozen=True, init=False)
@@ -38,10 +41,17 @@ class Trial:
         if not 0 < len(key) <= LONGEST_KEY:
             raise ValueError(f"a trial's key has 1 to {LONGEST_KEY} characters, not {len(key)}: {key[:40]!r}")
         for value in params.values():
-            if isfinite(value) if type(value) is float else type(value) in _PLAIN:
+            if type(value) in _NUMBERS:
+                try:
+                    if isfinite(value):  # type: ignore[arg-type]
+                        continue
+                except OverflowError:  # a whole number that no float comes near, of which little can be computed
+                    pass
+            elif type(value) in _PLAIN:
                 continue
             name = next(name for name, other in params.items() if other is value)
-            raise ValueError(f"parameter {name} of trial {key} is {value!r}: give a finite float, int or str")
+            shown = f"{value!r:.100}" if isinstance(value, float | str) else f"of type {type(value).__name__}"
+            raise ValueError(f"parameter {name} of trial {key} is {shown}: give a finite float, int or str")
         _set_key(self, key)
         _set_params(self, params)
 
@@ -82,20 +92,31 @@ class Evaluation:
         values: named scalars; infinity is a value (a diverged fit), NaN is a failure.
         arrays: named arrays; once journaled they are read from disk when looked at.
         error: None, or why the trial failed; then `values` is empty.
+        doubt: None, or what went wrong though this is an answer, such as a score of NaN for a fit that raised. Where
+            the job has another rank, the trial is tried there once, and this answer is kept if it fails there too.
     """
 
     key: str
     values: Mapping[str, float] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     error: str | None = None
+    doubt: str | None = None
 
     @property
     def failed(self) -> bool:
         return self.error is not None
 
     def value(self, name: str) -> float:
-        """The value of that name; NaN when the trial failed, so that it can never win a comparison."""
-        return float("nan") if self.failed else self.values[name]
+        """The value of that name; NaN when the trial failed, so that it can never win a comparison.
+
+        Raises:
+            UsageError: there is none, as in a journal that another program wrote.
+        """
+        if self.failed:
+            return float("nan")
+        if name not in self.values:
+            raise UsageError(f"trial {self.key} has no value {name}: it has {named(self.values)}")
+        return self.values[name]
 
 
 class Used(NamedTuple):
@@ -168,5 +189,5 @@ def seed_of(root: int, key: str) -> np.random.SeedSequence:
         root: seed of the study, >= 0.
         key: of a trial, or another name.
     """
-    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
+    words = np.frombuffer(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest(), dtype="<u4")
     return np.random.SeedSequence(root, spawn_key=tuple(int(word) for word in words))

@@ -43,7 +43,7 @@ class AskTell:
         maximize: str | Sequence[str] = (),
         seed: int = 0,
         results: str | Path | None = None,
-        enqueue: Sequence[Mapping[str, Any]] = (),
+        enqueue: Iterable[Mapping[str, Any]] = (),
     ):
         self._problem = problem_of(
             space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
@@ -56,7 +56,7 @@ class AskTell:
         self._folder = None if results is None else Path(results)
         if self._folder is not None:
             settings = {
-                "experiment": "AskTell", "space": repr(self._problem.space), "seed": seed,
+                "experiment": "AskTell", "space": repr(self._problem.space), "seed": self._problem.seed,
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
             }  # fmt: skip
             self._journal = Journal(self._folder, {"settings": settings, "versions": {}, "commit": None, "command": []})

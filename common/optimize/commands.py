@@ -9,20 +9,22 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shlex
 import signal
 import string
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.cluster.keeper import has_keeper
 from common.cluster.process import die_with
-from common.errors import UsageError
+from common.errors import UsageError, named
 from common.optimize.objectives import NoValue, ObjectiveTrial
-from common.spaces import Space
+from common.spaces import Choice, Space
 
 OUTPUT = "output.txt"  # in the trial's folder
 LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what started this job
@@ -30,6 +32,14 @@ LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what 
     "mpiexec": "mpiexec -hosts {hosts} -n {nodes} -ppn 1",
     "": "mpirun --host {hosts} -n {nodes} --bind-to none",
 }
+# Programs that run a word of their command as code, the word after such an option.
+INTERPRETERS = (
+    (re.compile(r"(ba|da|a|k|z|c|tc|fi)?sh|python[0-9.]*"), re.compile(r"-[A-Za-z]*c")),
+    (re.compile(r"perl|ruby|node|Rscript|julia"), re.compile(r"-[A-Za-z]*[eE]")),
+)
+REMOTE = ("ssh", "rsh")  # a shell on the other side reads all their words
+WITH_VALUE = re.compile(r"[-+][oOWX]")  # options of interpreters that take the next word
+PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means the same to every shell, inside quotes and outside
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
 
@@ -40,7 +50,9 @@ class Command:
     Args:
         command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
             start, until and fold for what the trial has (parameters win). No shell is between: write
-            `sh -c "..."` for pipes. Parameters that a trial does not have are left out, with the word they stand in.
+            `sh -c '... "$1"' sh {lr}` for pipes. In the text that a shell runs, a parameter may only have values
+            that mean nothing to a shell, such as numbers. Parameters that a trial does not have are left out, with the
+            word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
             its output that is a JSON object.
         timeout: Seconds after which it is killed and its trial has failed.
@@ -75,10 +87,15 @@ class Command:
         known = {*space.parts, *space.constants, *GIVEN}
         for name in self._names():
             if name not in known:
-                raise UsageError(f"the command has {{{name}}}, but the parameters are {', '.join(space.parts)}")
+                raise UsageError(f"the command has {{{name}}}, but the parameters are {named(space.parts)}")
         unused = next((name for name in space.parts if name not in self._names()), None)
         if unused is not None:
             raise UsageError(f"the command does not use the parameter {unused}: write {{{unused}}} where it belongs")
+        choices = (
+            (name, value) for name, part in space.parts.items() if isinstance(part, Choice) for value in part.options
+        )
+        if wrong := self._code_in([*space.constants.items(), *choices]):
+            raise UsageError(wrong)
 
     def limited(self, seconds: float) -> Command:
         """The same, killed after this time if it has no limit of its own."""
@@ -96,6 +113,8 @@ class Command:
         return made
 
     def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
+        if wrong := self._code_in(trial.params.items()):
+            raise RuntimeError(wrong)
         nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
         given: dict[str, Any] = {**{name: getattr(trial, name, None) for name in GIVEN}, **nodes, **trial.params}
         templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
@@ -121,9 +140,43 @@ class Command:
                 f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
             ) from None
 
+    def _code_in(self, params: Iterable[tuple[str, Any]]) -> str:
+        """Why a value would be run as code; "" if none would."""
+        inside = {name: program for program, word in _code(self.words) for name in _names(word)}
+        for name, value in params:
+            if name in inside and not PLAIN.fullmatch(str(value)):
+                program, shown, variable = inside[name], repr(str(value)[:60]), re.sub(r"\W", "_", name).upper()
+                return (
+                    f"the command has {{{name}}} in the text that {program} runs, where {shown} could be run too: "
+                    f"give the value as a word of its own, sh -c '... \"$1\"' sh {{{name}}}, or as a variable, "
+                    f'environment={{"{variable}": "{{{name}}}"}} and "${variable}"'
+                )
+        return ""
+
     def _names(self) -> set[str]:
-        texts = [*self.words, *self.environment.values(), self.result or ""]
-        return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+        return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}
+
+
+def _names(text: str) -> list[str]:
+    """The placeholders in a text."""
+    return [name for _, name, _, _ in string.Formatter().parse(text) if name]
+
+
+def _code(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(program, word) for each word of a command that a shell or another program runs as code."""
+    for number, word in enumerate(words):
+        program = os.path.basename(word)
+        if program in REMOTE:
+            yield from ((f"a shell beyond {program}", after) for after in words[number + 1 :])
+        option = next((option for names, option in INTERPRETERS if names.fullmatch(program)), None)
+        before = ""
+        for at in range(number + 1, len(words) if option else 0):
+            if option and option.fullmatch(words[at]):
+                yield from ((program, code) for code in words[at + 1 : at + 2])
+                break
+            if words[at][:1] not in ("-", "+") and not WITH_VALUE.fullmatch(before):
+                break  # the file that it runs; what follows are arguments
+            before = words[at]
 
 
 def _filled(template: str, given: Mapping[str, Any]) -> str | None:
@@ -140,7 +193,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, tim
     with open(output, "wb") as file:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
-            start_new_session=True, preexec_fn=lambda: die_with(parent),
+            start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),
         )  # fmt: skip
         late, ended = threading.Event(), threading.Event()
 

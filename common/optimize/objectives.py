@@ -5,10 +5,10 @@ def objective(trial):                       # values, or one number where there 
 
 def objective(trial):                       # a generator yields its values after each step: it can be stopped
     state = load(trial.folder) if trial.start else new(trial.params)
-    for step in range(state.step, 100):
+    for step in range(state.step, 100):     # steps begin at 0 or at 1, and grow
         ...
         save(state, trial.folder)
-        yield {"step": step + 1, "loss": loss}
+        yield {"step": step, "loss": loss}
 
 class Objective:                            # setup runs once in each worker
     def setup(self, device): self.images = load().to(device)
@@ -125,9 +125,14 @@ class Contract:
                 raise Breach(f"it returned a value called {name!r}: give it a name without @")
             if not isinstance(value, NUMBER):
                 raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
-            if math.isnan(value):
-                raise NoValue(f"it returned NaN as {name}: give float('inf') where a training has diverged")
-            values[name] = float(value)
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.nan
+            if math.isnan(number):
+                said = "NaN" if value != value else "a number above all floats"
+                raise NoValue(f"it returned {said} as {name}: give float('inf') where a training has diverged")
+            values[name] = number
         return values
 
     @property
@@ -186,29 +191,44 @@ class TrialEvaluator:
     def _stepped(self, generator: Iterator[Any], piece: Piece) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""
         kept = Kept(folder_of(piece, self._folder))
-        steps = {n: values for n, values in kept.steps.items() if not piece.until or n <= piece.until}
-        n = max(steps, default=0) if piece.until and max(steps, default=0) >= piece.until else 0
-        while not (piece.until and n >= piece.until):
+        before = int(0 in kept.steps)  # 1 where steps begin at 0: step n is then the one after n others
+        steps = {n: values for n, values in kept.steps.items() if not piece.until or n + before <= piece.until}
+        known = max(steps, default=-1) + before
+        done, last = known if piece.until and known >= piece.until else 0, None
+        while not (piece.until and done >= piece.until):
             try:
                 yielded = next(generator)
             except StopIteration:
                 break
             values = self._contract.values(yielded)
             if "step" not in values and kept.is_used and piece.until:
-                raise Breach("it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 1")
-            n = int(values.pop("step", n + 1))
-            steps[n] = values
-            kept.add(n, values)
-            self._worker.report_step(n, piece.until)
-        done = max(steps, default=0)
-        if not done:
+                raise Breach("it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 0 or 1")
+            last = _step(values.pop("step", 1 if last is None else last + 1), last)
+            before = before or int(last == 0)
+            steps[last] = values
+            kept.add(last, values)
+            done = last + before
+            self._worker.report_step(done, piece.until)
+        if last is None and not done and kept.is_used and (kept.steps or piece.start or piece.number):
+            raise NoValue("it yielded nothing more: its checkpoint is at its end, where it may have failed before")
+        if not steps:
             raise Breach("it yielded nothing: yield its values after each step")
-        if done < piece.until:
-            raise Breach(
-                f"it ended after {done} steps, before the {piece.until} of its strategy: give max_steps={done}"
-            )
-        new = {f"{name}@{n}": v for n in sorted(steps) if n > piece.start for name, v in steps[n].items()}
-        return {**steps[done], **new}
+        end = max(steps)
+        if end + before < piece.until:
+            fix = f"give max_steps={end + before}"
+            if piece.start and not before and end == piece.until - 1:
+                fix += ", or begin at step 1 (only checkpoints in trial.folder show that steps begin at 0)"
+            raise Breach(f"it ended after {end + before} steps, before the {piece.until} of its strategy: {fix}")
+        new = {f"{name}@{n}": v for n in sorted(steps) if n + before > piece.start for name, v in steps[n].items()}
+        return {**steps[end], **new}
+
+
+def _step(value: float, last: int | None) -> int:
+    """A step that a generator has yielded, after step `last`. Raises Breach."""
+    if not (value >= 0 and float(value).is_integer()) or (last is not None and value <= last):
+        found = f"{value:g}" if last is None else f"{value:g} after step {last}"
+        raise Breach(f"it yielded step {found}: yield whole numbers that begin at 0 or 1 and grow")
+    return int(value)
 
 
 class Kept:
@@ -216,6 +236,7 @@ class Kept:
 
     def __init__(self, folder: Path):
         self._path = folder / STEPS
+        self._unwritten: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
         if self._path.exists():
             for line in self._path.read_text().splitlines():
@@ -231,9 +252,11 @@ class Kept:
         return self._path.parent.exists()
 
     def add(self, n: int, values: Mapping[str, float]) -> None:
-        if self.is_used:
+        self._unwritten.append(json.dumps([n, values]) + "\n")
+        if self.is_used:  # perhaps first asked for in a later step
             with open(self._path, "a") as file:
-                file.write(json.dumps([n, values]) + "\n")
+                file.writelines(self._unwritten)
+            self._unwritten.clear()
 
 
 def folder_of(piece: Piece, trials: Path) -> Path:
@@ -245,6 +268,8 @@ def folder_of(piece: Piece, trials: Path) -> Path:
     if not own.exists() and parent.exists():
         part = own.with_name(f".{own.name}.{os.getpid()}")
         shutil.copytree(parent, part, ignore=shutil.ignore_patterns(STEPS))
+        if 0 in Kept(parent).steps:
+            (part / STEPS).write_text(json.dumps([0, {}]) + "\n")  # how steps are counted
         part.rename(own)
     return own
 

@@ -51,7 +51,7 @@ def search(
     nodes: Need = 0,
     trial_timeout: float | None = None,
     callbacks: Iterable[Callback] = (),
-    enqueue: Sequence[Mapping[str, Any]] = (),
+    enqueue: Iterable[Mapping[str, Any]] = (),
     batch: int | None = None,
     asynchronous: bool = False,
     options: RunOptions | None = None,
@@ -67,7 +67,7 @@ def search(
         space: Parameters by name, or a `Space` with constraints.
         strategy: "random", "grid", "sobol", "halton", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
             `common.strategies`, or a sampler of Optuna.
-        n_trials: The most trials; a grid needs none.
+        n_trials: The most trials; a grid needs none. A sampler of Optuna that stops its study ends the search earlier.
         minimize: Names of values; with several of them `study.pareto` is the answer.
         maximize: The same.
         seed: Of all that is random.
@@ -80,7 +80,8 @@ def search(
         trial_timeout: Seconds without a result after which a trial is killed, and tried once more.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
-        enqueue: Points to begin with; parameters that they leave out are drawn.
+        enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of
+            their range: they are evaluated as given, and samplers learn from them as the nearest that is on a step.
         batch: Pieces of a round; by default the number of slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         options: All else about how it is run.
@@ -141,16 +142,16 @@ def search(
         kept = transport.broadcast(_kept(options) if transport.rank == 0 else None)
         if isinstance(kept, UsageError):
             raise kept
-        problem = replace(problem, batch=batch or kept or at_once)
+        problem = replace(problem, batch=int(batch or kept or at_once))
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
             strategy=chosen.describe(problem),
             objectives=described(problem.objectives),
-            seed=seed,
+            seed=problem.seed,
             batch=problem.batch,
             order="asynchronous" if asynchronous else "rounds",
-            enqueued=tuple(without_address(repr(dict(point))) for point in enqueue),
+            enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
             plan=LeadersPart(chosen, callbacks, options.results, gang_of),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import UsageError
 from common.spaces import Point
+from common.spaces.parameters import SHOWN, label_of
 from common.storage.table import last_line, write_table
 from common.strategies.base import Piece, Problem
 from common.trial import Outcome
@@ -16,6 +18,8 @@ from common.trial import Outcome
 if TYPE_CHECKING:
     import pandas
 
+FIXED = ("number", "state", "seconds", "error")  # columns of a table, beside parameters and values
+_MISSING = object()  # a parameter that a trial does not have
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 
 
@@ -94,15 +98,17 @@ class SearchStudy:
         return pandas.DataFrame(self.rows()).set_index("number")
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial, all with the same columns."""
+        """A row for each trial, all with the same columns; a value of a column's name is called value_<name>."""
         params = list(dict.fromkeys(name for trial in self.trials for name in trial.params))
         values = list(dict.fromkeys(name for trial in self.trials for name in trial.values))
+        taken = {*FIXED, *(f"param_{name}" for name in params)}
+        columns = {name: f"value_{name}" if name in taken else name for name in values}
         return [
             {
                 "number": trial.number,
                 "state": trial.state,
                 **{f"param_{name}": trial.params.get(name) for name in params},
-                **{name: trial.values.get(name) for name in values},
+                **{column: trial.values.get(name) for name, column in columns.items()},
                 "seconds": round(trial.seconds, 6),
                 "error": trial.error,
             }
@@ -110,8 +116,17 @@ class SearchStudy:
         ]
 
     def write(self, path: Path) -> None:
-        """The rows as a CSV file, without the seconds: the same bytes on any layout."""
-        write_table(path, [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()])
+        """The rows as a CSV file, without the seconds: the same bytes on any layout.
+
+        Options that are no numbers or texts have their names. Where two different things of a column have one text,
+        as 1 and "1", its texts are in quotes.
+        """
+        rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
+        for name in dict.fromkeys(name for trial in self.trials for name in trial.params):
+            column = [trial.params.get(name, _MISSING) for trial in self.trials]
+            for row, text in zip(rows, _texts(column), strict=True):
+                row[f"param_{name}"] = text
+        write_table(path, rows)
 
     def report(self) -> str:
         """A few lines for people: how many trials there are, and the best of them."""
@@ -177,9 +192,21 @@ def _record(
     return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error))
 
 
+def _texts(column: Sequence[Any]) -> list[Any]:
+    """What a table says for the values of a parameter."""
+    none = "None" if any(value is _MISSING for value in column) else ""
+    cells = ["" if v is _MISSING else none if v is None else v if isinstance(v, str) else label_of(v) for v in column]
+    kinds: dict[str, set[type]] = {}
+    for value, cell in zip(column, cells, strict=True):
+        kinds.setdefault(str(cell), set()).add(type(value))
+    quoted = any(str in types and len(types) > 1 for types in kinds.values())
+    return [json.dumps(v) if quoted and isinstance(v, str) else c for v, c in zip(column, cells, strict=True)]
+
+
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(getattr(value, "__name__", value))
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(label_of(value)).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

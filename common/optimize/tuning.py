@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.cluster.shared_arrays import Spec
-from common.errors import UsageError
+from common.errors import UsageError, printable_lines
 from common.experiment import Data, Experiment, Objective, WorkerContext
 from common.optimize.chain import Chain
 from common.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
 from common.optimize.study import SearchStudy, TrialRecord, records
 from common.spaces import Space
+from common.spaces.parameters import shown
 from common.storage.history import read_journal
 from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
 from common.trial import Evaluation, Gang, Outcome, Result, Trial
@@ -111,7 +113,7 @@ class Tuning(Experiment):
         problem = self.task.problem
         study = SearchStudy(records(outcomes, problem), problem.objectives, folder)
         study.write(folder / "trials.csv")
-        print(study.report())
+        print(printable_lines(study.report()))
 
 
 class _Exchange:
@@ -165,7 +167,7 @@ def problem_of(
     minimize: str | Sequence[str],
     maximize: str | Sequence[str],
     seed: int,
-    enqueue: Sequence[Mapping[str, Any]] = (),
+    enqueue: Iterable[Mapping[str, Any]] = (),
     staged: bool = False,
 ) -> Problem:
     """What is searched, from the arguments of `search` of the same names.
@@ -197,15 +199,17 @@ def problem_of(
         raise UsageError(f"{twice} is named twice in minimize and maximize: keep one")
     require_whole("n_trials", n_trials, 1)
     require_whole("seed", seed, 0)
-    if isinstance(enqueue, Mapping) or not all(isinstance(point, Mapping) for point in enqueue):
-        raise UsageError(f"enqueue={enqueue!r}: give a list of points, each with its parameters by name")
+    several = isinstance(enqueue, Iterable) and not isinstance(enqueue, Mapping)
+    points: tuple[Any, ...] = tuple(enqueue) if several else (None,)
+    if not all(isinstance(point, Mapping) for point in points):
+        raise UsageError(f"enqueue={shown(enqueue)}: give a list of points, each with its parameters by name")
     space = space if isinstance(space, Space) else Space(space)
-    return Problem(space, dict(names), seed, n_trials, 1, staged, tuple(enqueue))
+    return Problem(space, dict(names), int(seed), None if n_trials is None else int(n_trials), 1, staged, points)
 
 
 def require_whole(name: str, value: Any, low: int) -> None:
     """Raise UsageError unless the argument of that name is None or a whole number of at least `low`."""
-    if value is not None and (not isinstance(value, int) or value < low):
+    if value is not None and (not isinstance(value, numbers.Integral) or value < low):
         raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
 
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import numbers
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from common.errors import UsageError
 from common.settings import without_address
 from common.trial import Parameter
 
 _PLAIN = (bool, int, float, str)
+MOST = 10_000_000  # values of one range in a grid
+SHOWN = 100  # characters of a value in a message
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number above all floats
+        return False
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes whole numbers of some thousand digits only
+        text = "a whole number that is too long to write"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @dataclass(frozen=True)
@@ -37,13 +53,21 @@ class Float:
         _check_range(self)
         if self.step is not None and (not _is_number(self.step) or self.step <= 0):
             raise UsageError(f"{self}: give a step above 0")
+        if self.step is not None and not math.isfinite((self.high - self.low) / self.step):
+            raise UsageError(f"{self}: the range has more steps than a float can be, give a larger one")
         if self.log and self.step is not None:
             raise UsageError(f"{self}: log and step exclude each other")
+
+    @property
+    def n_steps(self) -> int:
+        """How many values there are with a step."""
+        assert self.step is not None
+        return math.floor((self.high - self.low) / self.step * (1 + 1e-12)) + 1
 
     def at(self, u: float) -> float:
         """The value at u in [0, 1)."""
         if self.step is not None:
-            n = math.floor((self.high - self.low) / self.step * (1 + 1e-12)) + 1
+            n = self.n_steps
             return float(min(self.high, self.low + self.step * min(n - 1, int(u * n))))
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
@@ -56,15 +80,26 @@ class Float:
             raise UsageError(f"a grid needs to know how many values of {self} to try: give a step, or Grid(points=5)")
         if n is None:
             assert self.step is not None
-            n = math.floor((self.high - self.low) / self.step * (1 + 1e-12)) + 1
-            return [float(min(self.high, self.low + self.step * i)) for i in range(n)]
-        return [self._even(i / (n - 1) if n > 1 else 0.5) for i in range(n)]
+            _require_few(self, self.n_steps)
+            return [float(min(self.high, self.low + self.step * i)) for i in range(self.n_steps)]
+        _require_few(self, n)
+        evenly = [self._even(i / (n - 1) if n > 1 else 0.5) for i in range(n)]
+        return list(evenly) if self.step is None else list(dict.fromkeys(map(self.on_step, evenly)))
 
     def _even(self, u: float) -> float:
         whole = Float(self.low, self.high, self.log)
         return self.high if u == 1 else self.low if u == 0 else whole.at(u)
 
+    def on_step(self, value: float) -> float:
+        """The value itself where it is on a step up to rounding, else the nearest that is."""
+        if self.step is None:
+            return value
+        n = min(self.n_steps - 1, round((value - self.low) / self.step))
+        nearest = float(min(self.high, self.low + self.step * n))
+        return value if abs(value - nearest) < 1e-9 * self.step else nearest
+
     def takes(self, value: object) -> bool:
+        """Whether it is a number of the range, also beside its steps."""
         return _is_number(value) and self.low <= float(value) <= self.high  # type: ignore[arg-type]
 
     def drawn(self, value: Any) -> float:
@@ -98,11 +133,17 @@ class Int:
     def values(self, n: int | None) -> list[Parameter]:
         """All values, or at most n of them, evenly."""
         if n is None:
+            _require_few(self, (self.high - self.low) // self.step + 1)
             return list(range(self.low, self.high + 1, self.step))
-        evenly = Float(self.low, self.high, self.log).values(n)
-        return list(dict.fromkeys(self.low + round((float(v) - self.low) / self.step) * self.step for v in evenly))
+        return list(dict.fromkeys(self.on_step(float(v)) for v in Float(self.low, self.high, self.log).values(n)))
+
+    def on_step(self, value: float) -> int:
+        """The nearest value that is on a step."""
+        nearest = self.low + round((value - self.low) / self.step) * self.step
+        return min(self.low + (self.high - self.low) // self.step * self.step, nearest)
 
     def takes(self, value: object) -> bool:
+        """Whether it is a whole number of the range, also beside its steps."""
         whole = _is_number(value) and float(value).is_integer()  # type: ignore[arg-type]
         return whole and self.low <= int(value) <= self.high  # type: ignore[call-overload]
 
@@ -111,16 +152,37 @@ class Int:
 
 
 class Choice:
-    """One of several things, of any type. What a journal cannot hold is named there by its `__name__` or its repr."""
+    """One of several things, of any type; type and value tell them apart, so 1, 1.0, True and "1" are four.
+
+    What a journal cannot hold is named there by its `__name__` or its repr. Where that is also the name of another
+    option, its place is added: `Choice(None, "None")` has the labels "None (option 1)" and "None".
+    """
 
     def __init__(self, *options: Any):
         self.options = options
         if not options:
             raise UsageError(f"{type(self).__name__}(): give at least one option")
         self.labels = [label_of(option) for option in options]
-        twice = next((x for i, x in enumerate(self.labels) if _among(x, self.labels[:i])), None)
-        if twice is not None:
-            raise UsageError(f"{self!r}: {twice!r} is there twice, keep one")
+        places: dict[tuple[type, Parameter], list[int]] = {}
+        for place, (option, label) in enumerate(zip(options, self.labels, strict=True)):
+            self._check(option)
+            others = places.setdefault((type(label), label), [])
+            if any(_equal(option, options[other]) for other in others):
+                raise UsageError(f"{self!r}: {shown(label)} is there twice, keep one")
+            others.append(place)
+        for place in (place for some in places.values() if len(some) > 1 for place in some):
+            if self.labels[place] is not options[place]:
+                label = f"{self.labels[place]} (option {place + 1})"
+                while (str, label) in places:
+                    label += "'"
+                self.labels[place] = label
+
+    def _check(self, option: Any) -> None:
+        """Raise UsageError for a number or text that no journal can hold."""
+        if type(option) is int and not _is_number(option):
+            raise UsageError(f"{type(self).__name__}({shown(option)}): it is above all floats, give it as text")
+        if isinstance(option, str) and any("\ud800" <= c <= "\udfff" for c in option):
+            raise UsageError(f"{type(self).__name__}({shown(option)}): it is not valid UTF-8, use another text")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.labels))})"
@@ -133,14 +195,29 @@ class Choice:
         return list(self.labels)
 
     def takes(self, value: object) -> bool:
-        return _among(label_of(value), self.labels)
+        return self._found(value) is not None
 
     def drawn(self, value: Any) -> Parameter:
-        return label_of(value)
+        return self.labels[self.place(value)]
+
+    def place(self, value: Any) -> int:
+        """Which option a value is, or the label of which. Raises ValueError for any other."""
+        if (found := self._found(value)) is None:
+            raise ValueError(f"{shown(value)} is not in {self}")
+        return found
 
     def given(self, label: Parameter) -> Any:
         """The option that a journal calls so."""
         return next(o for o, name in zip(self.options, self.labels, strict=True) if same(name, label))
+
+    def _found(self, value: Any) -> int | None:
+        """Which option it is: by type and value, else by its label; a number of NumPy may be one of Python."""
+        label = label_of(value)
+        for place, option in enumerate(self.options):
+            if _equal(option, value) and same(label_of(option), label):
+                return place
+        found = next((place for place, other in enumerate(self.labels) if same(other, label)), None)
+        return self._found(value.item()) if found is None and isinstance(value, np.generic) else found
 
 
 class Ordinal(Choice):
@@ -151,12 +228,22 @@ Part = Float | Int | Choice
 
 
 def _check_range(part: Float | Int) -> None:
+    for name in ("low", "high"):  # numbers of NumPy and fractions become Python's
+        if _is_number(end := getattr(part, name)) and not isinstance(end, int | float):
+            object.__setattr__(part, name, int(end) if isinstance(end, numbers.Integral) else float(end))
     if not _is_number(part.low) or not _is_number(part.high):
-        raise UsageError(f"{part}: give finite numbers as low and high")
+        raise UsageError(f"{shown(part)}: give finite numbers as low and high")
     if part.low >= part.high:
         raise UsageError(f"{part}: low must be below high (a constant needs no range)")
     if part.log and part.low <= 0:
         raise UsageError(f"{part}: the logarithm needs a low above 0")
+    if not math.isfinite(float(part.high) - float(part.low)):
+        raise UsageError(f"{part}: high - low is above all floats, give a narrower range")
+
+
+def _require_few(part: Float | Int, n: int) -> None:
+    if n > MOST:
+        raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as Grid(points=5)")
 
 
 def label_of(option: Any) -> Parameter:
@@ -171,5 +258,18 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _among(label: Any, labels: Iterable[Any]) -> bool:
-    return any(same(label, other) for other in labels)
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values are equal in type and value, or have one name."""
+    return _equal(one, other) or same(label_of(one), label_of(other))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two options are equal in type and value; NaN is NaN, and arrays are equal to themselves alone."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    try:
+        return bool(one == other) or bool(one != one and other != other)
+    except Exception:  # whatever the thing's own comparison raises
+        return False

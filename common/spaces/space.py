@@ -17,13 +17,18 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from common.errors import UsageError
+from common.errors import UsageError, named
 from common.settings import without_address
-from common.spaces.parameters import Choice, Part, label_of, same
+from common.spaces.parameters import Choice, Part, same, same_value, shown
 from common.trial import Parameter
 
 Point = dict[str, Parameter]
 EXAMPLE = '{"lr": Float(1e-5, 0.1, log=True)}'
+
+
+def key_of(point: Point) -> tuple[tuple[str, type, Parameter], ...]:
+    """What only an equal point has: 1, 1.0 and True differ."""
+    return tuple((name, type(value), value) for name, value in point.items())
 
 
 class When:
@@ -77,10 +82,19 @@ class Space:
                 self.conditions[name], part = part.conditions, part.part
             self._parts[name] = part
         self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
+        for name, constant in self.constants.items():
+            try:
+                repr(constant)
+            except ValueError as error:  # Python writes whole numbers of some thousand digits only
+                raise UsageError(f"the constant {name} cannot be written ({error}): give it as text") from error
         self.parts: dict[str, Part] = {n: self._parts[n] for n in self._in_order() if n not in self.constants}
         if not self.parts:
             raise UsageError(f"the space has no parameters: give at least one, such as {EXAMPLE}")
         self.constraints = tuple(constraints)
+        self._labels = {
+            name: {o: [self.parts[o].drawn(v) for v in allowed] for o, allowed in conditions.items() if o in self.parts}
+            for name, conditions in self.conditions.items()
+        }
 
     def __repr__(self) -> str:
         shown = (repr(When(p, **self.conditions[n]) if n in self.conditions else p) for n, p in self._parts.items())
@@ -94,16 +108,11 @@ class Space:
     def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a parameter is there, beside those of `point` that come before it."""
         return all(
-            any(same(label_of(value), there) for value in allowed)
+            self.is_active(other, point) and any(same_value(value, self.constants[other]) for value in allowed)
+            if other in self.constants
+            else any(same(label, point.get(other)) for label in self._labels[name][other])
             for other, allowed in self.conditions.get(name, {}).items()
-            for there in [self._there(other, point)]
         )
-
-    def _there(self, name: str, point: Mapping[str, Any]) -> Any:
-        """The label of a parameter or constant; None for one that is not there."""
-        if name in self.constants:
-            return label_of(self.constants[name]) if self.is_active(name, point) else None
-        return point.get(name)
 
     def at(self, numbers: Iterable[float]) -> Point:
         """The point of numbers in [0, 1), one for each parameter, also for those that are not there."""
@@ -142,16 +151,23 @@ class Space:
         return whole
 
     def drawn(self, values: Mapping[str, Any], rest: Iterable[float]) -> Point:
-        """A point of a user's own, completed by numbers in [0, 1). Raises UsageError if it is not in the space."""
+        """A point of a user's own, completed by numbers in [0, 1). Raises UsageError if it is not in the space.
+
+        A number may be beside the steps of its range. Parameters whose condition fails are left out.
+        """
         for name, value in values.items():
             if name in self.constants:
+                if not same_value(value, self.constants[name]):
+                    fix = f"leave it out, or give it a range instead of the constant {shown(self.constants[name])}"
+                    raise UsageError(f"a point to begin with has {name} = {shown(value)}: {fix}")
                 continue
             if name not in self.parts:
                 raise UsageError(
-                    f"a point to begin with has {name}, which the space does not have: it has {', '.join(self.parts)}"
+                    f"a point to begin with has {name}, which the space does not have: it has {named(self.parts)}"
                 )
-            if not self.parts[name].takes(value):
-                raise UsageError(f"a point to begin with has {name} = {value!r}, which is not in {self.parts[name]}")
+            if not (part := self.parts[name]).takes(value):
+                fix = "give one of these" if isinstance(part, Choice) else f"give one from {part.low} to {part.high}"
+                raise UsageError(f"a point to begin with has {name} = {shown(value)}, which is not in {part}: {fix}")
         point: Point = {}
         for (name, part), u in zip(self.parts.items(), rest, strict=True):
             if self.is_active(name, point):
@@ -171,16 +187,16 @@ class Space:
         else:
             numbers = dict.fromkeys(self.parts, points)
         columns = [part.values(numbers[name]) for name, part in self.parts.items()]
-        seen: set[tuple[tuple[str, Parameter], ...]] = set()
+        seen: set[Any] = set()
         for row in itertools.product(*columns):
             point: Point = {}
             for name, value in zip(self.parts, row, strict=True):
                 if self.is_active(name, point):
                     point[name] = value
             if self.conditions:
-                if (items := tuple(point.items())) in seen:
+                if (key := key_of(point)) in seen:
                     continue
-                seen.add(items)
+                seen.add(key)
             if self.allows(point):
                 yield point
 
@@ -195,10 +211,9 @@ class Space:
                 unknown = [other for other in self.conditions[name] if other not in self._parts]
                 if unknown:
                     raise UsageError(
-                        f"{name} depends on {unknown[0]}, which the space does not have: "
-                        f"it has {', '.join(self._parts)}"
+                        f"{name} depends on {unknown[0]}, which the space does not have: it has {named(self._parts)}"
                     )
-                raise UsageError(f"{', '.join(waiting)} depend on each other in a circle: take one condition away")
+                raise UsageError(f"{named(waiting)} depend on each other in a circle: take one condition away")
             found.append(ready[0])
             waiting.remove(ready[0])
         for name, conditions in self.conditions.items():

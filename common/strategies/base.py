@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UsageError
+from common.errors import UsageError, named
 from common.settings import without_address
 from common.spaces import Point, Space
 from common.trial import Parameter, Result, Trial, seed_of
@@ -49,9 +49,20 @@ class Problem:
         """The random stream of the thing called `key`."""
         return np.random.default_rng(seed_of(self.seed, key))
 
+    def beginnings(self) -> list[Point]:
+        """The points to begin with, with all their parameters. Raises UsageError for one that is not in the space."""
+        rngs = (self.rng(f"enqueued/{n}") for n in range(len(self.enqueued)))
+        return [
+            self.space.drawn(values, rng.random(self.space.dimensions))
+            for values, rng in zip(self.enqueued, rngs, strict=True)
+        ]
+
     def losses(self, values: Mapping[str, float]) -> tuple[float, ...]:
         """The objectives, all to be minimized."""
-        return tuple(-values[name] if maximized else values[name] for name, maximized in self.objectives.items())
+        try:
+            return tuple(-values[name] if maximized else values[name] for name, maximized in self.objectives.items())
+        except KeyError as error:  # in a journal that another program wrote
+            raise UsageError(f"a known trial has no value {error.args[0]}: it has {named(values)}") from error
 
     def requires(self, what: str, *, staged: bool = False) -> None:
         """Raise UsageError for several objectives, and for one without steps if the strategy needs them."""
@@ -107,8 +118,8 @@ class Piece:
         number, _, stage = trial.key.removeprefix("t").partition("/")
         if not stage:
             return cls(int(number), dict(trial.params))
-        point = {name: value for name, value in trial.params.items() if name[0] != "@"}
-        extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[0] == "@"}
+        point = {name: value for name, value in trial.params.items() if name[:1] != "@"}
+        extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[:1] == "@"}
         return cls(int(number), point, int(stage), **{"last": True, **extra})
 
 

@@ -1,29 +1,39 @@
 """Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other.
 
 The study that Optuna sees is in memory, on rank 0; it is made again from the journal. Samplers are seeded by the
-search, so that their points depend on its seed and on what they were told.
+search, so that their points depend on its seed and on what they were told. A sampler that stops its study, as
+GridSampler and BruteForceSampler do once all is evaluated, ends the search.
 """
 
 from __future__ import annotations
 
 import copy
+import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from common.errors import UsageError
 from common.settings import without_address
-from common.spaces import Choice, Int, Ordinal, Part, Point
+from common.spaces import Choice, Float, Int, Ordinal, Part, Point, Space
+from common.spaces.parameters import shown
+from common.spaces.space import key_of
 from common.strategies.base import Piece, Problem, Proposer, Sampler, Told
 from common.strategies.halving import OneAtATime, Staged
 from common.strategies.whole import Points, Sampling
 from common.trial import Parameter
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
+LOOKS = 4  # points that a sampler of a user's own is asked for twice, to see that they are the same
+LARGEST = 2**63
+EXACT = 2**53  # whole numbers below are floats without rounding
+DRAWN = 2**32  # a seed above is one that Optuna has drawn itself
 MISSING = 'Optuna is not installed: pip install "mpi-hybrid-search[search]", or use another strategy'
 
 
@@ -63,15 +73,23 @@ class Optuna(Sampling):
             arguments = dict(self.arguments)
             if self.sampler == "TPESampler" and problem.batch > 1:
                 arguments.setdefault("constant_liar", True)  # points of one round are not all the same
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-                made = getattr(library.samplers, self.sampler)(seed=seed, **arguments)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+                    made = getattr(library.samplers, self.sampler)(**{"seed": seed, **arguments})
+            except TypeError as error:
+                raise UsageError(f"{self.describe(problem)}: {error}: see optuna.samplers") from error
         elif isinstance(self.sampler, library.samplers.BaseSampler):
             made = _seeded(copy.deepcopy(self.sampler), np.random.RandomState(seed))
         else:
             raise UsageError(
                 f"{self.sampler!r} is not a sampler of Optuna: give one such as optuna.samplers.TPESampler()"
             )
+        if (everything := _exhaustive(made, library)) is not None:
+            _check_finite(everything, library, problem.space)
+        for name, part in problem.space.parts.items():
+            if isinstance(part, Int) and max(-part.low, part.high) >= LARGEST:
+                raise UsageError(f"Optuna takes whole numbers below 2**63, but {name} is {shown(part)}: narrow it")
         if type(made).__name__ == "CmaEsSampler":
             problem.requires("CMA-ES")
             numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]
@@ -83,35 +101,85 @@ class Optuna(Sampling):
         return made
 
     def draws(self, problem: Problem) -> Sampler:
-        return _Asking(problem, self.made(problem))
+        made = self.made(problem)
+        if _is_own(made):
+            _check_repeats(problem, made)
+        return _Asking(problem, made)
 
 
 class _Asking(Sampler):
-    """An Optuna study that is asked for each trial and told of each."""
+    """An Optuna study that is asked for each trial and told of each.
+
+    A sampler that goes through all points, such as GridSampler, may repeat some while others are evaluated, or after
+    a restart. It is asked again then, so that each is evaluated once.
+    """
 
     def __init__(self, problem: Problem, sampler: Any):
         self._library, self._problem = optuna(), problem
         self._study = self._library.create_study(
             sampler=sampler, directions=["minimize"] * len(problem.objectives), pruner=self._library.pruners.NopPruner()
         )
+        self._study.stop = self._stop  # which Optuna allows in its own loop alone
+        self._stopped = False
         self._open: dict[int, Any] = {}
+        everything = _exhaustive(sampler, self._library)
+        self.finite = everything is not None
+        self._seen: set[Any] = set()
+        if isinstance(everything, self._library.samplers.BruteForceSampler):  # for which these are evaluated as well
+            self._seen.update(map(key_of, problem.beginnings()))
+        self._streams = _Streams(problem) if _is_own(sampler) else None
 
-    def point(self, index: int) -> Point:
+    def point(self, index: int) -> Point | None:
         space = self._problem.space
-        for _ in range(TRIES if space.constraints else 1):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of values that are infinite, or small populations
-                trial = self._study.ask()
-                point: Point = {}
-                for name, part in space.parts.items():
-                    if space.is_active(name, point):
-                        point[name] = suggested(trial, name, part)
-            if space.allows(point):
+        forbidden, repeated = 0, 0
+        while not self._stopped and forbidden < (TRIES if space.constraints else 1):
+            trial, point = self._asked()
+            if self.finite and key_of(point) in self._seen:
+                repeated += 1
+                if repeated > len(self._seen) + TRIES:
+                    return None
+            elif space.allows(point):
                 self._open[index] = trial
+                self._seen.add(key_of(point))
                 return point
-            self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
+            else:
+                forbidden += not self.finite
+            with self._quiet():
+                self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
+        if self._stopped:
+            return None
         rng = self._problem.rng(f"trial/{index}")
         return space.draw(lambda: rng.random(space.dimensions))
+
+    def _asked(self) -> tuple[Any, Point]:
+        space = self._problem.space
+        with self._quiet():
+            trial = self._study.ask()
+            point: Point = {}
+            for name, part in space.parts.items():
+                if space.is_active(name, point):
+                    point[name] = self._suggested(trial, name, part)
+        return trial, point
+
+    def _suggested(self, trial: Any, name: str, part: Part) -> Parameter:
+        name_of = type(self._study.sampler).__name__
+        try:
+            value = suggested(trial, name, part)
+        except ValueError as error:
+            raise UsageError(f"{name_of} has no value for {name}, which is {part}: {error}") from error
+        if not isinstance(part, Choice) and not part.takes(value):
+            raise UsageError(f"{name_of} draws {name} = {shown(value)}, which is not in {part}: correct it")
+        return value
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Without warnings of values that are infinite, or small populations; with random streams of the search."""
+        with warnings.catch_warnings(), self._streams or nullcontext():
+            warnings.simplefilter("ignore")
+            yield
 
     def tell(self, index: int, point: Point, told: Told, pruned: bool = False) -> None:
         states = self._library.trial.TrialState
@@ -119,13 +187,14 @@ class _Asking(Sampler):
         trial = self._open.pop(index, None)
         if trial is None:  # a trial that it was not asked for
             parts = self._problem.space.parts
+            if index >= 0:
+                self._seen.add(key_of(point))
+            distributions = {name: _distribution(self._library, parts[name]) for name in point}
             self._study.add_trial(
                 self._library.trial.create_trial(
                     state=state,
-                    params={
-                        n: p.labels.index(v) if isinstance(p := parts[n], Ordinal) else v for n, v in point.items()
-                    },
-                    distributions={name: _distribution(self._library, parts[name]) for name in point},
+                    params={name: _nearest(parts[name], value, distributions[name]) for name, value in point.items()},
+                    distributions=distributions,
                     values=list(told.losses) if told.losses is not None and not pruned else None,
                     intermediate_values=dict(told.steps),
                 )
@@ -134,7 +203,8 @@ class _Asking(Sampler):
         if len(self._problem.objectives) == 1:
             for step, loss in told.steps.items():
                 trial.report(loss, step)
-        self._study.tell(trial, list(told.losses) if told.losses and not pruned else None, state)
+        with self._quiet():
+            self._study.tell(trial, list(told.losses) if told.losses and not pruned else None, state)
 
 
 @dataclass(frozen=True)
@@ -189,10 +259,20 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     if isinstance(part, Ordinal):
         return part.labels[trial.suggest_int(name, 0, len(part.labels) - 1)]
     if isinstance(part, Choice):
-        return trial.suggest_categorical(name, part.labels)
+        choices = choices_of(part)
+        return part.labels[choices.index(trial.suggest_categorical(name, choices))]
     if isinstance(part, Int):
-        return int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
+        drawn = int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
+        return drawn if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, drawn))
     return float(trial.suggest_float(name, part.low, part.high, log=part.log, step=part.step))
+
+
+def choices_of(part: Choice) -> list[Any]:
+    """The options as Optuna is given them: their labels, and None. It takes 1, 1.0 and True for one: then as texts."""
+    choices = [None if option is None else label for option, label in zip(part.options, part.labels, strict=True)]
+    if len(set(choices)) < len(choices):
+        return [f"{place}: {label!r}" for place, label in enumerate(part.labels)]
+    return choices
 
 
 def _distribution(library: Any, part: Part) -> Any:
@@ -200,18 +280,152 @@ def _distribution(library: Any, part: Part) -> Any:
     if isinstance(part, Ordinal):
         return distributions.IntDistribution(0, len(part.labels) - 1)
     if isinstance(part, Choice):
-        return distributions.CategoricalDistribution(part.labels)
+        return distributions.CategoricalDistribution(choices_of(part))
     if isinstance(part, Int):
         high = part.low + (part.high - part.low) // part.step * part.step
         return distributions.IntDistribution(part.low, high, log=part.log, step=part.step)
-    return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the last step is below high
+        return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
+
+
+def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
+    """What Optuna is told for a value of a parameter: beside its steps the nearest that is on one."""
+    if isinstance(part, Choice):
+        place = part.place(value)
+        return place if isinstance(part, Ordinal) else distribution.choices[place]
+    if isinstance(part, Float):
+        return min(distribution.high, part.on_step(float(value)))
+    return part.on_step(int(value)) if part.step > 1 else value
+
+
+def _exhaustive(sampler: Any, library: Any) -> Any | None:
+    """The sampler if it goes through all points and then stops its study; also one below a PartialFixedSampler."""
+    while isinstance(sampler, library.samplers.PartialFixedSampler):
+        sampler = sampler._base_sampler
+    return sampler if isinstance(sampler, library.samplers.GridSampler | library.samplers.BruteForceSampler) else None
+
+
+def _check_finite(sampler: Any, library: Any, space: Space) -> None:
+    """Raise UsageError where a sampler cannot go through all points of the space."""
+    name_of = type(sampler).__name__
+    if isinstance(sampler, library.samplers.BruteForceSampler):
+        for name, part in space.parts.items():
+            if isinstance(part, Float) and part.step is None:
+                raise UsageError(f"{name_of} tries all values of {name}, which has no end of them: give {part} a step")
+        return
+    values_of: Mapping[str, Sequence[Any]] = sampler._search_space
+    for name in values_of:
+        if name not in space.parts:
+            known = ", ".join(space.parts)
+            raise UsageError(f"{name_of} has values of {name}, which the space does not have: it has {known}")
+    for name, part in space.parts.items():
+        if name not in values_of:
+            raise UsageError(f"{name_of} has no values of {name}: give it some, or use strategy='grid'")
+        if isinstance(part, Ordinal):
+            raise UsageError(f"{name_of} cannot use the order of {name}: use Choice instead of Ordinal, or 'grid'")
+        for value in values_of[name]:
+            if isinstance(part, Choice):
+                among = any(type(value) is type(choice) and value == choice for choice in choices_of(part))
+            else:
+                among = part.takes(value)
+            if not among:
+                raise UsageError(f"{name_of} has {name} = {shown(value)}, which is not in {part}: use strategy='grid'")
+
+
+def _is_own(sampler: Any) -> bool:
+    """Whether a sampler, or one below it, is not Optuna's but a user's own."""
+    if type(sampler).__module__.partition(".")[0] != "optuna":
+        return True
+    return any(_is_own(part) for part in vars(sampler).values() if hasattr(part, "sample_relative"))
+
+
+def _check_repeats(problem: Problem, sampler: Any) -> None:
+    """Raise UsageError for a sampler of a user's own that draws other points each time, whatever it is told.
+
+    Its study could not be continued, since that is to propose all points again.
+    """
+    one, other = (_Asking(problem, copy.deepcopy(sampler)) for _ in range(2))
+    for index in range(min(LOOKS, problem.n_trials or LOOKS)):
+        point = one.point(index)
+        if point != other.point(index):
+            fix = "keep its generator in an attribute, self.rng = numpy.random.default_rng(), which is seeded here"
+            raise UsageError(f"{type(sampler).__name__} draws other points each time: {fix}")
+        if point is None:
+            return
+        told = Told(tuple(index + goal / 2 for goal in range(len(problem.objectives))))
+        one.tell(index, point, told)
+        other.tell(index, point, told)
+
+
+class _Streams:
+    """The global random streams of Python and NumPy, as long as a sampler runs that may draw from them."""
+
+    def __init__(self, problem: Problem):
+        seeds = problem.rng("global streams").integers(2**31, size=2)
+        self._state = random.Random(int(seeds[0])).getstate(), np.random.RandomState(int(seeds[1])).get_state()
+
+    def __enter__(self) -> None:
+        self._others = random.getstate(), np.random.get_state()
+        random.setstate(self._state[0])
+        np.random.set_state(self._state[1])
+
+    def __exit__(self, *_: object) -> None:
+        self._state = random.getstate(), np.random.get_state()
+        random.setstate(self._others[0])
+        np.random.set_state(self._others[1])
 
 
 def _seeded(sampler: Any, rng: np.random.RandomState) -> Any:
     """The sampler with all its random streams begun again: Optuna's own way to do so takes the clock's seed."""
-    for part in vars(sampler).values():
-        if isinstance(getattr(part, "rng", None), np.random.RandomState):
-            part.rng.seed(rng.randint(2**31))
-        elif hasattr(part, "sample_relative"):
-            _seeded(part, rng)
+    seen: set[int] = set()
+    _begin_again(sampler, rng, seen)
+    _begin_others_again(sampler, rng, seen)
     return sampler
+
+
+def _begin_again(sampler: Any, rng: np.random.RandomState, seen: set[int]) -> None:
+    """The streams that Optuna's samplers have, also those of samplers below them."""
+    for part in vars(sampler).values():
+        if isinstance(stream := getattr(part, "rng", None), np.random.RandomState):
+            stream.seed(rng.randint(2**31))
+            seen.add(id(stream))
+        elif hasattr(part, "sample_relative"):
+            _begin_again(part, rng, seen)
+
+
+def _begin_others_again(thing: Any, rng: np.random.RandomState, seen: set[int]) -> None:
+    """All other streams among the parts of a sampler, unless they have a seed of their user's."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, random.Random):
+        thing.seed(int(rng.randint(2**31)))
+    elif isinstance(thing, np.random.RandomState):
+        if _is_by_chance(thing._bit_generator):
+            thing.seed(rng.randint(2**31))
+    elif isinstance(thing, np.random.Generator):
+        _begin_others_again(thing.bit_generator, rng, seen)
+    elif isinstance(thing, np.random.BitGenerator):
+        if _is_by_chance(thing):
+            thing.state = type(thing)(int(rng.randint(2**31))).state
+    elif isinstance(thing, Mapping):
+        for part in thing.values():
+            _begin_others_again(part, rng, seen)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for part in thing:
+            _begin_others_again(part, rng, seen)
+    elif not isinstance(thing, type | ModuleType):
+        if type(thing).__name__ == "LazyRandomState":
+            _begin_others_again(thing.rng, rng, seen)
+            return
+        if type(thing).__name__ == "QMCSampler" and getattr(thing, "_seed", 0) >= DRAWN:  # of its scrambling
+            thing._seed = int(rng.randint(2**31))
+        for part in getattr(thing, "__dict__", {}).values():
+            _begin_others_again(part, rng, seen)
+
+
+def _is_by_chance(generator: Any) -> bool:
+    """Whether a generator has its seed from the machine: one of a user's is not as large, or is not kept."""
+    entropy = getattr(getattr(generator, "_seed_seq", None), "entropy", None)
+    return isinstance(entropy, int) and entropy >= 2**64

@@ -42,12 +42,7 @@ class Points:
 
     def __init__(self, sampler: Sampler, problem: Problem):
         self.sampler, self._n_trials = sampler, problem.n_trials
-        space = problem.space
-        rngs = (problem.rng(f"enqueued/{n}") for n in range(len(problem.enqueued)))
-        self._enqueued = [
-            space.drawn(values, rng.random(space.dimensions))
-            for values, rng in zip(problem.enqueued, rngs, strict=True)
-        ]
+        self._enqueued = problem.beginnings()
         self._taken: set[int] = set()
         self._next = 0
         if self._n_trials is None and not sampler.finite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,29 @@ def test_options_of_any_type_reach_the_objective() -> None:
     assert all(type(point["f"]) in (str, int, float, bool) for point in space.grid(None))
 
 
+def test_type_and_value_tell_options_apart() -> None:
+    """None has the name that a text has; two functions have one name; a journal gives each back."""
+    options = (None, "None", 1, 1.0, True, "1", lambda: 1, lambda: 2, float("nan"), "nan")
+    part = Choice(*options)
+    assert len({(type(label), label) for label in part.labels}) == len(options)
+    assert part.labels[:6] == ["None (option 1)", "None", 1, 1.0, True, "1"]
+    for option in options:
+        assert part.given(json.loads(json.dumps(part.drawn(option)))) is option
+    assert Choice(None, math.sin).labels == ["None", "sin"]  # as journals have them
+    assert Choice(math.sin, 0.5).drawn("sin") == "sin" and Choice(math.sin, 0.5).drawn(np.float64(0.5)) == 0.5
+    space = Space({"a": part, "b": When(Int(1, 2), a=None), "c": When(Int(1, 2), a="None")})
+    points = list(space.grid(None))
+    assert len(points) == len(options) + 2
+    assert all(("b" in p) == (space.given(p)["a"] is None) and ("c" in p) == (p["a"] == "None") for p in points)
+    assert len(list(Space({"a": Choice(1, True, 1.0), "b": When(Int(1, 2), a=True)}).grid(None))) == 4
+
+
+def test_a_grid_stays_on_steps_and_in_its_range() -> None:
+    assert Float(0, 1, step=0.25).values(4) == [0, 0.25, 0.75, 1] and Float(0, 1, step=0.1).values(11)[3] == 0.3
+    assert Int(0, 11, step=4).values(2) == [0, 8] and Float(0, 1, step=0.3).values(2) == pytest.approx([0, 0.9])
+    assert Int(np.int64(1), np.int64(3)) == Int(1, 3) and Float(0, 1, step=0.1).on_step(0.27) == pytest.approx(0.3)
+
+
 def test_constraints_hold_and_impossible_ones_are_told() -> None:
     space = Space({"a": Int(0, 9), "b": Int(0, 9)}, [lambda p: p["a"] < p["b"]])
     rng = np.random.default_rng(1)
@@ -85,6 +109,15 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (lambda: Float(0, 1, log=True), "the logarithm needs a low above 0"),
         (lambda: Int(0, 9, log=True), "the logarithm needs a low above 0"),
         (lambda: Float(0, float("nan")), "give finite numbers as low and high"),
+        (lambda: Int(0, 10**400), "give finite numbers as low and high"),
+        (lambda: Int(0, 10**9999), "give finite numbers as low and high"),
+        (lambda: Float(-1e308, 1e308), "high - low is above all floats, give a narrower range"),
+        (lambda: Float(0, 1e300, step=1e-300), "more steps than a float can be, give a larger one"),
+        (lambda: Space({"x": Int(0, 1), "y": 10**9999}), "the constant y cannot be written"),
+        (lambda: Choice(10**400, 1), "it is above all floats, give it as text"),
+        (lambda: Choice("\ud800"), "it is not valid UTF-8"),
+        (lambda: Choice(None, 1, None), "'None' is there twice, keep one"),
+        (lambda: list(Space({"x": Int(0, 10**9)}).grid(None)), "a grid would have 1000000001 values of Int"),
         (lambda: Float("a", 1), "give finite numbers as low and high"),
         (lambda: Float(0, 1, step=0.0), "give a step above 0"),
         (lambda: Float(1, 2, log=True, step=0.5), "log and step exclude each other"),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from common import Choice, Float, Int, RunOptions, Space, search
+from common import Choice, Float, Int, RunOptions, Space, When, search
 from common.engine import pace
 from common.errors import UsageError
 from common.optimize import AskTell, Command
+from common.optimize.commands import _code
 from common.storage.journal import Journal
 from common.strategies import Grid
 from tests.common.optimize.objectives import SPACE, plain
@@ -138,6 +142,47 @@ def test_commands(tmp_path: Path) -> None:
     assert study.best.values == {"loss": 5.0}
 
 
+def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
+    """A shell gets it as a word or a variable; in the shell's text, only what no shell would change."""
+    values = ["; touch x", "$(touch x)", "a 'b' \"c\"", "`touch x`\n"]
+    told = 'printf %s "$1" > "$2/word"; printf %s "$X" > "$2/variable"; echo "{{\\"loss\\": {y}}}"'
+    command = Command(["sh", "-c", told, "sh", "{x}", "{folder}"], environment={"X": "{x}"})
+    space = {"x": Choice(*values), "y": Choice(-1, 2.5)}
+    study = search(command, space, strategy="grid", minimize="loss", workers=0, results=tmp_path / "r", options=QUIET)
+    assert {t.values["loss"] for t in study.trials} == {-1.0, 2.5}
+    for trial in study.trials:
+        for name in ("word", "variable"):
+            written = (tmp_path / "r" / "trials" / f"t{trial.number:06}" / name).read_text()
+            assert written == trial.params["x"]
+    with pytest.raises(RuntimeError, match="in the text that sh runs"):
+        Command("sh -c 'echo {x}'")(SimpleNamespace(params={"x": "; id"}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("env A=1 bash -lc 'f {a}'", ["f {a}"]),
+        ("python3.12 -W ignore -c 'f({a})'", ["f({a})"]),
+        ("srun -n 2 /bin/sh -ec 'f {a}' sh {a}", ["f {a}"]),
+        ("perl -ne 'f({a})' file", ["f({a})"]),
+        ("ssh -p 22 host train {a}", ["-p", "22", "host", "train", "{a}"]),
+        ("python train.py -c {a}", []),
+        ("bash -e run.sh -c {a}", []),
+        ("train -c {a}", []),
+    ],
+)
+def test_words_that_a_program_runs_as_code(words: str, code: list[str]) -> None:
+    assert [word for _, word in _code(shlex.split(words))] == code
+
+
+def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
+    """It is told by SIGTERM, which it can catch."""
+    show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
+    command = Command(["sh", "-c", show], timeout=0.5)
+    search(command, {"x": Float(0, 1)}, n_trials=1, minimize="loss", workers=1, results=tmp_path, options=QUIET)
+    assert (tmp_path / "trials" / "t000000" / "output.txt").read_text() == "cleaned up\n"
+
+
 class Tensor:
     def item(self) -> float:
         return 1.0
@@ -175,7 +220,19 @@ def closes_over(lock: Any) -> Any:
         ({"strategy": "bayes"}, "strategy='bayes': give grid, random"),
         ({"strategy": "grid"}, "a grid needs to know how many values"),
         ({"enqueue": [{"z": 1}]}, "has z, which the space does not have: it has x"),
-        ({"enqueue": [{"x": 7}]}, "has x = 7, which is not in Float"),
+        (
+            {"enqueue": [{"x": 7}]},
+            "has x = 7, which is not in Float(low=0, high=1, log=False, step=None): give",
+        ),
+        ({"enqueue": [{"x": 10**400}]}, "which is not in Float"),
+        ({"enqueue": [{"x": "0.5"}]}, "has x = '0.5', which is not in Float"),
+        ({"enqueue": [{"x": True}]}, "has x = True, which is not in Float"),
+        ({"enqueue": [{"x": None}]}, "has x = None, which is not in Float"),
+        ({"enqueue": 5}, "enqueue=5: give a list of points"),
+        ({"space": {"x": Choice("a", 1)}, "enqueue": [{"x": True}]}, "has x = True, which is not in Choice('a', 1)"),
+        ({"space": {"x": Int(1, 9)}, "enqueue": [{"x": 2.5}]}, "has x = 2.5, which is not in Int"),
+        ({"space": {"x": Int(1, 9), "y": 3}, "enqueue": [{"y": 4}]}, "has y = 4: leave it out, or give it a range"),
+        ({"objective": lambda trial: 10**400}, "it returned a number above all floats as loss: give float('inf')"),
         ({"objective": 5}, "the objective is a int: give a function"),
         ({"objective": lambda trial: None}, "correct the objective: it returned None: return {'loss': ...}"),
         ({"objective": lambda trial: Tensor()}, "it returned a Tensor: return {'loss': ...}"),
@@ -188,6 +245,15 @@ def closes_over(lock: Any) -> Any:
         ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),
         ({"objective": "python train.py {x} {y}"}, "the command has {y}, but the parameters are x"),
         ({"objective": "true {x}"}, "its command printed no JSON object"),
+        (
+            {"objective": "bash -o pipefail -c 'train {x} | tee log'", "space": {"x": Choice("relu", "; touch x")}},
+            "the command has {x} in the text that bash runs, where '; touch x' could be run too: give the value as a "
+            'word of its own, sh -c \'... "$1"\' sh {x}, or as a variable, environment={"X": "{x}"} and "$X"',
+        ),
+        (
+            {"objective": "ssh host train {x} {y}", "space": {"x": Float(0, 1), "y": "$(id)"}},
+            "where '$(id)' could be run",
+        ),
         ({"devices": 5, "workers": 4}, "devices=5 for each trial, but the largest node has 4: give no more"),
         ({"devices": 0}, "devices=0: give a whole number of at least 1"),
         ({"nodes": 2}, "nodes=2 for each trial, but this job has 1: start the script with mpirun or srun"),
@@ -205,6 +271,41 @@ def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], to
         search(**{**how, **change})
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, results=tmp_path / "r")
+    numbers: dict[str, Any] = dict(n_trials=np.int64(3), seed=np.int64(1), batch=np.int64(2))
+    low: Any = np.int64(0)
+    point = {"x": np.float32(0.5), "n": np.int64(2)}
+    space = {"x": Float(0, 1), "n": Int(low, 3), "a": Choice(np.zeros(2000), np.ones(3))}
+    study = search(lambda trial: 1, space, enqueue=[point], **numbers, **how)
+    assert len(study) == 3 and dict(study.trials[0].params, a=0) == {"x": 0.5, "n": 2, "a": 0}
+    assert study.report().count("\n") == 2
+
+
+def test_a_number_above_all_floats_fails_its_trial() -> None:
+    study = search(
+        lambda trial: 10**400 if trial.number == 2 else 1, {"x": Int(0, 3)}, strategy="grid", minimize="loss",
+        workers=0, options=QUIET,
+    )  # fmt: skip
+    assert [t.state for t in study.trials] == ["complete", "complete", "failed", "complete"]
+    assert "no value: it returned a number above all floats as loss" in study.trials[2].error
+
+
+def test_the_table_keeps_options_apart(tmp_path: Path) -> None:
+    """Those of one text are quoted, things have their names, and a value called as a column has another name."""
+    how: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, options=QUIET)
+    options = (None, "None", 1, 1.0, True, "1", len)
+    space = {"x": Choice(*options), "y": When(Choice("a"), x="1")}
+    study = search(lambda trial: {"loss": 1.0, "seconds": 2.0}, space, results=tmp_path / "r", **how)
+    assert [trial.params["x"] for trial in study.trials] == list(options)
+    rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
+    assert rows[0] == "number,state,param_x,param_y,loss,value_seconds,error"
+    cells = [row.split(",complete,")[1].split(",")[0] for row in rows[1:]]
+    assert cells == ["", '"""None"""', "1", "1.0", "True", '"""1"""', "len"]
+    search(lambda trial: 1.0, {"x": Choice("a", None)}, results=tmp_path / "s", **how)
+    assert [r.split(",")[2] for r in (tmp_path / "s" / "trials.csv").read_text().splitlines()[1:]] == ["a", ""]
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -35,6 +36,7 @@ from common.strategies.names import strategy_of
 from common.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
 
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 QUIET = RunOptions(quiet=True)
 LINE = Space({"x": Float(0, 1)})
 
@@ -55,6 +57,10 @@ def played(strategy: Any, loss: Callable[[Piece], float | None], space: Space = 
 
 def x_of(piece: Piece) -> float:
     return float(piece.point["x"])
+
+
+def x_of_trial(trial: Any) -> float:
+    return float(trial.params["x"])
 
 
 def lengths(pieces: list[Piece]) -> dict[int, int]:
@@ -203,6 +209,134 @@ def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     assert [x_of(p) for p in pieces] == [trial.params["x"] for trial in study.trials]
 
 
+GRID = {"x": [2, 0, 1], "c": ["b", None]}
+FINITE = Space({"x": Int(0, 2), "c": Choice(None, "a", "b")})
+
+
+def alone(sampler: Any, n_trials: int | None) -> list[dict[str, Any]]:
+    """The points of a study of Optuna."""
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial: Any) -> float:
+        trial.suggest_categorical("c", FINITE.parts["c"].options)  # type: ignore[union-attr]
+        return float(trial.suggest_int("x", 0, 2))
+
+    study.optimize(objective, n_trials=n_trials)
+    return [trial.params for trial in study.trials]
+
+
+@pytest.mark.parametrize("n_trials", [None, 4, 30])
+@pytest.mark.parametrize("sampler", ["grid", "brute"])
+def test_samplers_that_stop_end_the_search(sampler: str, n_trials: int | None, tmp_path: Path) -> None:
+    """As many trials as Optuna itself makes, in rounds of any size; the same call again finds the same."""
+
+    def made() -> Any:
+        return optuna.samplers.GridSampler(GRID) if sampler == "grid" else optuna.samplers.BruteForceSampler()
+
+    how: dict[str, Any] = dict(n_trials=n_trials, minimize="loss", workers=0, options=QUIET)
+    theirs = alone(made(), n_trials)
+    for batch in (1, 4):
+        for _ in range(2):
+            study = search(x_of_trial, FINITE, strategy=made(), batch=batch, results=tmp_path / str(batch), **how)
+            ours = [dict(trial.params) for trial in study.trials]
+            assert len(ours) == len(theirs) and len({str(p) for p in ours}) == len(ours)
+            if sampler == "grid":
+                assert ours == theirs
+    asynchronous = search(x_of_trial, FINITE, strategy=made(), batch=3, asynchronous=True, **how)
+    assert len(asynchronous) == len(theirs)
+
+
+def test_an_asynchronous_grid_goes_on_where_trials_are_missing(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, results=tmp_path / "r", asynchronous=True)
+    search(x_of_trial, FINITE, strategy=optuna.samplers.GridSampler(GRID), **how)
+    journal = tmp_path / "r" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if b'"key":"t000001"' not in line and b'"end"' not in line))
+    study = search(x_of_trial, FINITE, strategy=optuna.samplers.GridSampler(GRID), **how)
+    assert len({str(trial.params) for trial in study.trials}) == len(study) == 6
+
+
+def test_forbidden_points_of_a_grid_are_left_out() -> None:
+    space = Space(FINITE.parts, [lambda p: p["x"] != 1])
+    pieces = played(optuna.samplers.GridSampler(GRID), x_of, space, n_trials=None)
+    assert sorted((p.point["x"], p.point["c"]) for p in pieces) == [(0, "None"), (0, "b"), (2, "None"), (2, "b")]
+    nothing = Space(FINITE.parts, [lambda p: False])
+    assert not played(optuna.samplers.BruteForceSampler(), x_of, nothing, n_trials=5)
+
+
+class OwnSampler(optuna.samplers.BaseSampler):
+    """A sampler of a user's own, whose random numbers come from `draw`."""
+
+    def __init__(self, streams: Any, draw: Callable[[Any], float]):
+        self.streams, self.draw = streams, draw
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> float:
+        return self.draw(self.streams)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: optuna.samplers.RandomSampler(),
+        lambda: optuna.samplers.QMCSampler(scramble=True),
+        lambda: optuna.samplers.PartialFixedSampler({}, optuna.samplers.QMCSampler(scramble=True, qmc_type="halton")),
+        lambda: OwnSampler({"one": [np.random.default_rng()]}, lambda s: s["one"][0].random()),
+        lambda: OwnSampler(np.random.RandomState(), lambda s: s.random_sample()),
+        lambda: OwnSampler(random.Random(), lambda s: s.random()),
+        lambda: OwnSampler(None, lambda s: np.random.rand()),
+        lambda: OwnSampler(None, lambda s: random.random()),
+    ],
+)
+def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(minimize="loss", workers=0, batch=2, options=QUIET)
+    for n in (5, 9):
+        study = search(x_of_trial, LINE, strategy=made(), n_trials=n, results=tmp_path / "r", **how)
+    at_once = search(x_of_trial, LINE, strategy=made(), n_trials=9, **how)
+    assert [t.params for t in study.trials] == [t.params for t in at_once.trials]
+    assert len({t.params["x"] for t in study.trials}) == 9
+    other = search(x_of_trial, LINE, strategy=made(), n_trials=9, seed=1, **how)
+    assert [t.params for t in study.trials] != [t.params for t in other.trials]
+
+
+def test_seeds_of_a_users_own_count() -> None:
+    """As before, so that studies go on."""
+    drawn = OwnSampler(np.random.default_rng(7), lambda s: s.random())
+    points = [x_of(p) for p in played(drawn, x_of, n_trials=3)]
+    assert points == np.random.default_rng(7).random(3).tolist()
+    qmc = optuna.samplers.QMCSampler(scramble=True, seed=7)
+    assert Optuna(qmc).made(Problem(LINE, {"loss": False}))._seed == 7
+
+
+@pytest.mark.parametrize("strategy", ["random", "sobol", "grid", "tpe", "cmaes", "nsga2", Halving(9, sampler="tpe")])
+def test_points_beside_the_steps_are_evaluated(strategy: Any, tmp_path: Path) -> None:
+    """As given; a sampler learns from the nearest. Also where the journal has one that ended the study before."""
+    space = Space({"x": Float(0, 1, step=0.3), "n": Int(1, 10, step=4), "c": Choice(1, True, None)})
+    points: list[dict[str, Any]] = [{"x": 0.25, "n": 3, "c": True}, {"x": 1.0, "n": 10, "c": None}]
+    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, batch=1)
+    study = search(stepping, space, strategy=strategy, n_trials=8, enqueue=iter(points), results=tmp_path / "r", **how)
+    assert [dict(trial.params) for trial in study.trials[:2]] == points and study.trials[0].params["c"] is True
+    assert all(trial.params["n"] in (1, 5, 9) for trial in study.trials[2:])
+    journal = tmp_path / "r" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:3]))
+    again = search(stepping, space, strategy=strategy, n_trials=8, enqueue=points, results=tmp_path / "r", **how)
+    assert [(t.params, t.state) for t in again.trials] == [(t.params, t.state) for t in study.trials]
+
+
+def test_optuna_tells_options_apart_that_python_calls_equal() -> None:
+    """The loss of True is the best; TPE, which took it for 1, prefers it."""
+    space = Space({"c": Choice(1, 1.0, True, None, "None")})
+    pieces = played("tpe", lambda p: float(p.point["c"] is not True), space, n_trials=60)
+    kinds = Counter(repr(p.point["c"]) for p in pieces[20:])
+    assert kinds.most_common(1)[0][0] == "True" and len({repr(p.point["c"]) for p in pieces}) == 5
+
+
 def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     space = Space(
         {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)},
@@ -262,6 +396,54 @@ def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
     assert {t.state for t in study.trials} == {"complete"} and {t.values["begun"] for t in study.trials} == {4.0}
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("strategy", ["random", Halving(9), ASHA(9), MedianStopping(9), PopulationBased(9, 3)])
+def test_steps_may_begin_at_0(strategy: Any, keeps: bool) -> None:
+    """The same trials go on as with steps from 1."""
+
+    def stepping_from(first: int) -> Any:
+        def objective(trial: Any) -> Any:
+            done = 0
+            if keeps and trial.start:
+                done = int((trial.folder / "done").read_text())
+                assert done == trial.start
+            for step in range(done, 9):
+                if keeps:
+                    (trial.folder / "done").write_text(str(step + 1))
+                yield {"step": step + first, "loss": trial.params["x"] + 1 / (step + 1)}
+
+        return objective
+
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, minimize="loss", workers=0, batch=3, options=QUIET)
+    zero, one = (search(stepping_from(first), LINE, **how) for first in (0, 1))
+    for a, b in zip(zero.trials, one.trials, strict=True):
+        assert (a.params, a.state, a.values) == (b.params, b.state, b.values)
+        assert [step + 1 for step in a.steps] == list(b.steps)
+
+
+def test_nan_after_the_last_checkpoint_fails_its_trial_alone() -> None:
+    """The second attempt finds a checkpoint of its end, and yields nothing."""
+
+    def objective(trial: Any) -> Any:
+        state = trial.folder / "done"
+        for step in range(int(state.read_text()) if state.exists() else 0, 3):
+            state.write_text(str(step + 1))
+            yield {"step": step, "loss": math.nan if trial.number == 1 and step == 2 else 1.0}
+
+    study = search(objective, LINE, strategy=Halving(3, 3), n_trials=3, minimize="loss", workers=0, options=QUIET)
+    assert [trial.state for trial in study.trials] == ["complete", "failed", "complete"]
+
+
+@pytest.mark.parametrize("steps", [(1, 3, 2), (2, 2), (-1, 0), (0.5, 1), (0, math.inf)])
+def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
+    def objective(trial: Any) -> Any:
+        for step in steps:
+            yield {"step": step, "loss": 1.0}
+
+    with pytest.raises(UsageError, match="it yielded step .*: yield whole numbers that begin at 0 or 1 and grow"):
+        search(objective, LINE, strategy=Halving(9), n_trials=2, minimize="loss", workers=0, options=QUIET)
+
+
 def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
     """Of four trials none reaches the third stage of ASHA."""
     study = search(stepping, LINE, strategy=ASHA(9), n_trials=4, minimize="loss", workers=0, batch=2, options=QUIET)
@@ -305,6 +487,27 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
             "needs a space without conditions",
         ),
         ("cmaes", {}, "CMA-ES needs two or more numbers"),
+        ("tpe", {"space": Space({"x": Int(0, 2**63)})}, "Optuna takes whole numbers below 2**63, but x is Int(low=0"),
+        (
+            optuna.samplers.GridSampler({"y": [1]}),
+            {},
+            "GridSampler has values of y, which the space does not have",
+        ),
+        (optuna.samplers.GridSampler({}), {}, "GridSampler has no values of x: give it some"),
+        (optuna.samplers.GridSampler({"x": [0.5, 2]}), {}, "GridSampler has x = 2, which is not in Float"),
+        (
+            optuna.samplers.GridSampler({"x": [1]}),
+            {"space": Space({"x": Choice(1, True)})},
+            "GridSampler has x = 1, which is not in Choice(1, True): use strategy='grid'",
+        ),
+        (optuna.samplers.GridSampler({"x": [1]}), {"space": Space({"x": Ordinal(1, 2)})}, "cannot use the order of x"),
+        (optuna.samplers.BruteForceSampler(), {}, "BruteForceSampler tries all values of x, which has no end of them"),
+        (
+            optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler()),
+            {},
+            "PartialFixedSampler draws x = 3.0, which is not in Float",
+        ),
+        (OwnSampler(None, lambda s: np.random.default_rng().random()), {}, "OwnSampler draws other points each time"),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
         (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
         (Grid(points=0), {}, "give at least one point"),

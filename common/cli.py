@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from common.cluster.launch import connect, launched
+from common.cluster.launch import Launch, connect, launched
 from common.engine import node
 from common.engine.options import RunOptions
 from common.engine.progress import start_logging
+from common.engine.stops import Stopped, ending_at_stops
 from common.errors import Exit, UsageError, print_error
 from common.experiment import Experiment
 from common.output import outlive_readers
@@ -33,6 +34,14 @@ def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) ->
 def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     """As `run`, but returns the status. Only rank 0 reports errors that the user can fix."""
     launch = launched()
+    try:
+        with ending_at_stops():
+            return _main(experiment, arguments, launch)
+    except Stopped as stopped:  # before the ranks were connected
+        return _stopped(name_of(experiment), stopped, launch.rank)
+
+
+def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch) -> Exit:
     name = name_of(experiment)
     parser = parser_of(experiment, name)
     try:
@@ -49,6 +58,10 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         status = node.run(settings, name, options=options, transport=transport, host=host).status
     except UsageError as error:
         status = print_error(parser.prog, error, transport.rank)
+    except Stopped as stopped:
+        status = _stopped(name, stopped, transport.rank)
+        if transport.size > 1:  # the other ranks may wait for this one
+            transport.abort(status)
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
@@ -56,6 +69,12 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         transport.abort(Exit.ERROR)
     transport.close(status)
     return status
+
+
+def _stopped(name: str, stopped: Stopped, rank: int) -> Exit:
+    if rank == 0:
+        print(f"{name}: {stopped}", file=sys.stderr)
+    return Exit.STOPPED
 
 
 def name_of(experiment: type[Experiment]) -> str:

@@ -149,9 +149,9 @@ class Experiment(ABC):
 
         Returns:
             A function of a batch that yields an `Evaluation` of each trial. If it has an `error`, the trial is tried
-            once more, on another slot if there is one, and then recorded as failed. An exception has the same effect,
-            and also ends the worker. If this slot has no room for a trial, the function yields a `NoRoom`. Other slots
-            then try the trial; if it fits none, it is left open.
+            once more, on another node or slot if there is one, and then recorded as failed. An exception has the same
+            effect, and also ends the worker. If this slot has no room for a trial, the function yields a `NoRoom`.
+            Other slots then try the trial; if it fits none, it is left open.
         """
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
@@ -168,7 +168,7 @@ class Experiment(ABC):
         return {}
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:  # noqa: B027
-        """Raise UsageError if an answer of the objective must end the study. Called on rank 0.
+        """Look at an answer as it arrives, on rank 0. Raise UsageError if it must end the study.
 
         Such an answer is not kept, so the same command evaluates the trial again.
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import TracebackType
 
 from common.cluster.launch import launched
-from common.errors import Exit, UsageError
+from common.errors import Exit, StorageError, UsageError
 
 
 @cache
@@ -22,6 +22,6 @@ def say_errors_in_one_line() -> None:
         else:
             if launched().rank == 0:  # the same on all ranks
                 print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-            raise SystemExit(int(Exit.USAGE))
+            raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE))
 
     sys.excepthook = excepthook

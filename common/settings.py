@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
 
 def without_address(text: str) -> str:
     """A repr without the place in memory, which differs between runs."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals
 
 
 def _kind(hint: Any) -> tuple[type, bool]:

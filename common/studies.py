@@ -21,6 +21,7 @@ from common.engine import node
 from common.engine.options import RunOptions
 from common.engine.progress import start_logging
 from common.engine.rank_zero import Ended
+from common.engine.stops import Stopped, ending_at_stops
 from common.engine.study import Study
 from common.engine.usage import Meter, Peak
 from common.engine.worker import evaluated, unpacked
@@ -66,13 +67,18 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)
         try:
-            told: Ended | UsageError = node.run(
-                experiment, name, options=options, transport=transport, host=host, report=keep
-            )
+            with ending_at_stops():
+                told: Ended | UsageError = node.run(
+                    experiment, name, options=options, transport=transport, host=host, report=keep
+                )
             if isinstance(told, Ended) and (transport.size > 1 or not keep):  # files that others cannot see
                 told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
         except UsageError as error:
             told = error
+        except Stopped as stopped:
+            if transport.size > 1:  # the other ranks may wait for this one
+                transport.abort(Exit.STOPPED)
+            raise _stop(stopped.number) from None
         except BaseException:
             if transport.size > 1:  # the other ranks would wait for this one
                 traceback.print_exc()
@@ -140,8 +146,13 @@ def _outcomes(ended: Ended) -> list[Outcome]:
     if ended.status == Exit.ERROR:
         raise StudyError(f"no worker is left; the first that ended: {ended.cause}")
     if ended.status == Exit.STOPPED:
-        raise KeyboardInterrupt if ended.stopped_by == signal.SIGINT else SystemExit(int(Exit.STOPPED))
+        raise _stop(ended.stopped_by)
     return list(ended.outcomes)
+
+
+def _stop(number: int | None) -> BaseException:
+    """What ends a script whose study was told to stop."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(int(Exit.STOPPED))
 
 
 _parting: list[Transport] = []  # the transport that is closed when this script ends

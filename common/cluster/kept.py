@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ import numpy as np
 from common.cluster.devices import free_memory
 from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
 from common.cluster.shared_cache import ALIGNED, INDEX, SharedCache
+from jit.private import wait_for_lock
 
 BUFFER = "kept"  # name of the memory that a node's workers share
 
@@ -103,7 +106,7 @@ class OnDisk:
         folder.mkdir(parents=True, exist_ok=True)
         self._memory = joblib.Memory(folder, mmap_mode="r", verbose=0)
         self._cached = self._memory.cache(_bytes_of, ignore=["compute"])
-        self._limit = limit
+        self._limit, self._folder = limit, folder
         self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def value(self, key: str, compute: Callable[[], Any]) -> Any:
@@ -114,7 +117,7 @@ class OnDisk:
             return made[0]
 
         byte = int.from_bytes(hashlib.sha256(key.encode()).digest()[:5], "little")
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
+        wait_for_lock(lambda how: fcntl.lockf(self._file, how, 1, byte), self._folder, math.inf)
         try:
             memory = self._cached(key, computed)
         except (KeyError, OSError):  # another process removed it before it was read back
@@ -122,7 +125,8 @@ class OnDisk:
                 raise
             memory = made[0]
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+            with suppress(OSError):  # there was none
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
         if made:
             self._memory.reduce_size(bytes_limit=self._limit)
         return _read(np.asarray(memory).data)

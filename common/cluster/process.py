@@ -36,12 +36,12 @@ def require_linux() -> None:
         )
 
 
-def die_with(parent: int) -> None:
-    """Be killed when the thread of process `parent` that started this one ends, for whatever reason.
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Be killed when the thread of process `parent` that started this one ends, or get another signal.
 
     The kernel does it, so it also holds while this process is inside a library that never returns.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(1)
 

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 BUILD_SECONDS = 900.0  # an objective that is not built by then hangs
 REAP_SECONDS = 30.0  # a killed worker ends within that time, unless its GPU hangs: then it may stay in the kernel
+CLOSED_SECONDS = 5.0  # a worker whose pipe is closed has ended by then, with all that it has started
 LOOK_SECONDS = 0.25  # between two looks at clocks, and at workers whose end nothing else tells
 LONGEST_STEP = 1.0  # seconds; in a longer step this rank, and perhaps its workers, slept: no trial is blamed for it
 
@@ -146,24 +147,29 @@ class Agent:
             process = slot.process
             if process is None:
                 continue
-            if not process.handle.is_alive():  # its own processes may live on and keep its pipes open
+            if not process.handle.is_alive():
                 self._read_results(slot, process)
             elif process.killed is not None:
                 if now - process.killed > REAP_SECONDS:
                     self._died(slot, process)
+            elif process.silent is not None:
+                if now - process.silent > CLOSED_SECONDS:
+                    process.error = "it closed the pipe to its agent, so the worker was killed"
+                    self._kill(process)
             elif cause := self._hangs(slot, process, now):
                 process.error = f"hung: {cause}, so the worker was killed"
-                process.killed = now
-                process.handle.kill()
+                self._kill(process)
         if now - self._told >= STEP_SECONDS:
             self._tell_news(now)
 
     def close(self) -> None:
         """End all workers now."""
-        for slot in self.slots:
+        living = [slot for slot in self.slots if slot.process is not None]
+        for slot in living:  # all at once: what they have started may take a moment to end
             if slot.process is not None:
-                slot.process.handle.kill()
-                self._reap(slot)
+                slot.process.kill()
+        for slot in living:
+            self._reap(slot)
         if self._gpus is not None:
             self._gpus.close()
             self._gpus = None
@@ -197,7 +203,6 @@ class Agent:
         )
         for thing in process.waitables:
             self._selector.register(thing, EVENT_READ, (slot, process))
-        log.debug("%s: worker %s started", slot.place, process.handle.pid)
         return process
 
     # -- from the workers
@@ -215,6 +220,9 @@ class Agent:
                 continue
             process.clock = self._time
             match message:
+                case worker.Begun(pid):
+                    process.begun(pid)
+                    log.debug("%s: worker %s started", slot.place, pid)
                 case worker.Built():
                     process.built, process.news = True, WORKING
                 case worker.WaitsForMemory(waits):
@@ -225,14 +233,15 @@ class Agent:
                     results.append(worker.unpacked(message, process.peak.read()))
                     process.news = None
                     batches_done += process.one_done()
-                    if slot.draining:
-                        break
         if results:
             self._tell(Returned(slot.number, tuple(results), batches_done))
-        if slot.draining and results:
-            self._drained(slot)
-        elif process.ended:
+        if process.ended and not process.handle.is_alive():
             self._died(slot, process)
+        elif process.ended:  # its keeper ends what it has started
+            process.silent = self._time if process.silent is None else process.silent
+            self._hear_no_more(process)
+        elif slot.draining and results:
+            self._drained(slot)
         else:
             self._feed(slot)
 
@@ -245,13 +254,13 @@ class Agent:
                 process.news = None
 
     def _died(self, slot: Slot, process: WorkerProcess) -> None:
-        # The pipe of a process that was killed closes a moment before it has ended.
-        left = REAP_SECONDS if process.killed is None else max(0.0, process.killed + REAP_SECONDS - self._time)
-        process.handle.join(min(5.0, left))
         self._show_output(slot, process)
         cause = process.cause()
-        if lost := not self._reap(slot, left):
+        if lost := not self._reap(slot, 0.0):
             cause += f"\n{cause.splitlines()[-1]}; it did not end within {REAP_SECONDS:g} s, so its slot is given up"
+        if process.dismissed and not lost:
+            self._tell(Drained(slot.number))
+            return
         if process.ending and not process.sent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)
@@ -266,20 +275,32 @@ class Agent:
             self._tell(Died(slot.number, cause, building=not process.built, lost=lost, seconds=worked))
 
     def _drained(self, slot: Slot) -> None:
-        if slot.process is not None:
-            slot.process.handle.kill()
-            self._reap(slot)
-        self._tell(Drained(slot.number))
+        if slot.process is None:
+            self._tell(Drained(slot.number))
+        elif slot.process.killed is None:
+            slot.process.dismissed = True
+            self._kill(slot.process)
+
+    def _kill(self, process: WorkerProcess) -> None:
+        """Begin to end a worker. The loop goes on meanwhile: what the worker has started may take a moment."""
+        process.killed = self._time
+        process.kill()
+        self._hear_no_more(process)
+
+    def _hear_no_more(self, process: WorkerProcess) -> None:
+        """Wait for a worker's end alone: a pipe whose other end is closed is always readable."""
+        for pipe in (process.results, process.output):
+            if pipe in self._selector.get_map():
+                self._selector.unregister(pipe)
 
     def _reap(self, slot: Slot, seconds: float = REAP_SECONDS) -> bool:
         """Forget the worker of a slot, and end it. Returns whether it ended within that time."""
         process, slot.process = slot.process, None
         assert process is not None
-        for thing in process.waitables:
-            self._selector.unregister(thing)
-        pid = process.handle.pid
+        self._selector.unregister(process.handle.sentinel)
+        self._hear_no_more(process)
         if not (ended := process.reap(seconds)):
-            log.error("%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, pid)
+            log.error("%s: process %s cannot be killed: see dmesg for errors of its GPU", slot.place, process.pid)
         return ended
 
     def _show_output(self, slot: Slot, process: WorkerProcess) -> None:
@@ -301,11 +322,7 @@ class Agent:
         since = process.clock if process.built else process.started
         if not process.waits and now - since > self._limit(process):
             return f"no result within {self._limit(process):g} s"
-        return (
-            ""
-            if self._gpus is None
-            else self._gpus.fault(process.handle.pid, process.device.visible, since=since, now=now)
-        )
+        return "" if self._gpus is None else self._gpus.fault(process.pid, process.device.visible, since=since, now=now)
 
     def _limit(self, process: WorkerProcess) -> float:
         if not process.built:

@@ -4,6 +4,8 @@
     slots --Returned--> journal (fsync) --results--> study --> more batches
     slots --Died-->     the running trial once more by itself, the rest back into the queue
 
+A failure is the slot's only if the trial succeeds on another one. Until that is known it is pending.
+
 `dispatch.py` decides which slot gets which batch. The cost of a message is that of a heap operation, however many slots
 there are.
 """
@@ -11,6 +13,7 @@ there are.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections import deque
@@ -31,7 +34,7 @@ from common.engine.messages import (
     ToCoordinator,
 )
 from common.engine.queue import Costs, SlotId
-from common.engine.slots import Given
+from common.engine.slots import IN_A_ROW, Given
 from common.engine.study import Study
 from common.errors import UsageError
 from common.storage.journal import Journal
@@ -41,7 +44,7 @@ from common.trial import Batch, Gang, NoRoom, Place, Result, Trial
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-DEATHS = 3  # in a row, after which a slot is given up
+IN_VAIN = 16  # deaths of all slots after which nothing works, if no trial has succeeded: eight trials, each tried twice
 
 
 class Coordinator:
@@ -57,6 +60,7 @@ class Coordinator:
         end: Unix time by which all work must be done. A batch that would take longer, by the seconds per cost of those
             before it, is not begun.
         started: when this run did, by the monotonic clock.
+        total: trials that the study will have, None where that is not known.
         clock: seconds, as time.monotonic.
     """
 
@@ -73,10 +77,11 @@ class Coordinator:
         grace: float = 30.0,
         end: float | None = None,
         started: float = 0.0,
+        total: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
-        self._clock = clock
+        self._clock, self._total = clock, total
         self.dispatch = Dispatch(tell=tell, slots=slots, costs=costs, gang_of=gang_of, end=end, clock=clock)
         self._fresh: list[tuple[Trial, Result]] = []
         self._durable: deque[Result] = deque()  # those in the journal that the study has not heard of
@@ -84,6 +89,8 @@ class Coordinator:
         # not recorded, and the journal blames no trial.
         self._held: list[tuple[Trial, Result]] = []
         self._succeeded = False
+        self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / max(1, len(slots))))  # deaths of a slot, while nothing does
+        self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
         self._examine = examine
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
@@ -105,6 +112,18 @@ class Coordinator:
     def is_behind(self) -> bool:
         """Whether results wait to be passed on, so that there is no time to sleep."""
         return bool(self._durable)
+
+    @property
+    def _has_tried_all(self) -> bool:
+        """Whether nothing is left to try, while there are slots to try it on and nobody has asked to stop."""
+        return bool(self.dispatch.slots) and self.dispatch.at_rest and self.stopped_by is None
+
+    @property
+    def _nothing_works(self) -> bool:
+        """Whether the study is through, and has failed at every trial and on every slot."""
+        through = self._has_tried_all and self._total is not None and self._study.n_asked >= self._total
+        deaths = [state.in_vain for state in self.dispatch.slots.values()]
+        return through and not self._succeeded and self._sound is None and min(deaths) >= IN_A_ROW
 
     @property
     def _out_of_time(self) -> bool:
@@ -147,7 +166,10 @@ class Coordinator:
         """
         self.dispatch.assign()
         self.dispatch.leave_open()
-        if self._held and (self._succeeded or self.dispatch.at_rest):
+        if self._held and self._nothing_works:
+            for slot in list(self.dispatch.slots):
+                self._give_up(slot)
+        elif self._held and (self._succeeded or self._has_tried_all):
             self._fresh, self._held = self._held + self._fresh, []
         if self._fresh:
             fresh, self._fresh = self._fresh, []
@@ -170,50 +192,69 @@ class Coordinator:
         if state is None:
             return
         for returned in results:
-            given = next(given for given in state.given if returned.key in given.open)
+            given = next((given for given in state.given if returned.key in given.open), None)
+            if given is None:
+                log.warning(
+                    "%s: an answer for trial %s, which is not open there, is ignored", state.place, returned.key
+                )
+                continue
             trial = given.open.pop(returned.key)
-            state.deaths = 0
             if isinstance(returned, NoRoom):
-                self.dispatch.no_room(slot, trial, given.waited, returned.reason)
+                if self.dispatch.no_room(slot, trial, given.waited, returned.reason):
+                    self._settle(slot, trial, given, succeeded=False)
                 continue
             result = replace(returned, place=state.place, attempt=given.attempt)
-            given.seconds += result.seconds
             given.since = self._clock()
+            doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
             try:
-                self._examine(trial, result, self._sound)
+                if not doubted:
+                    self._examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
-            if result.error is not None:
-                self._failed(slot, trial, result, result.error)
+            if doubted or (result.attempt < ATTEMPTS and result.failed):
+                self._try_again(slot, trial, result)
+                continue
+            given.seconds += result.seconds
+            if result.failed:
+                state.is_failing = True
+                self._failed(trial, result, given)
+            elif result.attempt == ATTEMPTS and result.doubt is not None:
+                state.is_failing = True
+                self._doubtful[trial.key] = replace(result, doubt=None)
+                self._failed(trial, result, given)
             else:
-                self._succeeded, self._sound = True, result
-                self._fresh.append((trial, result))
+                self._done(slot, trial, result, given)
         state.mark(self._clock(), None)
         self.dispatch.done(slot, batches_done)
+        self._part_with(slot)
 
     def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float) -> None:
         state = self.dispatch.slots.get(slot)
         if state is None:
             return
         state.life += 1
+        state.cause, state.is_failing = cause, True
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
-        retry = running is not None and running.attempt == ATTEMPTS
-        # A trial that fails on its retry is the trial's fault, any other death may be the slot's.
-        if not (retry and self._succeeded):
-            state.deaths += 1
+        state.in_vain += not self._succeeded
         if running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)
-            self._failed(slot, trial, Result(key, place=state.place, attempt=running.attempt), cause)
+            result = Result(key, error=cause, place=state.place, attempt=running.attempt)
+            if result.attempt < ATTEMPTS:
+                self._try_again(slot, trial, result)
+            else:
+                self._failed(trial, result, running)
+        else:
+            state.failures += 1
         self.dispatch.died(slot)
-        if lost or state.deaths >= DEATHS:
-            log.error("%s: given up after %d deaths in a row: %s", state.place, state.deaths, last_line(cause))
-            self.dispatch.remove(slot)
+        if lost or (not self._succeeded and state.in_vain >= self._patience):
+            self._give_up(slot)
         else:
             self.dispatch.free(slot)
+            self._part_with(slot)
 
     def _lost(self, rank: int) -> None:
         """A node has gone, and its slots with it. No trial is to blame: its open trials run elsewhere."""
@@ -235,14 +276,60 @@ class Coordinator:
             "key": next(iter(running.open if running else ()), ""),
         })  # fmt: skip
 
-    def _failed(self, slot: SlotId, trial: Trial, result: Result, cause: str) -> None:
-        """Try the trial once more, by itself and elsewhere if possible; then record it as failed."""
-        if result.attempt < ATTEMPTS:
-            log.warning("trial %s failed and is tried once more: %s", trial.key, last_line(cause))
-            self.dispatch.push((trial,), result.attempt + 1, avoid=slot)
+    # -- what becomes of a trial, and of its slot
+
+    def _try_again(self, slot: SlotId, trial: Trial, result: Result) -> None:
+        """Try a trial once more, by itself and elsewhere if possible. Until that has ended its failure is pending."""
+        state = self.dispatch.slots[slot]
+        state.pending.add(trial.key)
+        state.cause, state.is_failing = result.error or result.doubt or "", True
+        if result.failed:
+            log.warning("trial %s failed and is tried once more: %s", trial.key, last_line(state.cause))
         else:
-            log.error("trial %s failed: %s", trial.key, last_line(cause))
-            self._held.append((trial, replace(result, values={}, arrays={}, error=cause)))
+            log.info("trial %s is tried on another node: %s", trial.key, last_line(state.cause))
+            self._doubtful[trial.key] = replace(result, doubt=None)
+        self.dispatch.push((trial,), result.attempt + 1, avoid=slot)
+
+    def _done(self, slot: SlotId, trial: Trial, result: Result, given: Given) -> None:
+        """A trial has succeeded: what failed on this slot before is forgiven."""
+        state = self.dispatch.slots[slot]
+        state.failures, state.has_succeeded, state.is_failing = 0, True, False
+        state.pending.clear()
+        self._doubtful.pop(trial.key, None)
+        self._succeeded, self._sound = True, result
+        self._fresh.append((trial, result if result.doubt is None else replace(result, doubt=None)))
+        self._settle(slot, trial, given, succeeded=True)
+
+    def _failed(self, trial: Trial, result: Result, given: Given) -> None:
+        """A trial has failed for the last time, and no slot is to blame. An answer that it had stands."""
+        self._settle(None, trial, given, succeeded=False)
+        if (answer := self._doubtful.pop(trial.key, None)) is not None:
+            self._fresh.append((trial, answer))
+            return
+        log.error("trial %s failed: %s", trial.key, last_line(result.error))
+        self._held.append((trial, replace(result, values={}, arrays={})))
+
+    def _settle(self, slot: SlotId | None, trial: Trial, given: Given, *, succeeded: bool) -> None:
+        """The retry of a trial has ended: its first failure is pending no longer, and its slot's if it `succeeded`."""
+        first = given.waited.avoid
+        state = self.dispatch.slots.get(first) if first is not None else None
+        if first is None or state is None or trial.key not in state.pending:
+            return
+        state.pending.remove(trial.key)
+        if succeeded and first != slot:
+            state.failures += 1
+            self._part_with(first)
+
+    def _part_with(self, slot: SlotId) -> None:
+        """Give a slot up if it is bad, unless it is at work, as its agent cannot take back what it has given it."""
+        state = self.dispatch.slots.get(slot)
+        if state is not None and state.is_bad and not state.given:
+            self._give_up(slot)
+
+    def _give_up(self, slot: SlotId) -> None:
+        state = self.dispatch.slots[slot]
+        log.error("%s: given up after failures in a row, the last one: %s", state.place, last_line(state.cause))
+        self.dispatch.remove(slot)
 
     def _drain(self, number: int) -> None:
         if self.stopped_by is not None:

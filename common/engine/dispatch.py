@@ -11,7 +11,7 @@ from common.engine.gangs import Gangs
 from common.engine.messages import Lend, Run, ToAgent
 from common.engine.pace import Pace
 from common.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
-from common.engine.slots import Given, SlotState
+from common.engine.slots import IN_A_ROW, Given, SlotState
 from common.trial import Batch, Gang, Place, Trial
 
 log = logging.getLogger(__name__)
@@ -71,22 +71,24 @@ class Dispatch:
         if self._gangs.of(batch) is None:
             self.queue.push(batch, attempt, avoid=avoid, no_room=no_room)
         else:
-            self._gangs.push(batch, attempt)
+            self._gangs.push(batch, attempt, avoid)
 
     def put_back(self, given: Iterable[Given]) -> None:
         """Add again what has not returned of batches that a slot had."""
         for one in given:
             if one.open:
-                self.push(tuple(one.open.values()), one.attempt, no_room=one.waited.no_room)
+                waited = one.waited
+                self.push(tuple(one.open.values()), one.attempt, avoid=waited.avoid, no_room=waited.no_room)
 
-    def no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> None:
-        """Try a trial on another kind of slot; if none is left, leave it open for another layout."""
+    def no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> bool:
+        """Try a trial on another kind of slot; if none is left, leave it open for another layout, and return True."""
         refused = waited.no_room | {self._kind(slot)}
         if self._gangs.of((trial,)) or all(self._kind(other) in refused for other in self.slots):
             self.left_open[trial.key] = reason
             log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
-        else:
-            self.push((trial,), waited.attempt, no_room=refused)
+            return True
+        self.push((trial,), waited.attempt, avoid=waited.avoid, no_room=refused)
+        return False
 
     def stop(self) -> None:
         """Forget what waits, and give out nothing more."""
@@ -96,8 +98,8 @@ class Dispatch:
 
     # -- slots
 
-    def assign(self) -> None:
-        """Give work to slots that have none."""
+    def assign(self, *, held: bool = False) -> None:
+        """Give work to slots that have none; `held`: also to those that wait for the outcome of their failures."""
         if self._stopped:
             return
         refused: list[SlotId] = []
@@ -106,12 +108,14 @@ class Dispatch:
             if not self.queue or not self._idle:
                 break
             slot, _ = self._idle.popitem(last=False)
-            if not self._give(slot):
+            if not self._give(slot, held):
                 refused.append(slot)
         self._idle.update(dict.fromkeys(refused))
 
     def leave_open(self) -> None:
         """If all slots are idle after `assign`, what still waits has no room on any of them: leave it open."""
+        if self.slots and self.all_idle and self.queue:
+            self.assign(held=True)
         if self.slots and self.all_idle:
             for waiting in self.queue.clear():
                 self.left_open.update((trial.key, NO_SLOT_LEFT) for trial in waiting.batch)
@@ -140,7 +144,7 @@ class Dispatch:
 
     def free(self, slot: SlotId) -> None:
         """This slot has no work."""
-        if not self._gangs.keeps(slot):
+        if not self._gangs.has(slot):
             self._idle[slot] = None
 
     def remove(self, slot: SlotId) -> None:
@@ -148,6 +152,29 @@ class Dispatch:
         self.slots.pop(slot, None)
         self._idle.pop(slot, None)
         self._gangs.gone(slot)
+
+    def has_elsewhere(self, slot: SlotId) -> bool:
+        """Whether there is a slot of another rank."""
+        return any(rank != slot[0] and not state.is_bad for (rank, _), state in self.slots.items())
+
+    def _refuses(self, slot: SlotId, waiting: QueuedBatch) -> bool:
+        """Whether a slot leaves a batch to others: it has no room, or another can tell better whose failure it was."""
+        if waiting.no_room and self._kind(slot) in waiting.no_room:
+            return True
+        if (failed := waiting.avoid) is None:
+            return False
+        mine = self._can_tell(slot, failed)
+        return any(
+            not state.is_bad and self._can_tell(one, failed) > mine and self._kind(one) not in waiting.no_room
+            for one, state in self.slots.items()
+        )
+
+    def _can_tell(self, slot: SlotId, failed: SlotId) -> tuple[bool, bool, int]:
+        """How well a retry on a slot tells whether a trial or the slot `failed` is at fault, to compare.
+
+        Best on another node, as all slots of one may have the same fault, and where trials succeed.
+        """
+        return slot[0] != failed[0], slot != failed, self.slots[slot].standing
 
     def _kind(self, slot: SlotId) -> Kind:
         """Rank and device: what slots have in common that have room for the same trials."""
@@ -167,13 +194,18 @@ class Dispatch:
         if not state.given:
             self._idle[slot] = None
 
-    def _give(self, slot: SlotId) -> bool:
-        """Give the slot the first batch of the queue that it may have; False when there is none."""
+    def _give(self, slot: SlotId, held: bool = False) -> bool:
+        """Give the slot the first batch of the queue that it may have; False when there is none.
+
+        A slot that only fails would be through with most trials before any is retried. So after some failures it gets
+        nothing new until it is known whose they were, unless it is `held` no longer, as no slot has work.
+        """
         state = self.slots[slot]
-        while True:
+        while not state.is_bad:
             waiting = self.queue.pop(
-                slot, self._kind(slot), n_slots=len(self.slots), free_in=lambda: self._free_in(slot)
-            )
+                lambda waiting: self._refuses(slot, waiting), n_slots=len(self.slots),
+                free_in=lambda: self._free_in(slot), retries_only=len(state.pending) >= IN_A_ROW and not held,
+            )  # fmt: skip
             if waiting is None:
                 return False
             if self.pace.is_too_late(waiting.cost):
@@ -183,6 +215,7 @@ class Dispatch:
             state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
             self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
             return True
+        return False
 
     def _begin_gangs(self) -> None:
         """Give gangs the slots that they need, once these are idle."""

@@ -71,9 +71,9 @@ class Gangs:
         gang = self._gang_of(batch[0])
         return None if gang is None or gang == Gang() else gang
 
-    def push(self, batch: Batch, attempt: int) -> None:
-        """Add a batch that needs a gang."""
-        self._queue.push(batch, attempt)
+    def push(self, batch: Batch, attempt: int, avoid: SlotId | None = None) -> None:
+        """Add a batch that needs a gang; `avoid`: the first slot of the one that it failed in."""
+        self._queue.push(batch, attempt, avoid=avoid)
 
     def clear(self) -> None:
         """Forget all that wait, and the slots kept for them."""
@@ -82,7 +82,11 @@ class Gangs:
 
     def keeps(self, slot: SlotId) -> bool:
         """Whether a slot is lent or kept for a gang. Then it gets no other work."""
-        return slot in self._lead_of or any(kept.wants(slot) or slot in kept.taken for kept in self._kept)
+        return self.has(slot) or any(kept.wants(slot) for kept in self._kept)
+
+    def has(self, slot: SlotId) -> bool:
+        """Whether a gang uses the slot or has taken it, so that it is not idle."""
+        return slot in self._lead_of or any(slot in kept.taken for kept in self._kept)
 
     def ready(self, single: QueuedBatch | None) -> list[tuple[QueuedBatch, list[SlotId], str]]:
         """Keep idle slots for gangs in their order.

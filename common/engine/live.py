@@ -193,11 +193,12 @@ def _cost_left(state: SlotState, rate: float, now: float) -> float:
     if not state.given:
         return 0.0
     first, *others = state.given
+    cost = max(first.waited.cost, 1e-300)  # candidates of a shared fit may cost nothing beside the first
     if len(state.marks) == 2:
         (begin, before), (last, share) = state.marks
         share += (share - before) / max(last - begin, 1e-9) * (now - last)
     elif state.marks:
-        share = state.marks[0][1] + (now - state.marks[0][0]) / rate / first.waited.cost
+        share = state.marks[0][1] + (now - state.marks[0][0]) / rate / cost
     else:
-        share = (now - first.begun) / rate / first.waited.cost if state.is_computing else 0.0
-    return max(0.03, 1 - share) * first.waited.cost + sum(given.waited.cost for given in others)
+        share = (now - first.begun) / rate / cost if state.is_computing else 0.0
+    return max(0.03, 1 - share) * cost + sum(given.waited.cost for given in others)

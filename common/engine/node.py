@@ -22,6 +22,7 @@ import numpy as np
 
 from common.cluster import probe
 from common.cluster.devices import CPU, Device, choose
+from common.cluster.greeting import greet
 from common.cluster.launch import launched
 from common.cluster.preflight import Node, check, survey, widen_binding
 from common.cluster.process import can_be_sent
@@ -64,10 +65,12 @@ def run(
     with ExitStack() as stack:
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
         with working(f"{name} starts", transport.rank):
+            versions_here = code_and_libraries(type(experiment).__module__)
+            greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-            nodes = transport.gather(survey(places, options.threads, code_and_libraries(type(experiment).__module__)))
+            nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes)
         running = sum(transport.gather(sum(check.poll() is None for check in checks)))
         if running and transport.rank == 0:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.engine.live import Overview, TimeLeft
-from common.errors import printable
-from common.storage.files import replaced
+from common.errors import printable, printable_lines
+from common.storage.files import read_at_most, replaced
 from common.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
@@ -36,7 +36,9 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
 
     class Stderr(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            print(self.format(record), file=sys.stderr)  # looked up each time: a progress bar replaces it
+            with suppress(OSError):  # a log that cannot be written ends no study
+                # stderr is looked up each time: a progress bar replaces it
+                print(printable_lines(self.format(record)), file=sys.stderr)
             spoken()
 
     handler = Stderr()
@@ -83,7 +85,7 @@ class Seen(NamedTuple):
 def read_status_file(folder: Path) -> Seen | None:
     """None where rank 0 has said nothing, or somebody else has written the file."""
     try:
-        content = json.loads((folder / STATUS_FILE).read_bytes())
+        content = json.loads(read_at_most(folder / STATUS_FILE, 1 << 20))
         return Seen(float(content["time"]), str(content["doing"]), Overview.from_json(content))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

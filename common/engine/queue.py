@@ -127,22 +127,27 @@ class Queue:
         self.put_back(waiting)
 
     def pop(
-        self, slot: SlotId, kind: Kind, *, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]
+        self,
+        refuses: Callable[[QueuedBatch], bool],
+        *,
+        n_slots: int,
+        free_in: Callable[[], tuple[float, list[float]]],
+        retries_only: bool = False,
     ) -> QueuedBatch | None:
-        """Take the first batch that this slot may have, or a piece of it; None where there is none.
+        """Take the first batch that a slot may have, or a piece of it; None where there is none.
 
         Args:
-            slot: rank and number of the slot.
-            kind: of the slot.
+            refuses: tells which batches the slot may not have.
+            retries_only: whether it may have only what has failed before, which comes first.
             n_slots: all slots there are.
             free_in: tells when this slot and each other one will have finished its batches, in units of cost. It is
                 called only if that matters.
         """
         passed: list[QueuedBatch] = []
         found: QueuedBatch | None = None
-        while self._heap and found is None:
+        while self._heap and found is None and not (retries_only and self._heap[0][2].attempt == 1):
             waiting = self.take()
-            if (waiting.avoid == slot and n_slots > 1) or kind in waiting.no_room:
+            if refuses(waiting):
                 passed.append(waiting)
                 continue
             n = self._pieces_of(waiting, n_slots, free_in)

@@ -23,9 +23,10 @@ from common.engine.options import RunOptions
 from common.engine.progress import Progress, StatusFile, duration
 from common.engine.queue import Costs
 from common.engine.study import Shard, Study
-from common.errors import Exit
+from common.errors import Exit, StorageError
 from common.experiment import Data, Experiment
-from common.storage.journal import Journal
+from common.output import lost_output
+from common.storage.journal import Journal, written_into
 from common.storage.provenance import commit, versions
 from common.storage.table import last_line
 from common.storage.waiting import working
@@ -83,16 +84,16 @@ class RankZero:
             progress.close()
         if not study.finished:
             return self._unfinished(study, coordinator)
+        journal.verify()
         outcomes = study.outcomes()
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
         if report:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview(None))
-            with working(doing, rank=0):
+            with working(doing, rank=0), written_into(journal.folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
-        seconds = time.monotonic() - self.started
-        journal.note(end={"complete": True, "seconds": round(seconds, 3), "failed": len(failed)})
+        seconds = self._note_end(complete=True, failed=len(failed))
         if report:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
@@ -102,15 +103,27 @@ class RankZero:
             log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
 
+    def _note_end(self, **facts: object) -> float:
+        """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""
+        seconds = time.monotonic() - self.started
+        lost = {"lost_output": lost} if (lost := lost_output()) else {}
+        self.journal.note(end={**facts, "seconds": round(seconds, 3), **lost})
+        return seconds
+
     def _write_page(self) -> None:
-        """Write report.html. The study is done without it too."""
+        """Write report.html. Raises StorageError where that fails: the study is done, and its journal says so."""
         from common.report.of import write_at_the_end
 
         folder = self.journal.folder
         try:
             write_at_the_end(folder, self.experiment, self.data)
-        except Exception:  # whatever an experiment's own sections raise
-            log.warning("report.html was not written (python -m common.report %s tries again)", folder, exc_info=True)
+        except Exception as error:  # whatever an experiment's own sections raise
+            log.debug("report.html", exc_info=True)
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            raise StorageError(
+                f"all trials are done, but report.html was not written ({why}): the same command tries again, "
+                f"and python -m common.report {folder}"
+            ) from error
 
     def _study(self) -> Study:
         history, retry = self.journal.history, self.options.retry_failed
@@ -141,6 +154,7 @@ class RankZero:
             grace=options.grace,
             end=None if end is None else end - options.walltime_margin,
             started=self.started,
+            total=experiment.n_trials(),
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
@@ -162,8 +176,7 @@ class RankZero:
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""
         outcomes = study.outcomes()
-        seconds = time.monotonic() - self.started
-        self.journal.note(end={"complete": False, "seconds": round(seconds, 3)})
+        self._note_end(complete=False)
         if study.n_open == 0:
             print(f"shard {self.options.shard} is done: {study.n_done} trials in {self.journal.folder}")
             failed = any(outcome.result.failed for outcome in outcomes)

@@ -9,6 +9,8 @@ from common.engine.messages import Headway
 from common.engine.queue import QueuedBatch
 from common.trial import Place, Trial
 
+IN_A_ROW = 3  # failures of its own, after which a slot is given up
+
 
 @dataclass
 class Given:
@@ -30,16 +32,38 @@ class SlotState:
     """A slot that is in use.
 
     Attributes:
+        failures: in a row that are its own: nothing was running, or the trial succeeded elsewhere.
+        pending: keys of trials that failed here since its last success and are tried elsewhere.
+        has_succeeded: whether any trial has succeeded here.
+        is_failing: whether its last trial or worker has failed.
+        in_vain: deaths while no trial of the run had succeeded anywhere.
+        cause: of its last failure.
+        life: deaths in all.
         step: its last report of progress, None if there was none since its last result.
         marks: the first and the last (time, share of its batch that was done) that were heard, for people only.
     """
 
     place: Place
     given: deque[Given] = field(default_factory=deque)
-    deaths: int = 0  # in a row
-    life: int = 0  # deaths in all
+    failures: int = 0
+    pending: set[str] = field(default_factory=set)
+    has_succeeded: bool = False
+    is_failing: bool = False
+    in_vain: int = 0
+    cause: str = ""
+    life: int = 0
     step: Headway | None = None
     marks: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is to be given up once it has no work."""
+        return self.failures >= IN_A_ROW
+
+    @property
+    def standing(self) -> int:
+        """How much there is to say for it: 3 succeeds, 2 did so before, 1 has no trial ended yet, 0 has only failed."""
+        return 2 * self.has_succeeded + (not self.is_failing)
 
     @property
     def n_open(self) -> int:

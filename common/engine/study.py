@@ -177,6 +177,6 @@ class Study:
             name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
             raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
-                f"{trial.params.get(name)!r}: use the version that wrote it, or --restart"
+                f"{trial.params.get(name)!r}: use the version that wrote it and the same seeds, or --restart"
             )
         self.results.pop(trial.key, None)

@@ -1,7 +1,8 @@
 """A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
 
     agent -> worker    Work                 a batch, and the nodes that it has to itself, see `Gang`; or None: end
-    worker -> agent    Built()              the objective stands
+    worker -> agent    Begun(pid)           its process
+                       Built()              the objective stands
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
@@ -12,7 +13,8 @@
 Messages are pickles. Each one to the agent comes after its length, so that the agent never waits for the rest of a
 message, as it would in `Connection.recv`.
 
-A worker ends with its rank, even if the rank is killed. Its stdout and stderr go through a pipe to the agent, which
+A worker ends with its rank, even if the rank is killed, and what its trials have started ends with it: its parent sees
+to that, see `common.cluster.keeper`. Its stdout and stderr go through a pipe to the agent, which
 shows them or keeps the last lines for the report of a crash.
 """
 
@@ -35,7 +37,6 @@ import numpy as np
 
 from common.cluster.devices import hosts_here, set_hosts, workers_here
 from common.cluster.memory_lock import on_wait
-from common.cluster.process import begin_helper
 from common.cluster.shared_arrays import SharedArrays, Spec
 from common.engine.messages import COMPILING, STEP_SECONDS, Headway
 from common.engine.usage import Meter
@@ -57,6 +58,13 @@ class Setup:
     device: str  # "cpu" or "cuda"
     parent: int  # process id of the rank
     buffers: Mapping[str, Spec]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The process runs."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +101,24 @@ def write(file: int, content: bytes) -> None:
 
 
 class _Wire(logging.Handler):
-    """The pipe to the agent, which any thread may send to, and which the log goes to as well."""
+    """The pipe to the agent, which any thread may send to, and which the log goes to as well.
+
+    A fork of this process says nothing there: its words could stand in the middle of others.
+    """
 
     def __init__(self, pipe: Connection):
         super().__init__()
-        self._pipe = pipe.fileno()
+        self._pipe, self._pid = pipe.fileno(), os.getpid()
+
+    @property
+    def in_fork(self) -> bool:
+        """Whether this process is a fork of the one that made this."""
+        return os.getpid() != self._pid
 
     def send(self, message: Any) -> None:
         """Send one message. Raises OSError when the agent has gone."""
+        if self.in_fork:
+            return
         pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self.lock or nullcontext():
             write(self._pipe, len(pickled).to_bytes(LENGTH, "big") + pickled)
@@ -108,6 +126,8 @@ class _Wire(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging`, with the lock taken (it can be taken again)."""
         try:
+            if self.in_fork:
+                print(self.format(record), file=sys.stderr)
             self.send(Logged(record.levelno, self.format(record)))
         except Exception:
             self.handleError(record)
@@ -136,13 +156,13 @@ class _StepReport:
 
 def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:
     """Entry point of the process."""
-    begin_helper(setup.parent)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     wire = _Wire(results)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
     on_wait(lambda waits: wire.send(WaitsForMemory(waits)))
     try:
+        wire.send(Begun(os.getpid()))
         shared = SharedArrays.attach(setup.data)
         buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
@@ -162,6 +182,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
                 meter.begin()
             for answer in evaluated(objective, tuple([Trial(*trial) for trial in trials]), meter):
                 wire.send(answer)
+                if wire.in_fork:  # the objective has forked, and returned in the child as well
+                    os._exit(0)
     except (EOFError, BrokenPipeError):
         pass  # the agent has gone or has no use for this worker any more
     except BaseException:
@@ -200,9 +222,9 @@ def unpacked(answer: Packed | NoRoom, peak_bytes: int | None) -> Result | NoRoom
     """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer
-    key, values, arrays, error, seconds, ended, used = answer
+    key, values, arrays, error, doubt, seconds, ended, used = answer
     whole = Used(*used)._replace(peak_bytes=peak_bytes)
-    return Result(key, values, arrays, error, seconds=seconds, ended=ended, used=whole)
+    return Result(key, values, arrays, error, doubt, seconds=seconds, ended=ended, used=whole)
 
 
 def _packed(evaluation: Evaluation, seconds: float, used: Used) -> Packed:
@@ -211,7 +233,7 @@ def _packed(evaluation: Evaluation, seconds: float, used: Used) -> Packed:
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    return evaluation.key, {} if error else values, arrays, error, seconds, time.time(), tuple(used)
+    return evaluation.key, {} if error else values, arrays, error, evaluation.doubt, seconds, time.time(), tuple(used)
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

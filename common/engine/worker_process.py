@@ -1,4 +1,7 @@
-"""The process of one worker as its agent has it: its pipes, the batches that it was sent, and why it ended."""
+"""The process of one worker as its agent has it: its pipes, the batches that it was sent, and why it ended.
+
+The agent's child is the worker's keeper, which ends as the worker did when all has ended that the worker has started.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from common.cluster import keeper
 from common.cluster.devices import Device, environment
 from common.cluster.process import stops_wait, without_main
 from common.engine import worker
@@ -31,7 +35,7 @@ READ_BYTES = 1 << 16  # of messages, at a time
 class WorkerProcess:
     """A living worker, and what it is doing. Times are of the agent's clock, in seconds."""
 
-    handle: Any
+    handle: Any  # of its keeper
     batches: Connection  # a socket: pipes are smaller where a user has many
     results: Connection  # a pipe: to write to it takes a worker two thirds of the time that a socket takes
     output: Connection
@@ -48,12 +52,14 @@ class WorkerProcess:
     arrived: bytearray = field(default_factory=bytearray)  # of a message whose rest has not come
     error: str = ""
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
-    killed: float | None = None  # when, for hanging
+    killed: float | None = None  # when
+    dismissed: bool = False  # killed because its work is wanted no longer
     ended: bool = False  # all that it had sent has been read
+    silent: float | None = None  # since when it has, while its keeper lives
     news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
 
     def __post_init__(self) -> None:
-        self.peak = Peak(self.handle.pid)
+        self.begun(self.handle.pid)
         self._arrivals = select.poll()  # `Connection.poll` makes a selector each time
         self._arrivals.register(self.results, select.POLLIN)
 
@@ -73,12 +79,18 @@ class WorkerProcess:
         results, worker_results = context.Pipe(duplex=False)
         output, worker_output = context.Pipe(duplex=False)
         os.set_blocking(output.fileno(), False)
-        handle = context.Process(target=worker.main, args=(setup, worker_batches, worker_results, worker_output))
+        work = keeper.Later(worker.main, setup)
+        pipes = (worker_batches, worker_results, worker_output)
+        handle = context.Process(target=keeper.begin, args=(setup.parent, work, *pipes))
         with environment(device, threads, n_workers), without_main(), stops_wait():
             handle.start()
-        for connection in (worker_batches, worker_results, worker_output):
-            connection.close()
+        for pipe in pipes:
+            pipe.close()
         return cls(handle, batches, results, output, now, device)
+
+    def begun(self, pid: int) -> None:
+        """Note the process of the worker itself, which is known once it runs."""
+        self.pid, self.peak = pid, Peak(pid)
 
     @property
     def waitables(self) -> tuple[Connection, Connection, int]:
@@ -142,9 +154,16 @@ class WorkerProcess:
         self.output_tail.extend(line[:1000] for line in lines)
         return lines
 
+    def kill(self) -> None:
+        """Have its keeper end it and all that it has started."""
+        if self.handle.is_alive():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.handle.pid, keeper.END)
+                os.kill(self.handle.pid, signal.SIGCONT)  # it may have been suspended
+
     def reap(self, seconds: float) -> bool:
         """Kill the process if it lives, and close its pipes. Returns whether it ended within that time."""
-        self.handle.kill()
+        self.kill()
         self.handle.join(seconds)
         for connection in (self.batches, self.results, self.output):
             connection.close()

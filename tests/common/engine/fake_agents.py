@@ -57,10 +57,17 @@ class FakeAgents:
         elif isinstance(message, Drain):
             self.drained.append(rank)
 
-    def answer(self, slot: tuple[int, int], seconds: float = 9.0, value: float = 1.0, error: str | None = None) -> None:
+    def answer(
+        self,
+        slot: tuple[int, int],
+        seconds: float = 9.0,
+        value: float = 1.0,
+        error: str | None = None,
+        doubt: str | None = None,
+    ) -> None:
         """The slot finishes the first batch that it has."""
         run = self.given[slot].pop(0)
-        results = tuple(Result(t.key, {"v": value}, seconds=seconds, error=error) for t in run.batch)
+        results = tuple(Result(t.key, {"v": value}, seconds=seconds, error=error, doubt=doubt) for t in run.batch)
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 

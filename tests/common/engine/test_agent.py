@@ -77,8 +77,8 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], mon
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
-    kill, pid = process.handle.kill, process.handle.pid
-    monkeypatch.setattr(process.handle, "kill", lambda: None)
+    kill, pid = process.kill, process.handle.pid
+    monkeypatch.setattr(process, "kill", lambda: None)
     try:
         died = heard(agent, told, Died)
         assert died.lost and "so the worker was killed; it did not end within 0.5 s" in died.cause.splitlines()[-1]
@@ -99,10 +99,10 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(told: list[Any]) -
     while not process.built:
         assert agent.slots[0].process is process, told
         agent.step(0.01)
-    os.kill(process.handle.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)
     time.sleep(4.0)  # this process takes no step, as if it slept too
     agent.step(0.01)
-    os.kill(process.handle.pid, signal.SIGCONT)
+    os.kill(process.pid, signal.SIGCONT)
     assert heard(agent, told, Returned).results[0].key == "t0"
     assert not any(isinstance(message, Died) for message in told)
     agent.close()

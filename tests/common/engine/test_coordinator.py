@@ -164,16 +164,159 @@ def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(t
     assert results["t1"].error == "Traceback\nValueError: no" and results["t1"].attempt == 2
 
 
-def test_a_slot_that_dies_three_times_in_a_row_is_given_up(tmp_path: Path) -> None:
+def test_a_slot_is_given_up_where_three_trials_in_a_row_die_that_succeed_elsewhere(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(8), places(1, 1))
-    for _ in range(3):
+    for _ in range(4):
         assert len(agents.given[0, 0]) == 1
         agents.die((0, 0))
-        agents.answer((1, 0))
+        agents.answer((1, 0))  # at first t6, then each time what has died before
+    agents.die((0, 0))
     assert agents.given[0, 0] == [] and len(agents.coordinator.dispatch.slots) == 1
     while not agents.study.finished:
         agents.answer((1, 0))
     assert not any(outcome.result.failed for outcome in agents.study.outcomes())
+
+
+def test_a_slot_where_trials_only_fail_gets_nothing_new_until_it_is_known_whose_fault_that_is(tmp_path: Path) -> None:
+    """A broken node fails at once, and would be through with all trials before the others have done one."""
+    agents = FakeAgents(tmp_path, trials(30), places(1, 1))
+    for _ in range(3):
+        agents.answer((1, 0), error="OSError: no scratch")
+    assert agents.given[1, 0] == [] and len(agents.given[0, 0]) == 1
+    failures = 3
+    while not agents.coordinator.finished:
+        if agents.given[1, 0]:
+            agents.answer((1, 0), error="OSError: no scratch")
+            failures += 1
+        else:
+            agents.answer((0, 0))
+    assert list(agents.coordinator.dispatch.slots) == [(0, 0)] and failures == 5
+    assert agents.study.finished and agents.coordinator.n_failed == 0
+
+
+@pytest.mark.parametrize("failing", ["is lost", "finds no healthy one"])
+def test_a_slot_that_waits_for_an_outcome_goes_on_once_nobody_else_works(tmp_path: Path, failing: str) -> None:
+    agents = FakeAgents(tmp_path, trials(9), places(1, 1))
+    for _ in range(3):
+        agents.answer((1, 0), error="no such point")
+    if failing == "is lost":
+        agents.given.pop((0, 0))
+        agents.coordinator.handle(0, Lost())
+        agents.coordinator.step()
+    else:
+        for _ in range(3):
+            agents.answer((0, 0), error="no such point")
+    assert len(agents.given[1, 0]) == 1
+    while not agents.coordinator.finished:
+        agents.answer(next(slot for slot, runs in agents.given.items() if runs))
+    assert agents.study.finished
+
+
+@pytest.mark.parametrize("layout", [(1,), (2,), (1, 1), (2, 3)])
+@pytest.mark.parametrize("way", ["die", "error"])
+def test_trials_that_fail_elsewhere_too_cost_no_slot(tmp_path: Path, layout: tuple[int, ...], way: str) -> None:
+    """An objective that fails for two points of three, in runs of six."""
+    agents = FakeAgents(tmp_path, trials(90), places(*layout))
+    bad = {f"t{number}" for number in range(90) if number % 9 < 6}
+    while not agents.coordinator.finished:
+        slot = next(slot for slot, runs in agents.given.items() if runs)
+        failing = agents.keys(slot)[0][0] in bad
+        if failing and way == "die":
+            agents.die(slot)
+        else:
+            agents.answer(slot, error="no such point" if failing else None)
+    assert {trial.key for trial, result in agents.study.outcomes() if result.failed} == bad
+    assert agents.study.finished and len(agents.coordinator.dispatch.slots) == sum(layout)
+
+
+def test_the_retry_goes_to_another_node_and_to_a_slot_that_does_not_fail_itself(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(9), places(2, 1, 1))
+    agents.answer((0, 0), error="OSError")  # t8
+    assert agents.keys((0, 0)) == [["t4"]], "the retry waits"
+    agents.answer((1, 0), error="OSError")  # t7: its slot may be bad as well, so it is not given t8
+    assert agents.keys((1, 0)) == [["t3"]]
+    agents.answer((0, 1))
+    assert agents.keys((0, 1)) == [["t7"]], "another node than that of t7, not than that of t8"
+    agents.answer((2, 0))
+    assert agents.keys((2, 0)) == [["t8"]]
+
+
+def test_an_answer_in_doubt_is_tried_on_another_rank(tmp_path: Path) -> None:
+    """Such as a score of NaN, as the fit raised: it is kept where the fit raises there too."""
+    agents = FakeAgents(tmp_path, trials(4), places(2, 1))
+    agents.answer((0, 0), value=-1.0, doubt="OSError: no scratch")  # t3
+    assert agents.keys((0, 0)) == [["t0"]] and agents.study.n_done == 0
+    agents.answer((1, 0), value=-2.0, doubt="ValueError: k = 99")  # t2
+    agents.answer((1, 0))
+    agents.answer((0, 1))
+    agents.answer((0, 1), value=-3.0, doubt="ValueError: k = 99")
+    agents.answer((0, 0))
+    assert agents.coordinator.finished and agents.coordinator.n_failed == 0
+    found = {key: (result.values["v"], result.attempt, result.doubt) for key, result in agents.study.results.items()}
+    assert found == {"t3": (1.0, 2, None), "t2": (-3.0, 2, None), "t1": (1.0, 1, None), "t0": (1.0, 1, None)}
+
+
+def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(9), places(2))
+    for number in range(9):
+        agents.answer((0, number % 2), value=-1.0, doubt="ValueError: k = 99")
+    assert agents.coordinator.finished and len(agents.coordinator.dispatch.slots) == 2
+    assert {(result.values["v"], result.attempt) for result in agents.study.results.values()} == {(-1.0, 1)}
+
+
+def test_an_answer_in_doubt_stands_where_its_retry_dies(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
+    agents.answer((0, 0), value=-1.0, doubt="ValueError: k = 99")
+    agents.answer((1, 0))
+    agents.die((1, 0))
+    assert agents.coordinator.finished and agents.study.results["t1"].values == {"v": -1.0}
+    assert not agents.study.results["t1"].failed
+
+
+def test_a_node_whose_fits_all_raise_is_given_up_and_its_answers_are_not_kept(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(40), places(3, 3))
+    while not agents.coordinator.finished:
+        slot = next(slot for slot, runs in sorted(agents.given.items(), reverse=True) if runs)
+        agents.answer(slot, value=float(slot[0]), doubt="OSError: no scratch" if slot[0] else None)
+    assert {result.values["v"] for result in agents.study.results.values()} == {0.0}
+    assert {rank for rank, _ in agents.coordinator.dispatch.slots} == {0}
+
+
+def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> None:
+    """Random nodes and trials that always fail, each in one of three ways, and ranks that are lost on the way."""
+    random = np.random.default_rng(0)
+    for number in range(25):
+        layout = random.integers(1, 4, random.integers(2, 5)).tolist()
+        broken = set(random.choice(len(layout), random.integers(0, len(layout)), replace=False).tolist())
+        sound = sorted(set(range(len(layout))) - broken)
+        ways = random.choice(["die", "error", "doubt"], len(layout))
+        failing = np.flatnonzero(random.random(40) < (0.3 if len(broken) < 2 else 0.0))
+        bad = {f"t{trial}": str(random.choice(["die", "error"])) for trial in failing}
+        agents = FakeAgents(tmp_path / str(number), trials(40), places(*layout))
+        agents.coordinator._patience = 99
+        lost = set(random.choice(sorted(broken), 1).tolist()) if broken and random.random() < 0.3 else set()
+        for turn in range(1000):
+            if agents.coordinator.finished:
+                break
+            if turn == 9:
+                for rank in lost:
+                    agents.coordinator.handle(rank, Lost())
+                    agents.given = type(agents.given)(list, {s: r for s, r in agents.given.items() if s[0] != rank})
+                    agents.coordinator.step()
+            busy = [slot for slot, runs in agents.given.items() if runs]
+            assert busy, f"study {number} hangs"
+            fast = [slot for slot in busy if slot[0] in broken]
+            slot = busy[random.integers(len(busy))] if not fast or random.random() < 0.2 else fast[0]
+            way = str(ways[slot[0]]) if slot[0] in broken else bad.get(agents.keys(slot)[0][0], "")
+            if way == "die":
+                agents.die(slot)
+            else:
+                agents.answer(slot, value=float(slot[0]), **({way: "OSError"} if way else {}))
+        assert agents.study.finished, f"study {number}"
+        outcomes = agents.study.results.values()
+        assert set(bad) >= {result.key for result in outcomes if result.failed}
+        assert {int(result.values["v"]) for result in outcomes if result.key not in bad} <= set(sound)
+        assert set(agents.coordinator.dispatch.slots) >= {s for s in agents.given if s[0] in sound}
 
 
 def test_success_in_between_forgives(tmp_path: Path) -> None:
@@ -200,6 +343,16 @@ def test_a_death_while_building_is_no_attempt_of_a_trial(tmp_path: Path) -> None
     agents.answer((0, 0))
     (outcome,) = agents.study.outcomes()
     assert outcome.result.attempt == 1
+
+
+def test_an_answer_for_a_trial_that_is_not_open_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agents = FakeAgents(tmp_path, trials(2), places(1))
+    first = agents.keys((0, 0))[0][0]
+    agents.answer((0, 0))
+    agents.coordinator.handle(0, Returned(0, (Result(first, {"v": 5.0}),), 0))
+    assert f"an answer for trial {first}, which is not open there, is ignored" in caplog.text
+    agents.answer((0, 0))
+    assert agents.coordinator.finished and agents.study.results[first].values != {"v": 5.0}
 
 
 def test_infinity_is_a_value(tmp_path: Path) -> None:
@@ -284,6 +437,31 @@ def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
     assert not agents.study.finished and len(agents.coordinator.dispatch.slots) == 0
     history = read_journal(tmp_path)
     assert history is not None and history.results == {}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_small_study_whose_trials_all_die_blames_none_unless_one_is_known_to_work(
+    tmp_path: Path, known: bool
+) -> None:
+    before = {"t0": Result("t0", {"v": 1.0})} if known else {}
+    search = trials(4)
+    agents = FakeAgents(tmp_path, search, places(1), known=before, total=4)
+    while not agents.coordinator.finished:
+        agents.die((0, 0), "ModuleNotFoundError: sklearn")
+    history = read_journal(tmp_path)
+    assert history is not None and len(history.results) == (3 if known else 0)
+    assert agents.study.finished == known and "sklearn" in agents.coordinator.first_cause
+
+
+def test_what_failed_before_a_signal_is_not_blamed_as_nothing_had_worked(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(4), places(1))
+    agents.die((0, 0))
+    agents.die((0, 0))
+    agents.coordinator.handle(0, Interrupted(15))
+    agents.coordinator.handle(0, Drained(0))
+    agents.coordinator.step()
+    history = read_journal(tmp_path)
+    assert agents.coordinator.finished and history is not None and history.results == {}
 
 
 def test_failures_before_the_first_success_are_recorded_with_it(tmp_path: Path) -> None:
@@ -421,7 +599,7 @@ def seconds_to_the_end(costs: list[float], shared: float, n_slots: int) -> float
         slot = free.index(min(free))
         now = free[slot]
         left = [max(0.0, other - now) for number, other in enumerate(free) if number != slot]
-        waiting = queue.pop((0, slot), (0, "cpu"), n_slots=n_slots, free_in=lambda left=left: (0.0, left))
+        waiting = queue.pop(lambda waiting: False, n_slots=n_slots, free_in=lambda left=left: (0.0, left))
         if waiting is None:
             return max(free)
         free[slot] += waiting.cost

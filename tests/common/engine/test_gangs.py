@@ -99,6 +99,15 @@ def test_a_gang_that_fails_is_tried_once_more_and_gives_its_slots_back(tmp_path:
     assert agents.coordinator.finished and agents.study.outcomes()[0].result.attempt == 2
 
 
+def test_a_slot_that_a_gang_waits_for_is_its_own_after_a_death_too(tmp_path: Path) -> None:
+    agents = Ganged(tmp_path, [2, 1], ONE, ONE, ONE, {"devices": 2}, ONE)
+    agents.answer((1, 0))
+    agents.die((0, 0))
+    assert agents.running() == {(0, 1): "t2", (1, 0): "t4"}
+    agents.answer((0, 1))
+    assert agents.running() == {(0, 0): "t3", (1, 0): "t4"}
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_rank_that_is_lost_while_a_gang_waits_or_runs(tmp_path: Path, lost: int) -> None:
     agents = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)

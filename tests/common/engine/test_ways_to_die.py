@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import Exit
 from common.storage.history import read_journal
-from tests.helpers import PATIENCE, maps_of_sharers, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import PATIENCE, maps_of_sharers, parent_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 QUICK = [(2, way) for way in ("TERM", "USR1", "KILL", "KILL of a rank")]
@@ -29,13 +29,9 @@ def die(job: Popen[str], way: str) -> None:
         time.sleep(0.2)
         job.send_signal(signal.SIGUSR1)  # as the study goes on
     elif way.endswith("rank"):
-        os.kill(parent_of(workers_of(job.pid).pop()), number)
+        os.kill(parent_of(parent_of(workers_of(job.pid).pop())), number)
     else:
         job.send_signal(number)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def named_memory(maps: str) -> set[str]:

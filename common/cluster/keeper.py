@@ -1,0 +1,227 @@
+"""The parent of a worker, which sees to it that nothing that the worker has started outlives it.
+
+    rank -> keeper -> worker -> programs, forks, daemons: whatever a trial starts
+
+The keeper is a process of a few megabytes, forked before any library is loaded. It is a child subreaper: what the
+worker's descendants leave behind becomes the keeper's child, in whatever session it is. So all descendants of a keeper
+are its worker's, and nobody else's. When the worker has ended, when the agent says so (END), and when the rank has
+ended in any way, the keeper kills the worker and sends SIGTERM to all that is left, then SIGKILL after a moment. It
+ends when nothing is left, as the worker did: with its status, or by its signal.
+
+Keeper and worker lead sessions of their own, so signals to the rank's process group do not reach them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import assert_spawning
+from multiprocessing.reduction import ForkingPickler
+from types import FrameType
+from typing import Any
+
+from common.cluster.process import STOPS, die_with
+
+END = signal.SIGRTMIN  # to a keeper: end the worker and all that it has started
+GRACE_S = 2.0  # from SIGTERM to SIGKILL
+LONGEST_PAUSE_S = 5.0  # between two looks at what SIGKILL has not ended, such as a process in the kernel
+_PR_SET_CHILD_SUBREAPER = 36
+_kept = False
+
+
+class Later:
+    """A call that is pickled as bytes, so that a keeper imports nothing of what its worker needs."""
+
+    def __init__(self, function: Callable[..., None], argument: Any) -> None:
+        self._content: Any = (function, argument)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert_spawning(self)  # file descriptors in it are handed on
+        return _later, (bytes(ForkingPickler.dumps(self._content)),)
+
+    def __call__(self, *more: Any) -> None:
+        function, argument = pickle.loads(self._content)
+        function(argument, *more)
+
+
+def _later(content: bytes) -> Later:
+    later = Later.__new__(Later)
+    later._content = content
+    return later
+
+
+def has_keeper() -> bool:
+    """Whether this process is a worker whose keeper ends what it starts."""
+    return _kept
+
+
+def begin(parent: int, work: Later, *pipes: Connection) -> None:
+    """Entry point of a keeper, whose child calls `work` with the pipes.
+
+    Args:
+        parent: process id of the rank.
+        work: what the worker does.
+        pipes: to the agent, which only the worker keeps open.
+    """
+    # From here on it does not end by END alone. The rank's end sends it too.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the rank may have been started with this signal ignored
+    die_with(parent, END)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.setsid()
+    keeper = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        _become_worker(keeper)
+        work(*pipes)
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    for pipe in pipes:
+        pipe.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    _end_as(_keep(worker))
+
+
+def _become_worker(keeper: int) -> None:
+    global _kept
+    _kept = True
+    os.setsid()
+    die_with(keeper)
+    for number in STOPS:
+        # A scheduler may send them to all processes of a job; the rank decides. Signals that are ignored would stay
+        # ignored in the programs that this process starts; those with a function have their usual effect there.
+        signal.signal(number, _unheard)
+        signal.siginterrupt(number, False)
+    os.register_at_fork(before=_Forks.before, after_in_parent=_Forks.after, after_in_child=_Forks.after_in_child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD, *STOPS})
+
+
+def _unheard(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+class _Forks:
+    """Signals to stop end a fork of the worker, such as one of a pool of processes, which its parent ends by SIGTERM.
+
+    They wait until that is so.
+    """
+
+    here = threading.local()
+
+    @classmethod
+    def before(cls) -> None:
+        cls.here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+
+    @classmethod
+    def after(cls) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, cls.here.mask)
+
+    @classmethod
+    def after_in_child(cls) -> None:
+        for number in STOPS:
+            if signal.getsignal(number) is _unheard:
+                signal.signal(number, signal.SIG_DFL)
+        cls.after()
+
+
+def _keep(worker: int) -> int:
+    """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait."""
+    ended: dict[int, int] = {}
+    while _has_children(ended) and worker not in ended:
+        if signal.sigwait({signal.SIGCHLD, END}) == END:
+            os.kill(worker, signal.SIGKILL)
+            break
+    if _has_children(ended):
+        _send(signal.SIGTERM, but={worker})
+    deadline, pause = time.monotonic() + GRACE_S, 0.05
+    while _has_children(ended):
+        if (left := deadline - time.monotonic()) <= 0:
+            if not _send(signal.SIGKILL):  # what is left belongs to another user, as programs of sudo do
+                break
+            left = pause = min(2 * pause, LONGEST_PAUSE_S)
+        signal.sigtimedwait({signal.SIGCHLD}, left)
+    return ended.get(worker, signal.SIGKILL)
+
+
+def _has_children(ended: dict[int, int]) -> bool:
+    """Note the children that have ended, with their status. Returns whether there are others."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return True
+            ended[pid] = status
+    return False
+
+
+def _send(number: int, but: Collection[int] = ()) -> int:
+    """Send a signal to all descendants of this process. Returns how many could be sent it."""
+    sent = 0
+    for pid, born in _descendants().items():
+        if pid not in but:
+            with suppress(OSError):  # it has ended, or belongs to another user
+                _send_to(pid, born, number)
+                sent += 1
+    return sent
+
+
+def _send_to(pid: int, born: str, number: int) -> None:
+    """Send a signal to the process with this number that was born then, never to one that has got the number since."""
+    try:
+        file = os.pidfd_open(pid)  # it stands for this process alone
+    except (AttributeError, OSError):  # an old kernel or Python, or it has ended
+        file = None
+    try:
+        if _parent_and_birth(pid)[1] != born:
+            raise ProcessLookupError(pid)
+        if file is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(file, number)
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _descendants() -> dict[int, str]:
+    """The numbers of all processes below this one, and when each was born."""
+    known = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # it has just ended
+                known[int(name)] = _parent_and_birth(int(name))
+    found: dict[int, str] = {}
+    above = {os.getpid()}
+    while above:
+        below = {pid: born for pid, (parent, born) in known.items() if parent in above}
+        found |= below
+        above = set(below)
+    return found
+
+
+def _parent_and_birth(pid: int) -> tuple[int, str]:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b") ")[2].split()  # its name may have blanks and brackets
+    return int(fields[1]), fields[19].decode()
+
+
+def _end_as(status: int) -> None:
+    """End this process as one of which `wait` gave this status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of this process tells nothing
+        with suppress(OSError):  # SIGKILL is as it is
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os._exit(os.waitstatus_to_exitcode(status))

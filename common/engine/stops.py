@@ -1,0 +1,54 @@
+"""Signals that ask a study to stop while no loop hears them: before the first trial, and while results are written.
+
+The loop of a rank lets running trials finish. The work before and after it (preflight, data, tables, figures, report)
+has no trials. It ends where it is: everything that it writes is written whole, and the same command does it again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from common.cluster.process import STOPS
+from common.errors import Exit
+
+
+class Stopped(BaseException):
+    """A signal has asked the study to stop."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"{signal.Signals(self.number).name}: run the same command to continue"
+
+
+@contextmanager
+def ending_at_stops() -> Iterator[None]:
+    """Raise `Stopped` where one of STOPS arrives. A second one ends the process: what cleans up may hang.
+
+    Only the main thread can hear signals; in another one this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        if heard:
+            os._exit(Exit.STOPPED)
+        heard = True
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, hear) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,153 @@
+"""What a trial starts hears the usual signals, and ends with its worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import Float, RunOptions, search
+from common.cluster.process import start_resource_tracker
+from tests.helpers import PATIENCE, ROOT, alive, wait_until
+
+QUIET = RunOptions(quiet=True)
+MARK = "TEST_OF_WHAT_IS_LEFT"  # a variable that all that a test starts inherits
+
+
+def marked(folder: Path) -> dict[int, str]:
+    """Other processes that a test has started, with their commands."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={folder}\0".encode() in (path / "environ").read_bytes():
+                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return {pid: words for pid, words in found.items() if pid != os.getpid() and pid in alive({pid})}
+
+
+def daemonize(*command: str) -> None:
+    """Run a command in the way of daemons: in a session of its own, and orphaned."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execvp(command[0], command)
+        os._exit(0)
+
+
+def leaving(folder: Path, stubborn: bool, then: Callable[[], object]) -> Callable[[Any], float]:
+    """An objective that leaves a program, a fork and two daemons, one of which catches SIGTERM, or all ignore it."""
+
+    def objective(trial: Any) -> float:
+        if trial.number == 0:
+            how = 'trap "" TERM' if stubborn else f"trap 'echo heard >> {folder}/heard; exit' TERM"
+            daemonize("sh", "-c", f"{how}; echo > {folder}/ready; while :; do sleep 0.05; done")
+            daemonize("env", "-i", "sh", "-c", f"sleep 1111; : {folder}/nameless")
+            subprocess.Popen(["sleep", "1111"], start_new_session=True)
+            if os.fork() == 0:
+                time.sleep(1111)
+                os._exit(0)
+            while not (folder / "ready").exists():
+                time.sleep(0.01)
+            then()
+        return float(trial.params["x"])
+
+    return objective
+
+
+def hang() -> None:
+    time.sleep(1111)
+
+
+def crash() -> None:
+    os._exit(3)
+
+
+def go_on() -> None:
+    pass
+
+
+@pytest.mark.parametrize(("then", "stubborn"), [(hang, False), (crash, False), (go_on, False), (go_on, True)])
+def test_nothing_of_a_trial_stays(
+    then: Callable[[], None], stubborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_resource_tracker()  # which is this process's
+    monkeypatch.setenv(MARK, str(tmp_path))
+    begin = time.monotonic()
+    study = search(
+        leaving(tmp_path, stubborn, then), {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=1, options=QUIET,
+        trial_timeout=2.0 if then is hang else None,
+    )  # fmt: skip
+    assert [t.state for t in study.trials] == ["complete" if then is go_on else "failed", "complete", "complete"]
+    assert not marked(tmp_path)
+    assert not subprocess.run(["pgrep", "-f", f"{tmp_path}/nameless"], capture_output=True).stdout
+    assert (tmp_path / "heard").exists() != stubborn
+    assert time.monotonic() - begin < 25  # they keep the worker's pipes open, which nobody waits for
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from common import Float, search
+from tests.common.engine.test_keeper import hang, leaving
+folder = Path(sys.argv[1])
+search(leaving(folder, False, hang), {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=1)
+"""
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_nothing_stays_of_a_rank_that_is_killed(whole_group: bool, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}
+    words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    rank = subprocess.Popen(words, env=environ, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert wait_until((tmp_path / "ready").exists)
+        assert len(marked(tmp_path)) >= 6  # rank, keeper, worker, program, fork, daemon
+    finally:
+        (os.killpg if whole_group else os.kill)(rank.pid, signal.SIGKILL)
+    rank.wait(PATIENCE)
+    assert wait_until(lambda: not marked(tmp_path), 20.0), marked(tmp_path)
+    assert (tmp_path / "heard").exists()
+
+
+def test_signals_to_stop_reach_what_a_trial_starts_but_not_its_worker(tmp_path: Path) -> None:
+    def objective(trial: Any) -> float:
+        import multiprocessing
+
+        ignored = subprocess.run(["grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True, check=True)
+        stops = sum(1 << (number - 1) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
+        assert not int(ignored.stdout.split()[1], 16) & stops
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+            os.kill(os.getppid(), number)
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1111,))
+        forked.start()
+        forked.terminate()
+        forked.join(60)
+        assert forked.exitcode == -signal.SIGTERM
+        return 1.0
+
+    study = search(objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=1, options=QUIET)
+    assert [t.state for t in study.trials] == ["complete"] * 2, study.trials[0].error
+
+
+def test_a_fork_that_returns_from_the_objective_is_not_the_worker(tmp_path: Path) -> None:
+    """Both would answer, and both would take the next trial."""
+
+    def objective(trial: Any) -> float:
+        if trial.number in (1, 2):
+            inside = os.fork() == 0
+            if inside and trial.number == 2:
+                raise ValueError("in the fork")
+        return float(trial.params["x"])
+
+    study = search(objective, {"x": Float(0, 1)}, n_trials=6, minimize="loss", workers=1, options=QUIET)
+    assert [t.state for t in study.trials] == ["complete"] * 6

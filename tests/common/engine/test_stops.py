@@ -1,0 +1,74 @@
+"""Signals that arrive where no trial runs: while data are loaded, and while tables and figures are made."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.errors import Exit
+from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command
+
+SCRIPT = """
+import os, sys, time
+from dataclasses import dataclass
+from pathlib import Path
+from common.cli import run
+from common.experiment import Experiment, one_round, per_trial
+from common.trial import Trial
+
+def lingers(phase):
+    if os.environ.get("LINGER") == phase:
+        Path(os.environ["MARK"]).touch()
+        time.sleep(600)
+
+@dataclass(frozen=True)
+class Slow(Experiment):
+    def data(self):
+        lingers("data")
+        return {}
+    def searches(self):
+        yield one_round(Trial(f"t{i}", {}) for i in range(3))
+    def objective(self, worker):
+        return per_trial(lambda trial: {"loss": 1.0})
+    def report(self, *given):
+        lingers("report")
+        super().report(*given)
+
+run(Slow)
+"""
+
+
+@pytest.mark.parametrize(
+    "phase, number, ranks",
+    [
+        ("data", signal.SIGUSR1, 0),
+        ("data", signal.SIGINT, 0),
+        ("report", signal.SIGTERM, 0),
+        pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
+        pytest.param("report", signal.SIGUSR1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, number: int, ranks: int) -> None:
+    script, mark, folder = tmp_path / "slow.py", tmp_path / "mark", tmp_path / "results"
+    script.write_text(SCRIPT)
+    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(folder)]
+    command = [*(mpirun_command(ranks) if ranks else []), *own]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark)}
+    job = subprocess.Popen(command, env={**environ, "LINGER": phase}, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + PATIENCE
+    while not mark.exists():
+        assert job.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    job.send_signal(number)
+    _, stderr = job.communicate(timeout=PATIENCE)
+    assert job.returncode == Exit.STOPPED, stderr
+    assert "run the same command to continue" in stderr and "Traceback" not in stderr
+    assert not (folder / "status.json").exists()
+    assert not (folder / "trials.csv").exists()
+    subprocess.run(own, env=environ, check=True, timeout=PATIENCE)
+    assert len(journal_lines(folder)) == 3
+    assert (folder / "trials.csv").exists() and (folder / "report.html").exists()

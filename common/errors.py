@@ -1,7 +1,13 @@
-"""Exit statuses, and the error that becomes one line on stderr."""
+"""Exit statuses, the error that becomes one line on stderr, and texts of others in a form that can be shown."""
 
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import islice
+
+MOST_NAMES = 20  # that a message lists
+LONGEST_TEXT = 64 << 10  # characters of a text of a trial that are kept
+LONGEST_LOGGED = 16 << 10  # characters of one message of a log
 
 
 class Exit(IntEnum):
@@ -15,8 +21,41 @@ class Exit(IntEnum):
 
 
 def printable(text: str) -> str:
-    """One line that can be shown on a terminal: what would move its cursor, as a file of a stranger may, is "?"."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    """One line that can be shown on a terminal: what would move its cursor, as a file of a stranger may, is escaped.
+
+    So is half a surrogate pair, such as Python makes of a file's name that is not UTF-8.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def printable_lines(text: str) -> str:
+    """Text of any lines as `printable`, and no longer than a message of a log may be."""
+    return "\n".join(printable(line.expandtabs()) for line in shortened(text, LONGEST_LOGGED).split("\n"))
+
+
+def utf8(text: str) -> str:
+    """A text that can be written as UTF-8: half a surrogate pair is escaped, with a backslash."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+    """A text of at most so many characters: of a longer one its head and its tail, and between them what was cut."""
+    if len(text) <= most:
+        return text
+    half = (most - 60) // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters were cut ...]\n{text[-half:]}"
+
+
+def named(names: Iterable[object], none: str = "none") -> str:
+    """Names for a message: all of them, or the first `MOST_NAMES` and how many others there are."""
+    rest = iter(names)
+    shown = ", ".join(map(str, islice(rest, MOST_NAMES)))
+    others = sum(1 for _ in rest)
+    return shown + f" and {others} others" if others else shown or none
 
 
 class UsageError(Exception):

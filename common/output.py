@@ -8,27 +8,30 @@ from typing import Any
 
 
 class _Outliving:
-    """A stream that goes on, into nothing, once its reader has closed it."""
+    """A stream that goes on, into nothing, once it cannot be written: its reader has left, or its disk is full."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream, self._name, self.lost = stream, name, ""
 
     def write(self, text: str) -> int:
         try:
             return int(self._stream.write(text))
-        except BrokenPipeError:
-            self._to_nowhere()
+        except OSError as error:
+            self._to_nowhere(error)
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._to_nowhere()
+        except OSError as error:
+            self._to_nowhere(error)
 
-    def _to_nowhere(self) -> None:
+    def _to_nowhere(self, error: OSError) -> None:
+        """What the stream still keeps goes there too, so it does not fail once more as Python ends."""
+        if not isinstance(error, BrokenPipeError):
+            self.lost = f"{self._name}: {error.strerror}"
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())  # what the stream still keeps goes there too
+        os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
@@ -36,8 +39,25 @@ class _Outliving:
 
 
 def outlive_readers() -> None:
-    """Let no reader of stdout or stderr who leaves end this program. For the start of one."""
-    sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
+    """Let no stdout or stderr that cannot be written, or was closed, end this program. For the start of one."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: the next file to be opened would take its number, and get what libraries print
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere == number:
+                os.set_inheritable(number, True)
+            else:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+        stream = getattr(sys, name) or os.fdopen(number, "w", closefd=False)
+        setattr(sys, name, _Outliving(stream, name))
+
+
+def lost_output() -> str:
+    """Which of stdout and stderr could not be written since `outlive_readers`, and why; empty if both could."""
+    streams = (getattr(sys, name) for name in ("stdout", "stderr"))
+    return "; ".join(stream.lost for stream in streams if isinstance(stream, _Outliving) and stream.lost)
 
 
 def tag_output(tag: str) -> None:

@@ -17,8 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import status
 from common.errors import Exit, UsageError
-from common.storage.history import NAME, read_journal
+from common.export import __main__ as export
+from common.report import __main__ as report
+from common.storage.files import written_whole
+from common.storage.history import NAME, read_header, read_journal, read_study
+from common.storage.journal import is_running, repair
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.rooms import PACKAGES
 
@@ -100,6 +105,79 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
             history.results[key].arrays["array"]
     program("-m", "common.status", folder, status=Exit.STOPPED)
     assert not trap.path.exists()
+
+
+def test_only_files_are_opened_as_a_journal(tmp_path: Path, capsys: Any) -> None:
+    """A pipe would hang, a device or a hole never end, a link lead elsewhere: each is one line, and nothing is read."""
+    studied(tmp_path / "sound", 1)
+    header = (tmp_path / "sound" / NAME).read_bytes().splitlines(keepends=True)[0]
+    for kind in ("pipe", "link", "device", "folder", "hole", "hole after a header"):
+        folder = tmp_path / kind
+        path = folder / NAME
+        folder.mkdir()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind in ("link", "device"):
+            path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "victim")
+        else:
+            path.write_bytes(header if "header" in kind else b"")
+            os.truncate(path, 1 << 36)
+        for read in (read_journal, read_header, is_running, lambda folder: studied(folder, 1)):
+            if kind.startswith("hole") and read in (read_header, is_running):
+                continue
+            with pytest.raises((UsageError, OSError)) as raised:
+                read(folder)
+            assert "\n" not in str(raised.value), kind
+        for program in (status.main, report.main, export.main):
+            assert program([str(folder)]) == Exit.USAGE, kind
+            assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "victim").exists()
+
+
+def test_links_in_a_folder_are_not_followed_for_writing(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "r"
+    elsewhere.mkdir()
+    (elsewhere / ".mine.123.part").touch()
+    folder.mkdir()
+    (folder / "arrays").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="arrays is a link"):
+        studied(folder, 2, array_size=3)
+    assert [path.name for path in elsewhere.iterdir()] == [".mine.123.part"]
+    (folder / "arrays").unlink()
+    (tmp_path / "theirs").write_text("as it was")
+    (folder / "figures").symlink_to(elsewhere)
+    for name in ("trials.csv", f".trials.csv.{os.getpid()}.part", "report.html", "export.csv"):
+        (folder / name).symlink_to(tmp_path / ("nowhere" if name == "export.csv" else "theirs"))
+    studied(folder, 2, array_size=3)
+    with pytest.raises(OSError, match="figures is a link"), written_whole(folder / "figures" / "curve.svg"):
+        pass
+    assert export.main([str(folder)]) == Exit.USAGE
+    assert (tmp_path / "theirs").read_text() == "as it was" and not (tmp_path / "nowhere").exists()
+    assert not (folder / "trials.csv").is_symlink() and len(list(elsewhere.iterdir())) == 1
+    (tmp_path / "link").symlink_to(elsewhere)
+    with written_whole(tmp_path / "link" / "curve.svg") as file:  # whose folder is no study's
+        file.write(b"")
+
+
+def test_arrays_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    studied(folder, 1, array_size=3)
+    path = folder / "arrays" / "t0.npz"
+    np.savez_compressed(path, array=np.zeros(1 << 24))
+    with pytest.raises(UsageError, match="t0.npz is damaged .its array is compressed"):
+        read_study(folder).results["t0"].arrays["array"]
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})
+    npz(path, array=header.getvalue() + bytes(80))
+    with pytest.raises(UsageError, match="header of its array is not that of its numbers"):
+        read_study(folder).results["t0"].arrays["array"]
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="a pipe or a device"):
+        read_study(folder).results["t0"].arrays["array"]
+    assert [damage.key for damage in repair(folder)[0]] == ["t0"]
 
 
 @pytest.mark.parametrize("form", ["plain pickle", "torch file", "torch archive with a pickle inside"])
@@ -205,15 +283,16 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
 def test_nothing_in_the_code_unpickles_files() -> None:
     """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
 
-    Lines that may: what a process of the same job has sent (the experiment, tasks, batches and results by the pipe of a
-    worker, the outcome of a search, signatures to compile); the script that a user names to `common.accelerate`; and
-    values of a `Chain`, which a node's workers share, or which lie in a folder that the user names and that is refused
-    where others can change it.
+    Lines that may: what a process of the same job has sent (the experiment, tasks, what a keeper's worker does, batches
+    and results by the pipe of a worker, the outcome of a search or the exception that ends it, signatures to compile);
+    the script that a user names to `common.accelerate`; and values of a `Chain`, which a node's workers share, or which
+    lie in a folder that the user names and that is refused where others can change it.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])",
         "pickle.loads(wanted)", "pickle.load(sys.stdin.buffer)", "exec(code, vars(main))",
         "pickle.loads(content, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
+        "pickle.loads(raised_there)", "pickle.loads(self._content)",
     )  # fmt: skip
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):

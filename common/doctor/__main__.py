@@ -35,6 +35,7 @@ from common.doctor.checks import (
     check_mpi,
     check_ranks,
     check_results,
+    memory_of_jobs_that_have_gone,
 )
 from common.doctor.gpus import advice, check_sharing, leftovers
 from common.doctor.programs import kinds_of, programs
@@ -76,6 +77,7 @@ def examine(rank: int, options: RunOptions, wishes: Wishes = Wishes()) -> Examin
     examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
     examined.problems.extend(leftovers(host))
+    examined.problems.extend(memory_of_jobs_that_have_gone(host))
     every = programs()
     broken: set[str] = set()
     asked = {}
@@ -229,7 +231,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     if measured := [of for one in examined for of in one.measured]:
         rows = [(of.host, of.model, of.program, *row) for of in measured for row in of.rows]
         print("\n".join([_aligned([BENCHMARK, *rows]), "", *_kept(measured), ""]))
-    for problem in sorted(problems, key=lambda problem: not problem.fatal):
+    for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)
     print("a study would not run here" if fatal else "a study can run here")

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,9 @@ GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
 SMALL_DISK = GIB
 SKEW_S = 1.0
+SEGMENT = re.compile(r"(sm_segment\..+)\.\d+")  # of Open MPI: host, user and job, then the rank
+SHOWN = 10  # names in a line
+JUST_MADE_S = 60.0  # a job that starts maps its memory after it has made it
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
 
@@ -162,6 +167,40 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Fin
         text = f"mpi4py uses {library}, but {launcher} is of version {numbers[1][0]}: put the mpirun of that MPI first"
         return described, [Finding(f"{text} on PATH")]
     return described, []
+
+
+def memory_of_jobs_that_have_gone(host: str, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """Shared memory that Open MPI has left in files of this user, as it does where all of a job is killed by SIGKILL.
+
+    Nothing is removed here.
+    """
+    jobs: dict[str, int] = {}
+    try:
+        for path in sorted(folder.glob("sm_segment.*")):
+            found, job = path.lstat(), SEGMENT.fullmatch(path.name)
+            if job and found.st_uid == os.getuid() and time.time() - found.st_mtime > JUST_MADE_S:
+                jobs[job[1]] = jobs.get(job[1], 0) + 512 * found.st_blocks
+    except OSError:  # a job has just ended
+        return
+    used = _mapped(f"{folder}/sm_segment.") if jobs else ""
+    gone = [job for job in jobs if f"{folder}/{job}." not in used]
+    if gone:
+        files = " ".join(f"{folder}/{job}.*" for job in gone[:SHOWN])
+        more = f" (and those of {len(gone) - SHOWN} more)" if len(gone) > SHOWN else ""
+        size = sum(jobs[job] for job in gone) / MIB
+        yield Finding(
+            f"{host}: Open MPI has left {size:.1f} MiB of shared memory of {len(gone)} job{'s' * (len(gone) > 1)} that "
+            f"nothing here uses any more: rm {files}{more}"
+        )
+
+
+def _mapped(prefix: str) -> str:
+    """Lines of all processes' maps that name a file which begins so."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # another user's, or it has just ended
+            lines += [line for line in path.read_text(errors="replace").splitlines() if prefix in line]
+    return "\n".join(lines)
 
 
 def check_results(folder: Path) -> tuple[str, list[Finding]]:

@@ -11,12 +11,13 @@ What csv and json do not need is in the extra: pip install "mpi-hybrid-search[ex
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Exit, UsageError, printable
+from common.errors import Exit, UsageError, named, printable
 from common.export.trials import ExportedStudy, read
 from common.optimize.study import COMPLETE
 from common.output import outlive_readers
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 def _export(options: ExportOptions) -> Exit:
     study = read(options.folder)
     into = options.into or options.folder / NAMES[options.to]
-    if into.exists():
+    if os.path.lexists(into):
         raise UsageError(f"{into} exists: remove it, or give another name with --into")
     try:
         _write(study, options, into)
@@ -65,6 +66,11 @@ def _export(options: ExportOptions) -> Exit:
         raise UsageError(
             f"{into} cannot be written ({error.strerror or error}): give another name with --into"
         ) from error
+    except UsageError:
+        raise
+    except Exception as error:  # of another tool, which takes less than a journal holds
+        said = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{options.to} cannot hold this study ({said}): give another format with --to") from error
     print(printable(f"{into}: {len(study.trials)} trials"))
     return Exit.DONE
 
@@ -106,7 +112,7 @@ def _objectives(study: ExportedStudy, options: ExportOptions) -> dict[str, bool]
     asked = {name: up for names, up in ((options.minimize, False), (options.maximize, True)) for name in names}
     there = list(dict.fromkeys(name for trial in study.trials for name in trial.values))
     if missing := [name for name in asked if name not in there]:
-        raise UsageError(f"no trial has a value called {missing[0]}: they have {', '.join(there) or 'none'}")
+        raise UsageError(f"no trial has a value called {missing[0]}: they have {named(there)}")
     if found := asked or dict(study.objectives):
         return found
     first = next((trial for trial in study.trials if trial.state == COMPLETE and trial.values), None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from common.errors import UsageError
+from common.errors import UsageError, utf8
 from common.export.tools import needs
 from common.optimize.study import COMPLETE, FAILED, TrialRecord, records_given
 from common.storage.history import History, read_study
+from common.storage.lines import UNREADABLE
 from common.storage.table import last_line
 from common.strategies.base import Piece
 from common.trial import Outcome, Result
@@ -101,7 +102,7 @@ class ExportedStudy:
         rows = [trial.row() for trial in self.trials]
         names = list(dict.fromkeys(name for row in rows for name in row))
         order = [n for start in ("param_", "value_") for n in names if n.startswith(start)]
-        rest = [name for name in names if name not in order]
+        rest = [name for name in names if not name.startswith(("param_", "value_"))]
         columns = [*rest[:2], *order, *rest[2:]]
         return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -151,10 +152,37 @@ def read(folder: Path) -> ExportedStudy:
     """The study in a results folder. Raises UsageError where there is none."""
     history = read_study(folder)
     settings = history.header["settings"]
-    searched = settings.keys() >= SEARCH and all(isinstance(one, str) for one in settings["objectives"])
+    said = settings.get("objectives")
+    searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(one, str) for one in said)
     objectives = dict(map(_objective, settings["objectives"])) if searched else {}
     trials = _merged(history) if searched else [_plain(key, history) for key in history.results]
-    return ExportedStudy(folder, history.header, trials, objectives)
+    return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
+
+
+def _as_utf8(thing: Any) -> Any:
+    """JSON with texts that other tools can write, since many refuse half a surrogate pair."""
+    if isinstance(thing, str):
+        return utf8(thing)
+    if isinstance(thing, Mapping):
+        return {_as_utf8(name): _as_utf8(value) for name, value in thing.items()}
+    return [_as_utf8(one) for one in thing] if isinstance(thing, list) else thing
+
+
+def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
+    place, params = trial.last.place, trial.params
+    texts = (trial.key, trial.error, place.host, place.device, *params, *params.values(), *trial.values)
+    names = (name for values in trial.steps.values() for name in values)
+    if all(text.isascii() for text in (*texts, *names) if isinstance(text, str)):
+        return trial
+    return replace(
+        trial,
+        key=utf8(trial.key),
+        error=utf8(trial.error),
+        params=_as_utf8(params),
+        values=_as_utf8(trial.values),
+        steps=_as_utf8(trial.steps),
+        last=replace(trial.last, place=replace(place, host=utf8(place.host), device=utf8(place.device))),
+    )
 
 
 def _objective(said: str) -> tuple[str, bool]:
@@ -175,7 +203,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     try:
         numbers = {outcome.trial.key: Piece.of(outcome.trial).number for outcome in outcomes}
         found = records_given(outcomes, dict)
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"the journal has trials that do not belong to a search ({error}): use the version that wrote it"
         ) from error

@@ -55,7 +55,7 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
     if kind is not None:
         try:
             experiment = restored(kind, settings)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             notes.append("Another version wrote this journal: what only the program itself can say is left out.")
     if experiment is not None:
         if options.data_folder is not None and hasattr(experiment, "data_folder"):
@@ -67,7 +67,13 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
         if data is not None and experiment.digest(data) != settings.get("data_sha256"):
             data = None
             notes.append("The data that lie here are not those of the study, so they are not shown.")
-    report = report_of(folder, history, experiment, data, goal=options.goal, price=options.price)
+    try:
+        report = report_of(folder, history, experiment, data, goal=options.goal, price=options.price)
+    except Exception as error:  # of the experiment's own part: the journal may be anybody's
+        if experiment is None:
+            raise
+        notes.append(f"What only the program itself can say is left out ({type(error).__name__}: {error}).")
+        report = report_of(folder, history, None, None, goal=options.goal, price=options.price)
     if notes:
         report = dataclasses.replace(
             report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]

@@ -87,7 +87,7 @@ def timeline(time: Timeline) -> Markup:
             x, y0, y1 = at(when), y + 1, y + row - 1
             drawing.line([(x - 4, y0), (x + 4, y1)], "death")
             drawing.line([(x - 4, y1), (x + 4, y0)], "death")
-            drawing.dot(x, y + row / 2, "ghost", radius=5, tip=f"a worker died: {cause}")
+            drawing.dot(x, y + row / 2, "ghost", radius=5, tip=f"a worker died: {cause[:300]}")
     for begin, _ in time.runs[1:]:
         drawing.line([(at(begin), top), (at(begin), top + row * len(slots))], "run")
     unit, seconds = unit_of(total)
@@ -116,7 +116,7 @@ def importance(found: Importance) -> Markup:
 
 def _round_step(units: float) -> float:
     return next(
-        step for step in (0.1, 0.2, 0.5, *(a * 10.0**b for b in range(8) for a in (1, 2, 5))) if units / step <= 9
+        step for step in (0.1, 0.2, 0.5, *(a * 10.0**b for b in range(20) for a in (1, 2, 5))) if units / step <= 9
     )
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from common.errors import utf8
 from common.report.content import HeatMap, Section
 from common.report.study import StudyRead, why
 from common.report.timeline import COMPILE, Timeline
@@ -115,7 +116,7 @@ def _number(value: float) -> str:
 
 def _texts(values: Iterable[str]) -> dict[str, Any]:
     order: dict[str, int] = {}
-    at = [order.setdefault(value, len(order)) for value in values]
+    at = [order.setdefault(utf8(value), len(order)) for value in values]
     return {"of": list(order), "at": at}
 
 
@@ -130,7 +131,7 @@ def _json(value: Any) -> str:
     if isinstance(value, _Text):
         return value
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(name))}:{_json(one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join(f"{json.dumps(utf8(str(name)))}:{_json(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list | tuple) and any(isinstance(one, _Text | Mapping | list | tuple) for one in value):
         return "[" + ",".join(map(_json, value)) + "]"
     return json.dumps(value, separators=(",", ":"))

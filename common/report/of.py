@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from common.experiment import Data, Experiment
 from common.report.content import Section
@@ -38,12 +40,25 @@ def report_of(
         price: dollars for a node and an hour.
     """
     settings = history.header["settings"]
-    said = [goal, experiment.goal if experiment else "", history.header.get("goal"), *settings.get("objectives", ())]
-    words = next((one for one in said if one), None)
-    found = Goal.of(words) if words else None
+    found = _goal([goal, experiment.goal if experiment else "", history.header.get("goal"), *_objectives(settings)])
     candidates, others = read_candidates(history, found, experiment.no_parameters if experiment else ())
     sections: Sequence[Section] = ()
     if experiment is not None:
         sections = experiment.report_sections(history, data)
     read = StudyRead(folder, settings["experiment"], history, found, candidates, others, is_running(folder))
     return Report(read, sections, price)
+
+
+def _objectives(settings: Mapping[str, Any]) -> list[Any]:
+    """Those that a search writes; another study may call anything so."""
+    said = settings.get("objectives")
+    return said if isinstance(said, list) else []
+
+
+def _goal(said: Sequence[Any]) -> Goal | None:
+    """The first of these that is a goal."""
+    for words in said:
+        if isinstance(words, str):
+            with suppress(ValueError):
+                return Goal.of(words)
+    return None

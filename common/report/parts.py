@@ -17,6 +17,7 @@ from common.report.svg import words
 from common.report.timeline import COMPILE, REASONS, Timeline, timeline_of
 
 ROWS = 50  # of a table without JavaScript
+COLUMNS = 100  # parameters of it
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
 
@@ -220,7 +221,8 @@ def failures_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
 def table_of(read: StudyRead) -> dict[str, Any]:
     """The best candidates as rows of text, the header first, for readers without JavaScript."""
     goal = read.goal.name if read.goal else "value"
-    rows = [[*read.parameters, goal, "folds", "seconds", "failed"]]
+    names = read.parameters[:COLUMNS]
+    rows = [[*names, goal, "folds", "seconds", "failed"]]
     sign = -1.0 if read.goal and read.goal.maximize else 1.0
     order = sorted(
         read.candidates, key=lambda one: math.inf if one.value is None or math.isnan(one.value) else sign * one.value
@@ -228,7 +230,7 @@ def table_of(read: StudyRead) -> dict[str, Any]:
     for one in order[:ROWS]:
         seconds = sum(result.seconds for _, result in one.parts)
         value = "none" if one.value is None else words(one.value, bool(read.goal and read.goal.percent))
-        row = [_short(one.params.get(name, "")) for name in read.parameters]
+        row = [_short(one.params.get(name, "")) for name in names]
         rows.append([*row, value, str(len(one.folds)), words(seconds), "yes" if one.failed else ""])
     n = len(read.candidates)
     about = ("All" if n <= ROWS else f"The best {ROWS} of {n:,}") + " candidates"

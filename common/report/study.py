@@ -172,7 +172,7 @@ def read_candidates(
         if (folded and not staged and _fold(trial) is None) or lacks or NESTED in trial.params:
             others[trial.key] = (trial, result)
             continue
-        params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[0] != "@"}
+        params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
         name = trial.key.partition("/")[0] if staged else tuple(params.items())
         if (found := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}

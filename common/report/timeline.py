@@ -113,10 +113,10 @@ class Timeline:
 
 
 def timeline_of(history: History) -> Timeline | None:
-    """The timeline of a study; None where its journal does not say when trials ended, as an older one."""
+    """The timeline of a study; None where its journal does not say when runs began and trials ended."""
     results = [result for result in history.results.values() if result.ended]
     runs = [run for run in history.runs if run.get("began")]
-    if not results or len(runs) < len(history.runs):
+    if not results or not runs or len(runs) < len(history.runs):
         return None
     begins = [float(run["began"]) for run in runs]
     events: list[list[_Ended]] = [[] for _ in runs]
@@ -145,9 +145,9 @@ def timeline_of(history: History) -> Timeline | None:
         end = max(end, last)
         spans.append((offset, offset + end - begins[number]))
         shift = offset - begins[number]
-        for place in run["slots"]:
+        for place in run.get("slots", ()):
             slots.setdefault(place, SlotTime(place))
-        _lay(run["slots"], events[number], deaths[number], slots, shift, last + shift, spans[-1])
+        _lay(run.get("slots", ()), events[number], deaths[number], slots, shift, last + shift, spans[-1])
         offset = spans[-1][1]
     return Timeline(spans, list(slots.values()), killed)
 

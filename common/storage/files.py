@@ -1,58 +1,155 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and files of a folder that a stranger may have filled.
+
+The folder of a study is reached as its user says, through links too. What lies in it is a regular file, or a folder: no
+link in it is followed, and no pipe or device is opened, which could hang or never end.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from common.storage.waiting import waiting
+
+JOURNAL = "journal.jsonl"  # by which the folder of a study is known
+_LEVELS = 4  # of folders in the folder of a study
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
+
+
+def regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. In the folder of a study no link is followed; at the path's end in no folder.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`; with O_CREAT it is made where it is not there.
+
+    Raises:
+        OSError: it cannot be opened, or is something else.
+    """
+    with _parent_of(path) as folder:
+        with suppress(FileNotFoundError):  # it may be made
+            _require(stat.S_ISREG(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode))
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, 0o666, dir_fd=folder)
+    try:
+        _require(stat.S_ISREG(os.fstat(descriptor).st_mode))
+        os.set_blocking(descriptor, True)  # only its opening must not wait
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_at_most(path: Path, most: int) -> bytes:
+    """The content of a small file. Raises OSError, for a larger one too."""
+    with open(regular_file(path), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content
+
+
+def _require(regular: bool) -> None:
+    if not regular:
+        raise OSError(errno.EINVAL, "it is a link, a pipe or a device, but must be a file of its own")
+
+
+@contextmanager
+def _parent_of(path: Path) -> Iterator[int]:
+    """A descriptor of the folder that a path lies in. Raises OSError for a link within the folder of a study."""
+    inner: list[str] = []
+    root = path.parent
+    for folder in [path.parent, *path.parent.parents][:_LEVELS]:
+        if os.path.lexists(folder / JOURNAL):
+            inner = list(path.parent.relative_to(folder).parts)
+            root = folder
+            break
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for name in inner:
+            try:
+                lower = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            except NotADirectoryError as error:  # which is what Linux says of a link, too
+                words = f"{root / name} is a link or no folder: put the folder itself there"
+                raise OSError(errno.ENOTDIR, words) from error
+            os.close(descriptor)
+            descriptor, root = lower, root / name
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """A file to write that appears under its name only when it is complete and on disk.
 
-    It is written under a neighbouring name, fsynced and renamed; on an exception it is removed.
+    It is written under a neighbouring name, fsynced and renamed; on an exception it is removed. Text is UTF-8; half a
+    surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     slow = f"folder {path.parent} has not answered"
+    with waiting(slow):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _parent_of(path) as folder, _part_of(path.name, folder, mode) as (file, part):
+        yield file
+        with waiting(slow):
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextmanager
+def _part_of(name: str, folder: int, mode: str) -> Iterator[tuple[IO[Any], str]]:
+    """A new file in an open folder, and its name, under which nothing is left."""
+    part = f".{name}.{os.getpid()}.part"
+    text = "b" not in mode
+    with suppress(FileNotFoundError):  # of a process that was killed and had this number
+        os.unlink(part, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        text = "b" not in mode
-        with waiting(slow):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(part, mode, newline="" if text else None, encoding="utf-8" if text else None)  # noqa: SIM115
-        with file:
-            yield file
-            with waiting(slow):
-                file.flush()
-                os.fsync(file.fileno())
-        with waiting(slow):
-            os.replace(part, path)
+        descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+        with open(
+            descriptor, mode, newline="" if text else None, encoding="utf-8" if text else None,
+            errors="backslashreplace" if text else None,
+        ) as file:  # fmt: skip
+            yield file, part
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=folder)
 
 
 def replaced(path: Path, text: str) -> None:
     """Replace a file's content so that a reader finds the old or the new one whole; not durable. Raises OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with waiting(f"folder {path.parent} has not answered"):
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+    with (
+        waiting(f"folder {path.parent} has not answered"),
+        _parent_of(path) as folder,
+        _part_of(path.name, folder, "w") as (file, part),
+    ):
+        file.write(text)
+        file.flush()
+        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove_parts(folder: Path) -> None:
     """Remove what writers of `written_whole` that were killed left in a folder. No writer may be at work there."""
-    for path in folder.glob(".*.part"):
-        if re.fullmatch(r"\..+\.\d+\.part", path.name):
-            path.unlink(missing_ok=True)
+    try:
+        with _parent_of(folder / "any") as descriptor:
+            listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+            try:
+                names = os.listdir(listed)
+            finally:
+                os.close(listed)
+            for name in names:
+                if re.fullmatch(r"\..+\.\d+\.part", name):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=descriptor)
+    except FileNotFoundError:
+        return
 
 
 def sync_folder(folder: Path) -> None:

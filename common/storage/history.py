@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from common.errors import UsageError
+from common.errors import UsageError, shortened
+from common.storage.files import regular_file
 from common.storage.known import StoredResults, StoredTrials
 from common.storage.lines import (
     NAME,
@@ -19,34 +20,16 @@ from common.storage.lines import (
     damaged_journal,
     has_checksum,
     parsed,
-    place_of,
 )
-from common.trial import Place, Result, Trial
+from common.storage.notes import Death, check_header, read_death, read_end, read_run
+from common.trial import Result, Trial
 
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
 BEGINNING = b'{"format":'
 BLOCK = 1 << 20  # bytes that are read at a time
+LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
+MOST_DAMAGED = 100_000  # lines, after which a journal is none
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a worker that was not asked to end.
-
-    Attributes:
-        time: when rank 0 heard of it, Unix time.
-        seconds: that the worker had worked on its trial; 0 with none. Where its rank was lost, since the slot was given
-            the trial.
-        place: of the slot.
-        key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
-        cause: one line.
-    """
-
-    time: float
-    seconds: float
-    place: Place
-    key: str
-    cause: str
 
 
 @dataclass
@@ -114,14 +97,14 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
     """
     path = folder / NAME
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed by the with below
+        file = open(regular_file(path), "rb")  # noqa: SIM115 - closed by the with below
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     with file, no_collection():
         try:
-            first = file.readline()
+            first = _line_of(file, path)
             if not first.endswith(b"\n") and first[: len(BEGINNING)] == BEGINNING[: len(first)]:
                 return None
             if not first.endswith(b"\n"):
@@ -133,12 +116,15 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
             damaged: list[Damage] = []
             number = 2
             while block := file.read(BLOCK):
-                block += file.readline()
+                if not block.endswith(b"\n"):
+                    block += _line_of(file, path)
                 *some, torn = block.split(b"\n")
                 history.size += len(block) - len(torn)
                 others = range(len(some)) if keep else trials.take(some)  # to be repaired: each is parsed
                 _read_some(some, others, number, history, trials, damaged)
                 number += len(some)
+                if len(damaged) > MOST_DAMAGED:
+                    raise UsageError(f"{path} has over {MOST_DAMAGED:,} damaged lines: use another --results folder")
                 if keep:
                     lines += some
                 if torn:  # by a crash, or it is being written
@@ -146,6 +132,17 @@ def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], l
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return history, lines, damaged
+
+
+def _line_of(file: IO[bytes], path: Path) -> bytes:
+    """A line, or the rest of one. Raises UsageError for one without an end, such as a hole of a sparse file."""
+    line = file.readline(LONGEST_LINE)
+    if len(line) == LONGEST_LINE:
+        raise UsageError(
+            f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: cut it off there, "
+            "or use another --results folder"
+        )
+    return line
 
 
 def _read_some(
@@ -179,8 +176,8 @@ def _read_some(
 def read_header(folder: Path) -> dict[str, Any] | None:
     """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
     try:
-        with open(folder / NAME, "rb") as file:
-            line = file.readline()
+        with open(regular_file(folder / NAME), "rb") as file:
+            line = _line_of(file, folder / NAME)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -216,8 +213,9 @@ def require_same_study(
         first: folder of the study with the settings `mine`; None where they are those of the command.
     """
     if (name := differing_setting(mine, theirs)) is not None:
-        expected = f"not {mine.get(name)}" if first is None else f"{first} one with {mine.get(name)}"
-        raise UsageError(f"{folder} holds a study with {name} = {theirs.get(name)}, {expected}: {fix}")
+        there, wanted = (shortened(str(one.get(name)), 1000) for one in (theirs, mine))
+        expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
+        raise UsageError(f"{folder} holds a study with {name} = {there}, {expected}: {fix}")
 
 
 @contextmanager
@@ -235,11 +233,14 @@ def no_collection() -> Iterator[None]:
 def _read_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
         header = parsed(line, checked=False)
-        version, _ = header["format"], header["settings"]["experiment"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        version = header["format"]
+        if type(version) is int and version > FORMAT:
+            raise UsageError(
+                f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it"
+            )
+        check_header(header)
+    except UNREADABLE as error:
         raise _no_header(path) from error
-    if not isinstance(version, int) or not 1 <= version <= FORMAT:
-        raise UsageError(f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it")
     if version >= 2 and not has_checksum(line):
         raise _no_header(path)
     return header
@@ -254,23 +255,19 @@ def _no_header(path: Path) -> UsageError:
 def _read_note(record: dict[str, Any], history: History) -> None:
     """Take in a line that is no trial: a start, an end, a death or a repair."""
     if "run" in record:
-        history.runs.append(dict(record["run"]))
+        history.runs.append(read_run(record["run"]))
         history.open = True
     elif "end" in record:
+        end = read_end(record["end"])
         if not history.open and history.ends:  # the run was told to stop, and now it has
             history.ends.pop()
-        history.ends.append(dict(record["end"]))
-        if history.runs and "seconds" in record["end"]:
-            history.runs[-1]["seconds"] = float(record["end"]["seconds"])
+        history.ends.append(end)
+        if history.runs and "seconds" in end:
+            history.runs[-1]["seconds"] = float(end["seconds"])
         history.open = False
-        history.complete = bool(record["end"]["complete"])
+        history.complete = end["complete"]
     elif "death" in record:
-        death = record["death"]
-        key, cause = death["key"], death["cause"]
-        if not isinstance(key, str) or not isinstance(cause, str):
-            raise TypeError("its key or cause is not text")
-        place = place_of(death["place"])
-        history.deaths.append(Death(float(death["time"]), float(death["seconds"]), place, key, cause))
+        history.deaths.append(read_death(record["death"]))
     elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has no key, run or end")
 

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import io
 import json
+import logging
 import math
 import os
 import time
@@ -32,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import StorageError, UsageError
-from common.storage.files import remove_parts, sync_folder, written_whole
+from common.errors import StorageError, UsageError, named, shortened, utf8
+from common.storage.files import regular_file, remove_parts, sync_folder, written_whole
 from common.storage.history import (
     FORMAT,
     NAME,
@@ -43,9 +44,12 @@ from common.storage.history import (
     read_lines,
     require_same_study,
 )
+from common.storage.known import StoredResults
 from common.storage.lines import StoredArrays, array_path, parsed, with_checksum
 from common.storage.waiting import waiting
 from common.trial import Result, Trial
+
+log = logging.getLogger(__name__)
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
@@ -69,21 +73,23 @@ class Journal:
             history = read_journal(folder)
             if history is None:
                 self.history = History(dict(header))
-                self._file.truncate(0)
+                self._cut(0)
                 self._write([{"format": FORMAT, **header}])
                 sync_folder(folder)
             else:
                 fix = "give another --results folder, or --restart to set the old study aside"
                 require_same_study(folder, history.header["settings"], header["settings"], fix=fix)
                 self.history = history
-                self._file.truncate(history.size)
+                self._cut(history.size)
             for place in (folder, folder / "arrays"):
                 remove_parts(place)
         except OSError as error:
             raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
+        self._with_arrays = self._known_with_arrays()
+        self._forget_lost_arrays()
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
-        """Write finished trials durably; the results come back with their arrays on disk.
+        """Write finished trials durably; the results come back with their arrays on disk, and long errors cut.
 
         Raises:
             StorageError: they could not be written: nothing may then be taken as done.
@@ -97,54 +103,124 @@ class Journal:
                         path.parent.mkdir()
                         sync_folder(self.folder)
                     with written_whole(path) as file:
-                        np.savez(file, allow_pickle=False, **result.arrays)
+                        np.savez(file, allow_pickle=False, **{utf8(n): array for n, array in result.arrays.items()})
                     result = replace(result, arrays=StoredArrays(path, list(result.arrays)))
+                if result.error is not None:
+                    result = replace(result, error=shortened(result.error))
                 stored.append(result)
                 records.append(_record(trial, result))
             if any(result.arrays for result in stored):
                 sync_folder(self.folder / "arrays")
             self._write(records)
+        self._with_arrays.update(result.key for result in stored if result.arrays)
         return stored
 
     def note(self, **record: Any) -> None:
         """Write a line about the run itself: run={...} at its start, end={...} at its end, death={...} of a worker."""
+        if "cause" in (death := record.get("death", {})):
+            record["death"] = {**death, "cause": shortened(death["cause"])}
         with self._or_storage_error():
             self._write([record])
 
+    def verify(self) -> None:
+        """Look whether all that was written is there still: the journal as long as it was, a file for all arrays.
+
+        Raises:
+            StorageError: it is not. The same command evaluates again what was lost.
+        """
+        with self._or_storage_error():
+            self._require_whole()
+            lost = self._lost_arrays()
+        if lost:
+            raise StorageError(
+                f"the arrays of {len(lost)} trials were removed from {self.folder / 'arrays'} while the study ran "
+                f"({named(lost)}): run the same command, which evaluates these trials again"
+            )
+
+    def _known_with_arrays(self) -> set[str]:
+        """Keys of known results that have arrays."""
+        results = self.history.results
+        return results.lines.keys_with_arrays() if isinstance(results, StoredResults) else set()
+
+    def _lost_arrays(self) -> list[str]:
+        """Keys of results whose file of arrays is not there."""
+        if not self._with_arrays:
+            return []
+        try:
+            there = set(os.listdir(self.folder / "arrays"))
+        except (FileNotFoundError, NotADirectoryError):
+            there = set()
+        return [key for key in self._with_arrays if array_path(self.folder, key).name not in there]
+
+    def _forget_lost_arrays(self) -> None:
+        """Forget known results whose arrays are lost, so that their trials are evaluated again."""
+        if lost := sorted(self._lost_arrays()):
+            log.warning(
+                "%d trials are evaluated again, as their arrays are no longer in %s: %s",
+                len(lost), self.folder / "arrays", named(lost),
+            )  # fmt: skip
+        for key in lost:
+            del self.history.results[key]
+        self._with_arrays.difference_update(lost)
+
+    def _cut(self, size: int) -> None:
+        self._file.truncate(size)
+        self._size = size
+
     @contextmanager
     def _or_storage_error(self) -> Iterator[None]:
-        try:
-            with waiting(f"results folder {self.folder} has not answered"):
-                yield
-        except OSError as error:
-            raise StorageError(
-                f"results folder {self.folder} cannot be written ({error.strerror}): fix that, then run the same "
-                "command to continue"
-            ) from error
+        with waiting(f"results folder {self.folder} has not answered"), written_into(self.folder):
+            yield
 
     def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
         if not records:
             return
+        self._require_whole()
         content = b"".join(_line(record) for record in records)
         while content:
-            content = content[self._file.write(content) :]
+            written = self._file.write(content)
+            self._size += written
+            content = content[written:]
         os.fsync(self._file.fileno())
-        # Writing to a file that was removed succeeds, and the text is lost.
+        self._require_whole()
+
+    def _require_whole(self) -> None:
+        """Raise OSError where the file is another than the one that was opened, or not as long as what was written.
+
+        Writing to a file that was removed succeeds, and the text is lost. After one that was cut, a line would be
+        written to the rest of another: so this is looked at before, too.
+        """
+        here = os.fstat(self._file.fileno())
         try:
-            there = os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+            there = os.path.samestat(os.stat(self._path, follow_symlinks=False), here)
         except FileNotFoundError:
             there = False
         if not there:
             raise FileNotFoundError(errno.ENOENT, f"{NAME} was removed or replaced while the study ran")
+        if here.st_size != self._size:
+            what = "cut" if here.st_size < self._size else "written by another program"
+            raise OSError(errno.EIO, f"{NAME} was {what} while the study ran")
 
     def close(self) -> None:
         """Release the folder."""
         self._file.close()
 
 
+@contextmanager
+def written_into(folder: Path) -> Iterator[None]:
+    """Raises StorageError, one line for the user, where a file of a results folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"results folder {folder} cannot be written ({error.strerror or error}): fix that, then run the same "
+            "command to continue"
+        ) from error
+
+
 def is_running(folder: Path) -> bool:
     """Whether a job holds the folder now; False too where the file system has no locks, since none can then."""
-    with open(folder / NAME, "rb") as file:
+    with open(regular_file(folder / NAME), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -166,7 +242,7 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
     Raises:
         UsageError: where the header is damaged, another job holds the folder, or a file cannot be written.
     """
-    if not (folder / NAME).is_file():
+    if not os.path.lexists(folder / NAME):
         return [], _unused(folder, "damaged")
     try:
         with _locked(folder / NAME):
@@ -193,8 +269,8 @@ def _damaged_arrays(lines: Sequence[bytes], history: History) -> list[Damage]:
     reasons = {}
     for key, result in history.results.items():
         try:
-            for name in result.arrays:
-                result.arrays[name]
+            if isinstance(result.arrays, StoredArrays):
+                result.arrays.check()
         except UsageError as error:
             reasons[key] = str(error)
     return [Damage(number, key, reasons[key]) for number, key in _lines_of(reasons.keys(), lines)]
@@ -248,10 +324,10 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
 def _locked(path: Path) -> io.FileIO:
     """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked."""
     for pause in (0.05, 0.2, 0.0):  # `common.status` holds it for an instant
-        file = open(path, "ab", buffering=0)  # noqa: SIM115 - the caller closes it
+        file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+            if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno())):
                 return file  # and not one that was replaced before it was locked
             file.close()
         except OSError as error:
@@ -276,7 +352,7 @@ def no_locks(folder: Path, error: OSError) -> str:
 def _unused(folder: Path, stem: str) -> Path:
     """The first of <stem>-1.jsonl, <stem>-2.jsonl, ... that is not there."""
     number = 1
-    while (path := folder / f"{stem}-{number}.jsonl").exists():
+    while os.path.lexists(path := folder / f"{stem}-{number}.jsonl"):
         number += 1
     return path
 

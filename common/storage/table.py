@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.errors import shortened
 from common.storage.files import written_whole
 from common.trial import Outcome
 
 # Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
 RUN_COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "gpu", "gpu_mib", "place", "attempt")
+LONGEST_LINE = 4000  # characters of an error where it has one line
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -57,9 +59,9 @@ def _mib(n_bytes: int | None) -> str:
 
 
 def last_line(error: str | None) -> str:
-    """The line of an error that says what happened: the last one of a traceback."""
+    """The line of an error that says what happened, the last one of a traceback; of a very long one the ends."""
     lines = (error or "").strip().splitlines()
-    return lines[-1] if lines else ""
+    return " ".join(shortened(lines[-1], LONGEST_LINE).split("\n")) if lines else ""
 
 
 def _union(mappings: Any) -> list[str]:

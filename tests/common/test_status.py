@@ -139,4 +139,4 @@ def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: 
         journal.append([(Trial(result.key, {}), result)])
     assert main([str(tmp_path)]) == Exit.STOPPED
     said = capsys.readouterr().out
-    assert all(line.isprintable() for line in said.splitlines()) and said.count("?[2J?2J?done") == 6
+    assert all(line.isprintable() for line in said.splitlines()) and said.count(r"\x1b[2J\x9b2J\rdone") == 6

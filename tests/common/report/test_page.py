@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.errors import Exit
 from common.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
 from common.report.page import Report, page
 from tests.common.report.journals import HOSTILE, death, header, many, read, trial_line, write
@@ -182,7 +183,11 @@ if __name__ == "__main__":
 
 def test_a_report_that_breaks_leaves_the_study_done(program: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(SCRIPT)
-    done = program(tmp_path / "broken.py", "2", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    assert "report.html was not written" in done.stderr and "a section that breaks" in done.stderr
+    command = (tmp_path / "broken.py", "2", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r", "--quiet")
+    done = program(*command, status=Exit.ERROR)
+    (line,) = done.stderr.splitlines()
+    assert "report.html was not written (RuntimeError: a section that breaks)" in line and "results:" not in done.stdout
     assert (tmp_path / "r" / "trials.csv").exists() and not (tmp_path / "r" / "report.html").exists()
     program("-m", "common.status", tmp_path / "r")
+    (tmp_path / "broken.py").write_text(SCRIPT.replace('raise RuntimeError("a section that breaks")', "return ()"))
+    assert "results:" in program(*command).stdout and (tmp_path / "r" / "report.html").exists()

@@ -220,3 +220,11 @@ def test_a_study_is_read_while_it_is_written(tmp_path: Path) -> None:
         journal.append([trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1)])
         study = read(read_study(tmp_path))
         assert study.state == "unfinished" and study.best is not None
+
+
+def test_a_run_that_does_not_name_its_slots_has_a_timeline(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, header())) as journal:
+        journal.note(run={"began": BEGAN})
+        journal.append([trial_line("t0", {"x": 1}, {"loss": 1.0}, begin=1.0, end=2.0)])
+    time = timeline_of(read_study(tmp_path))
+    assert time is not None and [slot.place for slot in time.slots] == ["node1/0/0/gpu0"]

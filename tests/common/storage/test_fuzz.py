@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 
 from common.data import read_idx
 from common.errors import UsageError
+from common.export.trials import read as exported
+from common.report import live, parts
+from common.report.of import report_of
+from common.report.timeline import timeline_of
 from common.status import described, status_of
-from common.storage.history import NAME, read_journal
+from common.storage.history import NAME, read_journal, read_study
 from common.storage.journal import Journal
 from tests.helpers import HEADER, journal_of, outcome
 
@@ -35,6 +39,11 @@ def accepted(folder: Path) -> bool:
             "\n".join(described(status_of(folder, history, running=False))).encode()
             for result in history.results.values():
                 assert isinstance(result.failed, bool) and isinstance(result.seconds, float)
+            whole = read_study(folder)
+            read = report_of(folder, whole, None, None).read
+            assert parts.facts_of(read, (), None, timeline_of(whole)) and parts.table_of(read) and parts.about_of(read)
+            live.study_json(read, (), timeline_of(whole)).encode()
+            assert len(exported(folder).rows()) <= len(whole.trials)
     except UsageError as error:
         assert "\n" not in str(error) and NAME in str(error)
         return False

@@ -17,6 +17,7 @@ from common.storage import history as history_module
 from common.storage import journal as journal_module
 from common.storage.history import FORMAT, NAME, Death, read_journal, read_study
 from common.storage.journal import Journal, is_running, no_locks, repair
+from common.storage.table import last_line
 from common.trial import Result, Trial, Used
 from tests.helpers import HEADER, outcome
 
@@ -311,3 +312,69 @@ def test_a_lock_that_is_refused_is_told(
 def test_a_file_system_without_locks_is_told_with_the_ways_out(tmp_path: Path) -> None:
     said = no_locks(tmp_path, OSError(errno.ENOLCK, "No locks available"))
     assert all(words in said for words in (str(tmp_path), "No locks available", "-o flock", "--results"))
+
+
+def test_a_journal_that_was_cut_or_replaced_under_its_writer_is_noticed(tmp_path: Path) -> None:
+    """Nothing is written to the rest of a line, so the same command can go on."""
+    journal = Journal(tmp_path, HEADER)
+    journal.append([outcome(0), outcome(1), outcome(2)])
+    size = (tmp_path / NAME).stat().st_size
+    os.truncate(tmp_path / NAME, size - 100)
+    for act in (journal.verify, lambda: journal.append([outcome(3)]), lambda: journal.note(end={"complete": True})):
+        with pytest.raises(StorageError, match="was cut while the study ran.*same command to continue"):
+            act()
+    journal.close()
+    journal = Journal(tmp_path, HEADER)
+    assert journal.history.results.keys() == {"a/0", "a/1"}
+    with open(tmp_path / NAME, "ab") as file:
+        file.write(b"\n")
+    with pytest.raises(StorageError, match="written by another program"):
+        journal.verify()
+    (tmp_path / "copy").write_bytes((tmp_path / NAME).read_bytes())
+    (tmp_path / "copy").rename(tmp_path / NAME)
+    with pytest.raises(StorageError, match="removed or replaced"):
+        journal.verify()
+    journal.close()
+
+
+def test_arrays_that_were_removed_are_noticed_and_their_trials_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(journal_module.log, "warning", lambda words, *values: warned.append(words % values))
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(n, arrays={"a": np.zeros(2)} if n else {}) for n in range(40)])
+        journal.verify()
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        for number in (*range(1, 30), 35):
+            (tmp_path / "arrays" / f"a%2F{number}.npz").unlink()
+        with pytest.raises(StorageError, match="arrays of 30 trials were removed") as raised:
+            journal.verify()
+        assert "and 10 others" in str(raised.value) and "same command" in str(raised.value)
+    assert not warned
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        assert len(journal.history.results) == 10 and "a/35" not in journal.history.results
+        assert len(warned) == 1 and "30 trials are evaluated again" in warned[0]
+        journal.append([outcome(35, arrays={"a": np.zeros(2)})])
+        journal.verify()
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        assert len(journal.history.results) == 11
+        for path in (tmp_path / "arrays").iterdir():
+            path.unlink()
+        (tmp_path / "arrays").rmdir()
+        with pytest.raises(StorageError, match="arrays of 10 trials"):
+            journal.verify()
+
+
+def test_long_texts_are_cut_before_they_are_written(tmp_path: Path) -> None:
+    long = "begin " + "x" * 5_000_000 + " end"
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        (stored,) = journal.append([outcome(0, values={}, error=long)])
+        place = ["vm", 0, 0, "cpu"]
+        journal.note(death={"time": 1.7e9, "seconds": 0.1, "cause": long, "place": place, "key": "a/0"})
+    history = read_study(tmp_path)
+    for text in (stored.error, history.results["a/0"].error, history.deaths[0].cause):
+        assert text is not None and len(text) <= 64 << 10
+        assert text.startswith("begin ") and text.endswith(" end") and "characters were cut" in text
+    assert (tmp_path / NAME).stat().st_size < 140_000
+    assert len(last_line(long)) < 5000 and last_line(long).endswith(" end")

@@ -21,7 +21,7 @@ from common.storage.lines import (
     parsed,
     with_checksum,
 )
-from common.trial import Result, Search, Trial, Used
+from common.trial import Result, Search, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 
 
@@ -65,12 +65,22 @@ def test_a_line_as_it_is_written_is_kept_without_parsing_it(tmp_path: Path) -> N
             assert list(TrialLines(tmp_path).take([wrong])) == [0], wrong
 
 
-def test_a_text_that_cannot_be_printed_is_refused(tmp_path: Path) -> None:
-    line = trial_lines(tmp_path)[2]
-    half = line[:-18].replace(b"Traceback", b"\\ud800") + b"}"
-    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes().replace(line, with_checksum(half)))
-    with pytest.raises(UsageError, match="line 4 .trial a/2. is damaged"):
-        read_journal(tmp_path)
+def test_a_text_that_is_not_utf8_is_kept_as_it_is(tmp_path: Path) -> None:
+    """As `os.listdir` gives a file's name: in an error, a parameter, a key and the name of a value."""
+    half = b"caf\xe9.png".decode("utf-8", "surrogateescape")
+    failed = outcome(0, values={}, error=f"ValueError: {half}")
+    named = Trial(half, {"file": half}), replace(outcome(1)[1], key=half, values={half: 1.0})
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([failed, named, outcome(2, arrays={"a": np.zeros(1)})])
+        journal.append([(Trial("é" + half, {}), replace(outcome(2, arrays={half: np.zeros(2)})[1], key="é" + half))])
+    journal = Journal(tmp_path, HEADER)
+    journal.close()
+    history = read_study(tmp_path)
+    assert history.results["a/0"].error == f"ValueError: {half}" and repair(tmp_path)[0] == []
+    assert history.trials[half].params == {"file": half} and history.results[half].values == {half: 1.0}
+    assert history.results["é" + half].arrays[half].shape == (2,)
+    assert list(journal.history.trials) == list(history.trials)
+    assert seed_of(0, half).spawn_key != seed_of(0, "caf.png").spawn_key
 
 
 @pytest.mark.parametrize("key", ["a\\nb", "\\u00e9", "a" * 201, "", 'a","x":"b', "\u00e9"])

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import UsageError
+from common.errors import Exit, UsageError
+from common.report import __main__ as report
 from common.storage.history import NAME, read_journal, read_study
 from common.storage.journal import Journal, repair
 from common.storage.lines import with_checksum
-from tests.helpers import HEADER, ROOT, journal_of, outcome
+from tests.helpers import HEADER, ROOT, journal_of, outcome, studied
 
 OLD = ROOT / "tests" / "data" / "journal-format-1"
 
@@ -57,7 +58,7 @@ def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
     rotten = (tmp_path / NAME).read_bytes().replace(b"0.25", b"0.26")
     (tmp_path / NAME).write_bytes(rotten)
 
-    def full(part: Path, path: Path) -> None:
+    def full(part: str, path: str, **folders: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", full)
@@ -115,3 +116,14 @@ def test_a_repaired_journal_of_format_1_has_checksums(tmp_path: Path) -> None:
     assert [damage.number for damage in damaged] == [4]
     history = read_study(tmp_path / "r")
     assert history.header["format"] == 2 and len(history.results) == 7 and not history.complete
+
+
+def test_a_study_whose_start_was_set_aside_has_a_report(tmp_path: Path) -> None:
+    """Without a start there is no timeline; all else is there."""
+    studied(tmp_path, 3)
+    content = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(content.replace(b'"threads"', b'"thraeds"'))
+    assert [damage.number for damage in repair(tmp_path)[0]] == [2]
+    assert report.main([str(tmp_path)]) == Exit.DONE
+    page = (tmp_path / "report.html").read_text()
+    assert "does not say when trials ended" in page and "3 candidates" in page

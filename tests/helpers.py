@@ -139,7 +139,13 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
 
 def workers_of(pid: int) -> set[int]:
     """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins again."""
-    return {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
+    spawned = {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
+    return {pid for pid in spawned if parent_of(pid) in spawned}  # not their keepers
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if it has ended."""
+    return int((about({pid}, "stat").get(pid) or ") S 0").rpartition(") ")[2].split()[1])
 
 
 LISTENING = {"tcp": (3, "0A"), "tcp6": (3, "0A"), "udp": (3, "07"), "udp6": (3, "07"), "unix": (3, "00010000")}

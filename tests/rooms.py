@@ -26,8 +26,8 @@ ROOMS = {
     "common.cluster": {"jit", "common.errors", "common.trial"},
     "common.storage": {"common.errors", "common.trial"},
     "common.engine": {
-        "common.cluster", "common.errors", "common.experiment", "common.report", "common.settings", "common.storage",
-        "common.trial",
+        "common.cluster", "common.errors", "common.experiment", "common.output", "common.report", "common.settings",
+        "common.storage", "common.trial",
     },
     "common.report": {"common", "common.engine.progress", "common.storage"},
     "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},

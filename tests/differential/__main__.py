@@ -1,0 +1,171 @@
+"""python -m tests.differential --seed S --searches N: random searches by scikit-learn and by this package, compared.
+
+Each search is made of one integer. A difference that the documentation does not explain is printed in one line, with
+the command that repeats it and, after it was shrunk, as a script of its own; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from threadpoolctl import threadpool_limits
+
+from tests.differential import ways
+from tests.differential.case import Case, case_of
+from tests.differential.compare import Difference, differences, explained
+from tests.differential.shrink import shrunk
+
+RANKS = 3
+RANK = "DIFFERENTIAL_RANK"  # set in a process that mpirun has started
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A search with a difference that has no explanation."""
+
+    case: Case
+    way: str
+    first: Difference
+
+    def __str__(self) -> str:
+        again = f"python -m tests.differential --case {self.case.seed} --ways {self.way}"
+        return f"{self.way}: {self.first}\n    again: {again}"
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a search: that of the run and its number, mixed."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big")
+
+
+def compared(
+    case: Case, names: list[str], right: ways.Result | None = None, told: Counter[str] | None = None
+) -> Iterator[Finding]:
+    """The search in each of these ways beside scikit-learn's; `told` counts the differences with an explanation."""
+    right = right or ways.reference(case)
+    for name in names:
+        ours = ways.WAYS[name](case)
+        first: Difference | None = None
+        for found in differences(case, right, ours):
+            why = explained(case, found, right, ours)
+            if why is None and first is None:
+                first = found
+            elif why is not None and told is not None:
+                told[why] += 1
+        if first is not None:
+            yield Finding(case, name, first)
+
+
+def small(finding: Finding) -> Case:
+    """The same difference in a smaller search."""
+
+    def differs(case: Case) -> bool:
+        return any(
+            found.first.kind == finding.first.kind and found.first.where.split("_")[0][:5] == finding.first.where[:5]
+            for found in compared(case, [finding.way])
+        )
+
+    return finding.case if finding.way == "ranks" else shrunk(finding.case, differs)
+
+
+def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: bool = True) -> list[Finding]:
+    """All searches of these seeds in all these ways."""
+    told: Counter[str] = Counter()
+    found: list[Finding] = []
+    begin, shown = time.monotonic(), 0.0
+    for number, seed in enumerate(seeds):
+        if sys.stderr.isatty() and time.monotonic() > shown + 1:
+            shown = time.monotonic()
+            print(f"\r{number} of {len(seeds)} searches, {len(found)} differ", end="", file=sys.stderr, flush=True)
+        with threadpool_limits(1):  # on small samples threads of several processes only wait for each other
+            seen = list(compared(case_of(seed), names, told=told))
+        for finding in seen:
+            found.append(finding)
+            say(str(finding))
+            if shrink:
+                arguments = ways.ARGUMENTS[finding.way]
+                say("\n".join("    " + line for line in small(finding).script(arguments).split("\n")) + "\n")
+    rate = 60 * len(seeds) / max(time.monotonic() - begin, 1e-9)
+    say(f"{len(seeds)} searches ({', '.join(names)}), {len(found)} differ; {rate:.0f} a minute")
+    for why, times in sorted(told.items()):
+        say(f"    {times} differences explained by {why}")
+    return found
+
+
+def under_mpirun(arguments: list[str]) -> int:
+    """The same command by three ranks, of which the first one prints."""
+    from tests.helpers import ROOT, mpirun_command
+
+    command = [*mpirun_command(RANKS), sys.executable, "-m", "tests.differential", *arguments]
+    environ = {**os.environ, RANK: "1", "PYTHONPATH": str(ROOT)}
+    differ = False
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
+        for line in job.stdout or ():
+            say(line.rstrip("\n"))
+            differ = differ or line.startswith("ranks:")
+    return int(differ or job.returncode != 0)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.differential", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--seed", type=int, default=0, help="of the run (default 0)")
+    parser.add_argument("--searches", type=int, default=200, metavar="N", help="how many (default 200)")
+    parser.add_argument("--first", type=int, default=0, metavar="I", help="number of the first of them (default 0)")
+    parser.add_argument("--case", type=int, action="append", metavar="C", help="the search of this integer alone")
+    parser.add_argument(
+        "--ways", default="here,workers,journal,ranks", help="of here, workers, journal, ranks (default all)"
+    )
+    parser.add_argument("--no-shrink", action="store_true", help="print no scripts")
+    chosen = parser.parse_args()
+    names = chosen.ways.split(",")
+    if unknown := [name for name in names if name not in ways.WAYS]:
+        parser.error(f"--ways {unknown[0]!r}: give some of {', '.join(ways.WAYS)}")
+    seeds = chosen.case or [seed_of(chosen.seed, chosen.first + number) for number in range(chosen.searches)]
+    if RANK in os.environ:
+        return as_rank(seeds)
+    status = 0
+    if alone := [name for name in names if name != "ranks"]:
+        status = int(bool(run(seeds, alone, say, not chosen.no_shrink)))
+    if "ranks" in names:
+        given = [
+            "--ways",
+            "ranks",
+            "--no-shrink",
+            "--seed",
+            chosen.seed,
+            "--searches",
+            chosen.searches,
+            "--first",
+            chosen.first,
+        ]
+        for case in chosen.case or []:
+            given += ["--case", case]
+        status = under_mpirun([str(part) for part in given]) or status
+    return status
+
+
+def as_rank(seeds: list[int]) -> int:
+    """One rank of several: all make the searches, the first one compares."""
+    from common.cluster.launch import launched
+
+    if launched().rank:
+        for seed in seeds:
+            ways.ranks(case_of(seed))
+        return 0
+    run(seeds, ["ranks"], say, shrink=False)
+    return 0  # another status would end the job as a crash; what was printed tells
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""What differs between two runs of a search, and which differences have an explanation in the documentation."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sklearn.model_selection as theirs
+from sklearn.base import clone
+from sklearn.model_selection import check_cv, cross_validate
+
+from tests.differential.case import Case
+from tests.differential.ways import Result, classes
+
+RTOL, ATOL = 1e-7, 1e-9  # of scores
+PREDICTIONS = 1e-6  # of what a refitted model says, relative to the largest of it
+LABELS = 2  # of a split, that two solutions within the tolerance of SVC may decide otherwise
+ATTRIBUTES = (
+    "best_estimator_", "best_params_", "best_score_", "best_index_", "n_splits_", "scorer_", "multimetric_",
+    "refit_time_",
+    "n_features_in_", "feature_names_in_", "classes_", "n_resources_", "n_candidates_", "n_iterations_",
+)  # fmt: skip
+METHODS = ("predict", "predict_proba", "decision_function")
+WHOLE = "[(np.arange(n), np.arange(n))]"  # at the end of some `cv`: the model that is scored there is the refitted one
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Attributes:
+        kind: "error", "attribute", "columns", "params", "score", "rank", "best", "refit", "rule" or "scored".
+        where: a column, an attribute, a method.
+        right, ours: the two values.
+        rows: of `cv_results_`, where the kind is "score" or "rank".
+    """
+
+    kind: str
+    where: str
+    right: Any = None
+    ours: Any = None
+    rows: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.rows:
+            row, n = self.rows[0], len(self.rows)
+            return f"{self.where} of {n} candidates, first {row}: {self.right[row]} right, {self.ours[row]} ours"
+        return f"{self.kind} {self.where}: {_short(self.right)} right, {_short(self.ours)} ours"
+
+
+def differences(case: Case, right: Result, ours: Result) -> list[Difference]:
+    """All that differs, the cause of the others first."""
+    if right.error is not None or ours.error is not None:
+        return _errors(right.error, ours.error, texts="raise" not in case.options.get("error_score", ""))
+    a, b = right.search, ours.search
+    found = [
+        Difference("attribute", name, hasattr(a, name), hasattr(b, name))
+        for name in ATTRIBUTES
+        if hasattr(a, name) != hasattr(b, name)
+    ]
+    found += _tables(a.cv_results_, b.cv_results_)
+    if found and found[-1].kind in ("columns", "params"):
+        return found
+    for name in ("n_splits_", "multimetric_", "best_index_", "best_params_", "best_score_"):
+        u, v = getattr(a, name, None), getattr(b, name, None)
+        if not (_close(u, v) if name == "best_score_" else _text(u) == _text(v)):
+            found.append(Difference("best" if name.startswith("best") else "attribute", name, u, v))
+    if hasattr(a, "best_estimator_") and hasattr(b, "best_estimator_"):
+        if a.best_index_ == b.best_index_:
+            found += _refits(a, b, right.names["X"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found += _scored(case, b, ours.names)
+            if case.seed % 4 == 0:
+                found += _rule(case, b)
+    return found
+
+
+def _errors(right: Exception | None, ours: Exception | None, texts: bool) -> list[Difference]:
+    """Where any candidate's error is raised, which one comes first is not determined: then only types are compared."""
+    said = ["fits" if error is None else f"{type(error).__name__}: {_line(error)}" for error in (right, ours)]
+    # NumPy says in which array an index is wrong, and there are several.
+    same = type(right) is type(ours) and (not texts or type(right) is IndexError)
+    return [] if same or said[0] == said[1] else [Difference("error", "fit", *said)]
+
+
+def _line(error: Exception) -> str:
+    """The first line of its text, without what differs from run to run."""
+    return re.sub(r"\s+", " ", re.sub(r" at 0x[0-9A-Fa-f]+", "", str(error)).strip().split("\n")[0])[:200]
+
+
+def _tables(right: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Difference]:
+    names = [set(right), set(ours) - {"shared_with"}]
+    if names[0] != names[1]:
+        return [Difference("columns", "cv_results_", sorted(names[0] - names[1]), sorted(names[1] - names[0]))]
+    if _text(right["params"]) != _text(ours["params"]):
+        return [Difference("params", "cv_results_", right["params"], ours["params"])]
+    found = []
+    for name in right:
+        u, v = right[name], ours[name]
+        if name.startswith("param_"):
+            if _text(u) != _text(v):
+                found.append(Difference("columns", name, u, v))
+        elif not name.endswith("_time") and name != "params":
+            same = u == v if name.startswith("rank_") else np.isclose(u, v, rtol=RTOL, atol=ATOL, equal_nan=True)
+            if not np.all(same):
+                kind = "rank" if name.startswith("rank_") else "score"
+                found.append(Difference(kind, name, u, v, tuple(int(row) for row in np.flatnonzero(~np.asarray(same)))))
+    return found
+
+
+def _refits(a: Any, b: Any, X: Any) -> list[Difference]:
+    """The refitted models of the same candidate."""
+    found = []
+    if type(a.best_estimator_).__name__ != type(b.best_estimator_).__name__:
+        found.append(Difference("refit", "class", type(a.best_estimator_), type(b.best_estimator_)))
+    for method in METHODS:
+        said = []
+        for model in (a.best_estimator_, b.best_estimator_):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    said.append(np.asarray(getattr(model, method)(X)))
+                except Exception as error:
+                    said.append(type(error).__name__)
+        if not _same(*said):
+            found.append(Difference("refit", method, *said))
+    return found
+
+
+def _same(right: Any, ours: Any) -> bool:
+    if isinstance(right, str) or isinstance(ours, str):
+        return bool(np.all(right == ours)) and type(right) is type(ours)
+    if right.shape != ours.shape or right.dtype != ours.dtype:
+        return False
+    if right.dtype.kind != "f":
+        return bool(np.array_equal(right, ours))
+    size = np.nanmax(np.abs(right), initial=0.0)
+    return bool(np.allclose(right, ours, rtol=PREDICTIONS, atol=PREDICTIONS * size, equal_nan=True))
+
+
+def _weighted(case: Case) -> bool:
+    """Whether `cross_validate` gives another score anyway: of fewer samples, or as weights went to the scorer."""
+    return case.search.startswith("Halving") or "sample_weight" in case.given
+
+
+def _scored(case: Case, search: Any, names: Mapping[str, Any]) -> list[Difference]:
+    """The last split of some cases has all samples in both parts: the refitted model must have that very score."""
+    if not case.options.get("cv", "").endswith(WHOLE) or _weighted(case):
+        return []
+    metric = search.refit if search.multimetric_ and isinstance(search.refit, str) else "score"
+    if search.multimetric_ and metric == "score":
+        return []
+    wanted = search.cv_results_[f"split{search.n_splits_ - 1}_test_{metric}"][search.best_index_]
+    try:
+        got = search.score(names["X"], names["y"])
+    except Exception:
+        return []  # scikit-learn asks a scorer among others in another way than one alone, which may fail
+    return [] if _close(wanted, got) else [Difference("scored", "the refitted model on all samples", wanted, got)]
+
+
+def _rule(case: Case, search: Any) -> list[Difference]:
+    """The score of the best candidate is what scikit-learn's cross validation gives for it."""
+    if _weighted(case):
+        return []
+    fresh = case.made(classes(theirs), {})
+    given = {name: eval(text, fresh) for name, text in case.given.items()}
+    groups, asked = given.pop("groups", None), fresh["search"]
+    best = clone(asked.estimator).set_params(**clone(search.best_params_, safe=False))
+    try:
+        found = cross_validate(
+            best, fresh["X"], fresh["y"], cv=asked.cv, scoring=asked.scoring, groups=groups,
+            params=given or None, error_score=asked.error_score,
+        )  # fmt: skip
+    except Exception as error:
+        if isinstance(error, ValueError) and "fits failed" in str(error):
+            return []
+        return [Difference("rule", "cross_validate", search.cv_results_, repr(error)[:200])]
+    metric = search.refit if search.multimetric_ and isinstance(search.refit, str) else "score"
+    if f"test_{metric}" not in found:
+        return []
+    wanted, got = found[f"test_{metric}"].mean(), search.cv_results_[f"mean_test_{metric}"][search.best_index_]
+    return [] if _close(wanted, got) else [Difference("rule", "cross_val_score of best_estimator_", wanted, got)]
+
+
+def _close(u: Any, v: Any) -> bool:
+    if isinstance(u, str) or isinstance(v, str) or u is None or v is None:
+        return u is v or bool(np.all(u == v))
+    return bool(np.isclose(u, v, rtol=RTOL, atol=ATOL, equal_nan=True))
+
+
+def _text(thing: Any) -> str:
+    """Of parameters; a callable or a generator is known by its kind."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(thing))
+
+
+def _short(value: Any) -> str:
+    text = re.sub(r"\s+", " ", str(value))
+    return text if len(text) < 200 else text[:200] + "..."
+
+
+# What the documentation allows. Nothing else is forgiven.
+
+
+def explained(case: Case, found: Difference, right: Result, ours: Result) -> str | None:
+    """The explanation of a difference, None where it has none."""
+    return next((words for words, allows in EXPLANATIONS.items() if allows(case, found, right, ours)), None)
+
+
+def _ties(case: Case, found: Difference, right: Result, ours: Result) -> bool:
+    """1. Two candidates whose mean scores agree to rounding may change places."""
+    if found.kind not in ("rank", "best", "params"):
+        return False
+    return _order(case, found, right, ours, lambda means: RTOL * np.abs(means) + ATOL)
+
+
+def _labels(case: Case, found: Difference, right: Result, ours: Result) -> bool:
+    """2. A grid of SVC is solved to a tolerance, so 2 labels of a split may be others; see docs/sklearn.md."""
+    if not svc(case):
+        return False
+    if found.kind in ("rank", "best", "params"):
+        worth = max(worth_of_labels(case, found))
+        return _order(case, found, right, ours, lambda means: np.full(len(means), worth))
+    if found.kind == "score":
+        if found.where.startswith("std_"):
+            return True  # the scores of its splits are looked at themselves
+        worth = worth_of_labels(case, found)
+        number = re.match(r"split(\d+)_", found.where)
+        most = worth[int(number[1])] if number and int(number[1]) < len(worth) else max(worth)
+        return bool(np.nanmax(np.abs(found.right - found.ours)) <= most + 1e-9) and bool(
+            np.array_equal(np.isnan(found.right), np.isnan(found.ours))
+        )
+    if found.kind == "rule":
+        return isinstance(found.ours, float) and abs(found.ours - found.right) <= max(worth_of_labels(case, found))
+    if found.kind == "refit":
+        if isinstance(found.right, str) or isinstance(found.ours, str) or found.where == "class":
+            return False
+        if found.where == "predict":
+            return int((np.ravel(found.right) != np.ravel(found.ours)).sum()) <= LABELS
+        return bool(np.abs(found.right - found.ours).max() <= 0.02 * max(1.0, float(np.abs(found.right).max())))
+    return False
+
+
+EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
+    "1: mean scores that agree to rounding change places": _ties,
+    "2: labels that the tolerance of SVC decides": _labels,
+}
+
+
+def svc(case: Case) -> bool:
+    """Whether a grid of SVC may be solved by `kernel_svm`."""
+    texts = [case.model, *(value for grid in case.grids for values in grid.values() for value in values)]
+    return case.ours.get("accelerate") != "False" and any(re.search(r"\bSVC\(", text) for text in texts)
+
+
+def worth_of_labels(case: Case, found: Difference) -> list[float]:
+    """By how much the score of each split may change if `LABELS` of its labels are others."""
+    names = case.made(classes(theirs), {})
+    search, y = names["search"], np.ravel(np.asarray(names["y"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = list(check_cv(search.cv, y, classifier=True).split(names["X"], y, names.get("groups")))
+    worth = []
+    for _, test in parts:
+        labels = y[np.asarray(test)]
+        rarest = min(np.unique(labels, return_counts=True)[1], default=1)
+        scoring = case.options.get("scoring", "'accuracy'")
+        if scoring == "'accuracy'" or scoring.startswith("lambda m, X, y: float"):
+            worth.append(LABELS / max(len(labels), 1))
+        elif "log_loss" in scoring or "brier" in scoring:
+            worth.append(0.05)
+        elif "'b': float(len" in scoring:
+            worth.append(float(LABELS))
+        else:
+            worth.append(2 * LABELS / int(rarest))
+    return worth or [0.0]
+
+
+def _order(
+    case: Case, found: Difference, right: Result, ours: Result, within: Callable[[np.ndarray], np.ndarray]
+) -> bool:
+    """Whether an order differs among candidates only whose mean scores are that close."""
+    a, b = right.search, ours.search
+    name = found.where.replace("rank_", "mean_") if found.kind == "rank" else None
+    metric = a.refit if a.multimetric_ and isinstance(a.refit, str) else "score"
+    name = name or f"mean_test_{metric}"
+    if name not in a.cv_results_:
+        return False
+    means = np.asarray(a.cv_results_[name], dtype=float)
+    near = within(means)
+    if found.kind == "params":
+        return case.search.startswith("Halving") and _selected(a, b, means, near)
+    if found.kind == "rank":
+        low = np.array([1 + (means > mean + d).sum() for mean, d in zip(means, near, strict=True)])
+        high = np.array([(means >= mean - d).sum() for mean, d in zip(means, near, strict=True)])
+        return bool(np.all((low <= found.ours) & (found.ours <= high) | np.isnan(means)))
+    i, j = a.best_index_, b.best_index_
+    return bool(abs(means[i] - means[j]) <= near[i]) if i != j else abs(a.best_score_ - b.best_score_) <= near[i]
+
+
+def _selected(a: Any, b: Any, means: np.ndarray, near: np.ndarray) -> bool:
+    """Whether a halving search went on with other candidates only where their scores are that close."""
+    rows = [
+        [(_text(p), int(i)) for p, i in zip(s.cv_results_["params"], s.cv_results_["iter"], strict=True)]
+        for s in (a, b)
+    ]
+    for number in sorted({i for _, i in rows[0]}):
+        kept = [{text for text, i in part if i == number} for part in rows]
+        if kept[0] != kept[1]:
+            places = {text: place for place, (text, i) in enumerate(rows[0]) if i == number - 1}
+            other = [places[text] for text in kept[0] ^ kept[1] if text in places]
+            return bool(other) and np.ptp(means[other]) <= near[other].max()
+    return True  # the same ones, in another order

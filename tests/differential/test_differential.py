@@ -1,0 +1,51 @@
+"""Searches by this package and by scikit-learn, made at random: 100 here, 300 more in make check.
+
+Any number of others:
+
+python -m tests.differential --seed 7 --searches 20000
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.differential.__main__ import RANKS, run, seed_of
+from tests.differential.case import case_of
+from tests.helpers import ROOT, mpirun_command
+
+SEED = 37
+# 100 searches. A process that runs some with workers first starts a server for them; so few tests do.
+PARTS = [("here", 0, 35), ("here", 35, 35), ("journal", 70, 10), ("workers", 160, 15)]
+RANKED = (190, 5)
+
+
+def _searched(way: str, first: int, count: int) -> None:
+    said: list[str] = []
+    found = run([seed_of(SEED, first + number) for number in range(count)], [way], said.append)
+    assert not found, "\n".join(said)
+
+
+@pytest.mark.parametrize(("way", "first", "count"), PARTS)
+def test_searches_have_scikit_learns_results(way: str, first: int, count: int) -> None:
+    _searched(way, first, count)
+
+
+def test_three_ranks_have_scikit_learns_results() -> None:
+    mpirun_command(RANKS)  # skips where there is no mpirun
+    numbers = ["--seed", str(SEED), "--first", str(RANKED[0]), "--searches", str(RANKED[1])]
+    command = [sys.executable, "-m", "tests.differential", "--ways", "ranks", *numbers]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_case_is_made_of_its_seed_alone() -> None:
+    assert [case_of(seed) for seed in range(20)] == [case_of(seed) for seed in range(20)]
+    assert len({case_of(seed).script("") for seed in range(20)}) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_searches(part: int) -> None:
+    way = "workers" if part == 0 else "here"
+    _searched(way, 100 + 75 * part, 75)

@@ -1,0 +1,215 @@
+"""The ways in which a search is run: in this process, with workers, by three ranks, and with a journal that is cut.
+
+Workers are spawned, and import scikit-learn and numba for seconds. Here most of them are forks of a server that has
+imported these, with the environment that a spawned worker has; what they do afterwards is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import sklearn.model_selection as theirs
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+
+from common.cluster.devices import CPU, environment
+from common.engine import worker_process
+from tests.differential.case import SEARCHES, Case
+
+SPAWNED = 40  # of so many searches with workers, one has workers that are really spawned
+PRELOADED = ["tests.differential.preloaded"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a search came to: it raised, or is fitted; and the names of its script, such as `X`."""
+
+    names: Mapping[str, Any]
+    error: Exception | None = None
+
+    @property
+    def search(self) -> Any:
+        return self.names["search"]
+
+
+def classes(module: Any) -> dict[str, Any]:
+    """The searches of a module, by name."""
+    return {name: getattr(module, name) for name in SEARCHES}
+
+
+def run(case: Case, searches: Mapping[str, Any], more: Mapping[str, Any]) -> Result:
+    """Make and fit a search."""
+    names: dict[str, Any] = {}
+    with warnings.catch_warnings(), silence():
+        warnings.simplefilter("ignore")
+        try:
+            names = case.made(searches, more)
+            eval(f"search.fit({case.fit})", names)
+        except SyntaxError:
+            raise  # this text is no Python
+        except Exception as error:
+            return Result(names, error)
+    return Result(names)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is printed, by libraries written in C either."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, number)
+            os.close(old)
+
+
+def reference(case: Case) -> Result:
+    """By scikit-learn."""
+    return run(case, classes(theirs), {})
+
+
+def _ours(case: Case, more: Mapping[str, Any]) -> Result:
+    import common.sklearn
+
+    own = {key: eval(text) for key, text in case.ours.items()}
+    return run(case, classes(common.sklearn), {**own, **more})
+
+
+def here(case: Case) -> Result:
+    return _ours(case, {"workers": 0})
+
+
+def workers(case: Case) -> Result:
+    with nullcontext() if case.seed % SPAWNED == 0 else forked():
+        return _ours(case, {"workers": 2})
+
+
+def ranks(case: Case) -> Result:
+    """Called by each rank of a job."""
+    with forked():
+        return _ours(case, {"workers": 1})
+
+
+def journal(case: Case) -> Result:
+    """A study that ended in the middle: of one of its journals a beginning is left, of later ones nothing."""
+    draw = random.Random(case.seed)
+    folder = Path(tempfile.mkdtemp(prefix="differential"))
+    try:
+        with forked():
+            first = _ours(case, {"workers": 0, "results": str(folder)})
+            if not cut(folder, draw):
+                return first
+            return _ours(case, {"workers": draw.choice([0, 0, 2]), "results": str(folder)})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cut(folder: Path, draw: random.Random) -> bool:
+    """Cut a journal after some of its trials, at the end of a line or within one. Returns whether there was one."""
+    found = sorted(folder.rglob("journal.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    if not found:
+        return False
+    place = draw.randrange(len(found))
+    for later in found[place + 1 :]:
+        shutil.rmtree(later.parent)
+    lines = found[place].read_bytes().splitlines(keepends=True)
+    trials = [number for number, line in enumerate(lines) if line.startswith(b'{"key"')]
+    if not trials:
+        return True
+    last = draw.choice([trials[0] - 1, *trials])
+    rest = lines[last + 1][: draw.choice([0, 0, 1, 40, 200])] if last + 1 < len(lines) else b""
+    found[place].write_bytes(b"".join(lines[: last + 1]) + rest)
+    for path in found[place].parent.iterdir():
+        if path != found[place] and path.is_file():
+            path.unlink()
+    return True
+
+
+WAYS: dict[str, Callable[[Case], Result]] = {"here": here, "workers": workers, "ranks": ranks, "journal": journal}
+# Arguments that repeat a way in a script by hand.
+ARGUMENTS = {
+    "here": "workers=0",
+    "workers": "workers=2",
+    "ranks": "workers=1",
+    "journal": "workers=0, results='results/case'",
+}
+
+
+class _Context:
+    """Stands for multiprocessing's context "spawn": processes are forks of a server."""
+
+    def __init__(self) -> None:
+        begin_server()
+        self._context: Any = multiprocessing.get_context("forkserver")
+
+    def Pipe(self, duplex: bool = True) -> Any:
+        return self._context.Pipe(duplex)
+
+    def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:
+        return self._context.Process(target=_begin, args=(_Environ(), target, args))
+
+
+class _Environ:
+    """The environment at the moment when a process is started; there it is a dict."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(os.environ),)
+
+
+def _begin(environ: dict[str, str], target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """In the fork: the environment of a spawned worker, which ends with the server, and that with this process."""
+    os.environ.clear()
+    os.environ.update(environ)
+    target(os.getppid(), *args[1:])
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Workers are forked, not spawned."""
+    stand_in = types.SimpleNamespace(get_context=lambda name: _Context(), process=multiprocessing.process)
+    with patch.object(worker_process, "multiprocessing", stand_in):
+        yield
+
+
+def begin_server() -> None:
+    """Start the server, once, with the variables of a worker, which libraries read when they are imported."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    with environment(CPU, 1), with_path():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def with_path() -> Iterator[None]:
+    """The server finds this package, wherever it is started."""
+    root = str(Path(__file__).resolve().parents[2])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-import sklearn.svm
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
 
 from kernel_svm.functions import KernelFunction
 from kernel_svm.kernel import Samples
@@ -43,7 +43,7 @@ LARGEST = 4000  # samples of a given matrix that is checked: that takes a second
 ASYMMETRIC, NEGATIVE = 1e-9, 1e-7  # what rounding leaves of symmetry and definiteness, in parts of the largest value
 
 
-def by_parameters(model: sklearn.svm.SVC) -> bool:
+def by_parameters(model: ScikitSVC) -> bool:
     """Whether every fit of a model with these parameters is left to LIBSVM."""
     indefinite = model.kernel == "sigmoid" or (model.kernel == "poly" and model.coef0 < 0)
     ends_early = model.tol > TOLERANCE or model.max_iter != -1
@@ -167,7 +167,7 @@ class Pair:
     def solved(self, penalty: float, tolerance: float, shrinking: bool) -> PairSolution:
         """LIBSVM's solution for C = ``penalty``, as it has it among more classes."""
         function = self.function
-        model = sklearn.svm.SVC(
+        model = ScikitSVC(
             C=penalty, kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance,
             shrinking=shrinking,
         )  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-import sklearn.svm
 from sklearn.base import clone
+from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
@@ -40,7 +40,7 @@ class Fitted:
 
     candidate: int
     split: int
-    model: sklearn.svm.SVC | None
+    model: ScikitSVC | None
     error: Exception | None
     x_validation: Any
     seconds: float
@@ -184,7 +184,7 @@ class _Fold:
     def alone(self, candidate: int, split: int, unfitted: SVC) -> Fitted:
         """A fit by scikit-learn's own class, as a search of single fits makes it."""
         work, begin = self._work, time.perf_counter()
-        model = clone(sklearn.svm.SVC(**unfitted.get_params()))
+        model = clone(ScikitSVC(**unfitted.get_params()))
         x_train, x_validation = self.known(pairwise := model.kernel == "precomputed")
         if x_train is None:
             x_train = self.samples(self.train, pairwise)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import sklearn
-import sklearn.svm
+from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -40,7 +40,7 @@ def dense(x: Any) -> Any:
     return x.toarray()
 
 
-class SVC(sklearn.svm.SVC):
+class SVC(ScikitSVC):
     """`sklearn.svm.SVC` with this package's solver.
 
     Parameters, attributes and methods are scikit-learn's; values agree within ``tol``. Differences: sparse samples are
@@ -238,14 +238,14 @@ _LATER = {
 }  # fmt: skip
 
 
-def as_sklearn(model: SVC) -> sklearn.svm.SVC:
+def as_sklearn(model: SVC) -> ScikitSVC:
     """A fitted model as scikit-learn's own class, with its attributes and the same decision values.
 
     A model that was fitted to sparse samples has sparse support vectors then, and takes sparse samples, as there.
     """
     if "_later" in vars(model):
         _ = model.support_
-    made = sklearn.svm.SVC(**model.get_params())
+    made = ScikitSVC(**model.get_params())
     made.__dict__.update({name: value for name, value in vars(model).items() if name not in _OURS})
     if vars(model).get("_given_sparse") and not model._sparse:
         made._sparse = True

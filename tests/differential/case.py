@@ -188,8 +188,8 @@ def _given(draw: random.Random, made: Model, cv: str) -> dict[str, str]:
 
 
 def _grids(draw: random.Random, made: Model) -> tuple[dict[str, tuple[str, ...]], ...]:
-    """At most some 20 candidates, in one grid or two."""
-    limit = draw.choice([3, 5, 8, 12, 20])
+    """At most some 16 candidates, in one grid or two."""
+    limit = draw.choice([2, 3, 5, 8, 16])
     values = {key: tuple(each) for key, each in made.values.items()}
     names = sorted(values)
     draw.shuffle(names)

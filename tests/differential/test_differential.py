@@ -1,4 +1,4 @@
-"""Searches by this package and by scikit-learn, made at random: 100 here, 300 more in make check.
+"""Searches by this package and by scikit-learn, made at random: 200 in make test, 1,800 more in make check.
 
 Any number of others:
 
@@ -15,9 +15,10 @@ from tests.differential.case import case_of
 from tests.helpers import ROOT, mpirun_command
 
 SEED = 37
-# 100 searches. A process that runs some with workers first starts a server for them; so few tests do.
-PARTS = [("here", 0, 35), ("here", 35, 35), ("journal", 70, 10), ("workers", 160, 15)]
-RANKED = (190, 5)
+# 200 searches. A process that runs some with workers first starts a server for them; so few tests do.
+PARTS = [("here", 0, 70), ("here", 70, 70), ("journal", 140, 20), ("workers", 160, 30)]
+RANKED = (190, 10)
+MANY = [(("workers" if first == 200 else "here"), first, 225) for first in range(200, 2000, 225)]
 
 
 def _searched(way: str, first: int, count: int) -> None:
@@ -45,7 +46,6 @@ def test_a_case_is_made_of_its_seed_alone() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_many_searches(part: int) -> None:
-    way = "workers" if part == 0 else "here"
-    _searched(way, 100 + 75 * part, 75)
+@pytest.mark.parametrize(("way", "first", "count"), MANY)
+def test_many_searches(way: str, first: int, count: int) -> None:
+    _searched(way, first, count)

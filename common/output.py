@@ -1,38 +1,55 @@
-"""Words to people who may have left (`python -m mnist_svm 24 | head`), and from processes of several hosts."""
+"""Words to people who may have left (`python -m mnist_svm 24 | head`), to full disks, and from several hosts."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+
+STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class _Outliving:
-    """A stream that goes on, into nothing, once it cannot be written: its reader has left, or its disk is full."""
+    """A stream that drops what it cannot write, and goes on: its reader has left, or its disk is full."""
 
-    def __init__(self, stream: Any, name: str) -> None:
-        self._stream, self._name, self.lost = stream, name, ""
+    def __init__(self, name: str):
+        self._name = name
+        self._stream: Any = getattr(sys, name) or os.fdopen(STREAMS[name], "w", closefd=False)
+        self.lost: list[str] = self._stream.lost if isinstance(self._stream, _Outliving) else []
 
     def write(self, text: str) -> int:
         try:
             return int(self._stream.write(text))
-        except OSError as error:
-            self._to_nowhere(error)
+        except UnicodeEncodeError as error:
+            return self.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        except (OSError, ValueError) as error:  # ValueError: it has been closed
+            self._drop(error)
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except OSError as error:
-            self._to_nowhere(error)
+        except (OSError, ValueError) as error:
+            self._drop(error)
 
-    def _to_nowhere(self, error: OSError) -> None:
-        """What the stream still keeps goes there too, so it does not fail once more as Python ends."""
-        if not isinstance(error, BrokenPipeError):
-            self.lost = f"{self._name}: {error.strerror}"
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    def _drop(self, error: OSError | ValueError) -> None:
+        """What the stream still keeps is dropped too, so it does not fail once more as Python ends."""
+        what = f"{self._name}: {getattr(error, 'strerror', None) or error}"
+        if not isinstance(error, BrokenPipeError) and what not in self.lost:
+            self.lost.append(what)
+        with suppress(OSError, ValueError, AttributeError):  # it has no file
+            number = self._stream.fileno()
+            kept = os.dup(number)
+            try:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+                self._stream.flush()
+            finally:
+                os.dup2(kept, number, inheritable=number in STREAMS.values())
+                os.close(kept)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -40,24 +57,46 @@ class _Outliving:
 
 def outlive_readers() -> None:
     """Let no stdout or stderr that cannot be written, or was closed, end this program. For the start of one."""
-    for name, number in (("stdout", 1), ("stderr", 2)):
+    _hold_numbers()
+    for name in STREAMS:
+        setattr(sys, name, _Outliving(name))
+
+
+@contextmanager
+def outliving() -> Iterator[None]:
+    """As `outlive_readers`, for as long as a script is in what this decorates. What it prints itself is its own."""
+    _hold_numbers()
+    before = {name: getattr(sys, name) for name in STREAMS}
+    ours = {name: _Outliving(name) for name in STREAMS}
+    for name, stream in ours.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in ours.items():
+            stream.flush()
+            if getattr(sys, name) is stream:  # another thread may be in such a call too
+                setattr(sys, name, before[name])
+
+
+def _hold_numbers() -> None:
+    """Open nothing in place of stdin, stdout or stderr if it was closed.
+
+    The next file to be opened would take its number, and get what libraries print.
+    """
+    for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # closed: the next file to be opened would take its number, and get what libraries print
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere == number:
-                os.set_inheritable(number, True)
-            else:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-        stream = getattr(sys, name) or os.fdopen(number, "w", closefd=False)
-        setattr(sys, name, _Outliving(stream, name))
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # which is this number, the lowest that is free
 
 
 def lost_output() -> str:
-    """Which of stdout and stderr could not be written since `outlive_readers`, and why; empty if both could."""
-    streams = (getattr(sys, name) for name in ("stdout", "stderr"))
-    return "; ".join(stream.lost for stream in streams if isinstance(stream, _Outliving) and stream.lost)
+    """Which of stdout and stderr could not be written since `outlive_readers` or in `outliving`, and why, or ""."""
+    streams = [stream for name in STREAMS if isinstance(stream := getattr(sys, name), _Outliving)]
+    for stream in streams:
+        stream.flush()
+    return "; ".join(what for stream in streams for what in stream.lost)
 
 
 def tag_output(tag: str) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from common.cluster.launch import launched
 from common.errors import Exit, StorageError, UsageError
+from common.output import outliving
 
 
 @cache
@@ -21,7 +22,8 @@ def say_errors_in_one_line() -> None:
             shown(kind, error, trace)
         else:
             if launched().rank == 0:  # the same on all ranks
-                print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+                with outliving():
+                    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
             raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE))
 
     sys.excepthook = excepthook

@@ -27,6 +27,7 @@ from common.engine.usage import Meter, Peak
 from common.engine.worker import evaluated, unpacked
 from common.errors import Exit, UsageError
 from common.experiment import Experiment, Objective, WorkerContext
+from common.output import outliving
 from common.scripts import say_errors_in_one_line
 from common.trial import NoRoom, Outcome, Result
 
@@ -35,6 +36,7 @@ class StudyError(RuntimeError):
     """A study could not go on: no worker is left. The text has the cause of the first death."""
 
 
+@outliving()
 def run_study(experiment: Experiment, options: RunOptions | None = None) -> list[Outcome]:
     """Run a study on all devices that `options` name, as a program of its own would, and return what it found.
 
@@ -166,7 +168,8 @@ def _part_at_the_end(transport: Transport) -> None:
     shown = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        shown(kind, error, trace)
+        with outliving():
+            shown(kind, error, trace)
         transport.abort(Exit.ERROR)
 
     sys.excepthook = excepthook

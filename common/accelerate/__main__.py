@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common.engine.options import RunOptions
 from common.errors import Exit, UsageError
+from common.output import outliving
 from common.settings import Parser
 
 PROGRAM = "python -m common.accelerate"
@@ -43,11 +44,14 @@ def main() -> int:
     try:
         return _run(code, options.script, options.arguments)
     finally:
-        sys.stdout.flush()
-        if not options.quiet:
-            replaced.report(code)
-        if transport.size > 1:
-            dismiss(transport)
+        try:
+            print(end="", flush=True)  # what the script has printed, if it can be written
+        finally:
+            with outliving():
+                if not options.quiet:
+                    replaced.report(code)
+                if transport.size > 1:
+                    dismiss(transport)
 
 
 def _run(code: types.CodeType, script: Path, arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -310,8 +311,9 @@ class MpiTransport(Transport):
         return rank not in self._lost or self._heartbeat.lives(rank)
 
     def abort(self, status: int) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # its disk is full, or it was closed
+                stream.flush()
         time.sleep(0.1)  # mpirun drops unread output of a rank when it ends the job
         _end_after(2.0)
         self._lock.acquire(timeout=1.0)

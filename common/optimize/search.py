@@ -22,6 +22,7 @@ from common.optimize.commands import Command
 from common.optimize.objectives import is_staged
 from common.optimize.study import SearchStudy, records
 from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
+from common.output import outliving
 from common.settings import without_address
 from common.spaces import Space
 from common.storage.history import NAME, read_header, read_journal
@@ -35,6 +36,7 @@ TRIALS = "trials"  # the folder of the trials' folders
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
+@outliving()
 def search(
     objective: Any,
     space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],

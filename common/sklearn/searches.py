@@ -33,6 +33,7 @@ from common.cluster.launch import launched
 from common.cluster.transport import Transport
 from common.engine.options import RunOptions
 from common.errors import UsageError
+from common.output import outliving
 from common.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
 from common.sklearn.callbacks import have_callbacks
 from common.sklearn.folds import Folds, answers_here
@@ -100,14 +101,15 @@ class OnEngine(_search.BaseSearchCV):
         self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
-        if have_callbacks(self):
-            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
-            return super().fit(X, y, **params)
-        original: Any = _search.BaseSearchCV.fit.__wrapped__
-        tasks = _Tasks(self)
-        names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone, "delayed": _call}
-        fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
-        _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
+        with outliving():
+            if have_callbacks(self):
+                warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
+                return super().fit(X, y, **params)
+            original: Any = _search.BaseSearchCV.fit.__wrapped__
+            tasks = _Tasks(self)
+            names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone, "delayed": _call}
+            fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
+            _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
         self._say_what_was_shared()
         return self
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from common.engine.progress import start_logging
-from common.errors import named, printable, shortened, utf8
+from common.errors import Exit, named, printable, shortened, utf8
+from common.output import lost_output, outliving
 from common.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
@@ -58,6 +59,90 @@ def test_a_search_goes_on_when_its_streams_are_closed(tmp_path: Path, closed: st
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, timeout=PATIENCE, check=True, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert len(journal_lines(tmp_path)) == 3 and (tmp_path / "report.html").exists()
+
+
+SEARCH = """
+import sys
+from common import Choice, Float, search
+
+def told(study, trial):
+    print("trial", trial.number, "é" * 9000)
+
+study = search(
+    lambda trial: trial.params["x"], {"x": Float(0, 1), "of": Choice(["é"])}, n_trials=3, minimize="loss",
+    results=sys.argv[1], workers=1, callbacks=[told],
+)
+assert len(study.trials) == 3
+if sys.argv[2:]:
+    print(*sys.argv[2:])
+"""
+GRID = """
+import sys
+from sklearn.datasets import load_iris
+from sklearn.svm import SVC
+from common.sklearn import GridSearchCV
+search = GridSearchCV(SVC(), {"C": [1, 2]}, workers=1, results=sys.argv[1], verbose=3).fit(*load_iris(return_X_y=True))
+assert len(search.cv_results_["params"]) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    "where", ["> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-", "a grid > /dev/full"]
+)
+def test_a_search_of_a_script_goes_on_without_its_log(tmp_path: Path, where: str) -> None:
+    script, n = (GRID, 10) if "grid" in where else (SEARCH, 3)
+    done = of_shell(tmp_path, script, where.removeprefix("a grid"))
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert len(journal_lines(tmp_path / "r")) == n
+    end = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[-1])["end"]
+    assert end["complete"] and ("No space left on device" in end.get("lost_output", "")) == ("full" in where)
+
+
+def of_shell(folder: Path, script: str, where: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a script whose streams the shell leads elsewhere."""
+    (folder / "script.py").write_text(script)
+    words = f"exec {sys.executable} {folder}/script.py {folder}/r {' '.join(arguments)} {where}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["sh", "-c", words], env=environ, timeout=PATIENCE, capture_output=True, text=True)
+
+
+def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
+    """Where it cannot be written, Python raises at once or, where it keeps it until its end, gives the status 120."""
+    done = of_shell(tmp_path, SEARCH, "> /dev/full", "my", "words")
+    assert done.returncode in (1, 120) and len(journal_lines(tmp_path / "r")) == 3
+    assert of_shell(tmp_path, SEARCH, "", "my", "words").stdout.endswith(
+        "results: " + str(tmp_path / "r") + "\nmy words\n"
+    )
+
+
+def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
+    assert of_shell(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
+
+
+def test_letters_that_a_terminal_does_not_have_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = of_shell(tmp_path, SEARCH, "")
+    assert done.returncode == 0 and "trial 0 \\xe9\\xe9" in done.stdout, done.stderr
+
+
+def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was lost nor the script's stream itself is touched later."""
+    log, full = tmp_path / "log", os.open("/dev/full", os.O_WRONLY)
+    with open(log, "w") as stream:
+        own = os.dup(stream.fileno())
+        monkeypatch.setattr(sys, "stdout", stream)
+        with outliving():
+            os.dup2(full, stream.fileno())
+            print("lost", flush=True)
+            assert lost_output() == "stdout: No space left on device"
+            os.dup2(own, stream.fileno())
+            print("kept")
+        assert sys.stdout is stream and not lost_output()
+    os.close(own)
+    os.close(full)
+    assert log.read_text() == "kept\n"
 
 
 @pytest.mark.parametrize("program", [TOYS, ("-m", "common.doctor"), ("-m", "mnist_nn.predict"), ("-m", "mnist_nn.ddp")])

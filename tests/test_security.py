@@ -11,17 +11,21 @@ import struct
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common import status
+from common import Float, RunOptions, search, status
 from common.errors import Exit, UsageError
 from common.export import __main__ as export
+from common.optimize.commands import OUTPUT, Command
+from common.optimize.objectives import STEPS, ObjectiveTrial
+from common.optimize.search import TRIALS
 from common.report import __main__ as report
-from common.storage.files import written_whole
+from common.storage.files import copy_folder, make_folder, remove_folder, written_whole
 from common.storage.history import NAME, read_header, read_journal, read_study
 from common.storage.journal import is_running, repair
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
@@ -159,6 +163,83 @@ def test_links_in_a_folder_are_not_followed_for_writing(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(elsewhere)
     with written_whole(tmp_path / "link" / "curve.svg") as file:  # whose folder is no study's
         file.write(b"")
+
+
+def test_links_in_folders_of_trials_are_not_followed(tmp_path: Path) -> None:
+    """A trial's folder, what is written there, what is removed, and what a later stage takes over."""
+
+    def objective(trial: ObjectiveTrial) -> Iterator[dict[str, float]]:
+        for step in range(trial.start + 1, 3):
+            (trial.folder / "checkpoint").write_text(f"{step}")
+            yield {"step": step, "loss": trial.params["x"]}
+
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "r"
+    (elsewhere / "t000003-0").mkdir(parents=True)
+    (elsewhere / "theirs").write_text("as it was")
+
+    def searched(n_trials: int) -> list[str]:
+        how: dict[str, Any] = dict(minimize="loss", workers=1, results=folder, options=RunOptions(quiet=True))
+        study = search(objective, {"x": Float(0, 1)}, n_trials=n_trials, batch=1, **how)
+        assert sorted(path.name for path in elsewhere.iterdir()) == ["t000003-0", "theirs"]
+        assert (elsewhere / "theirs").read_text() == "as it was"
+        return [(trial.error or "").split("\n")[-1] for trial in study.trials]
+
+    assert searched(1) == [""]
+    trials = folder / TRIALS
+    assert (trials / "t000000" / "checkpoint").read_text() == "2"
+    (trials / "t000001").symlink_to(elsewhere)
+    (trials / "t000002").mkdir()
+    (trials / "t000002" / STEPS).symlink_to(elsewhere / "theirs")
+    (trials / "t000003").mkdir()
+    os.mkfifo(trials / "t000003" / STEPS)
+    one, *others = searched(4)[1:]
+    assert "t000001 is a link or no folder" in one
+    assert all("it is a link, a pipe or a device" in other for other in others)
+    trials.rename(tmp_path / "moved")
+    trials.symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="trials is a link"):
+        searched(5)
+    with pytest.raises(OSError, match="trials is a link"):
+        make_folder(trials / "new" / "below")
+    remove_folder(trials / "t000003-0")
+    assert (elsewhere / "t000003-0").exists()
+
+
+def test_a_link_in_place_of_a_command_s_output_is_not_followed(tmp_path: Path) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "r"
+    theirs.write_text("as it was")
+    command = Command(["echo", '{{"loss": {x}}}'])
+    how: dict[str, Any] = dict(minimize="loss", workers=1, results=folder, options=RunOptions(quiet=True))
+    search(command, {"x": Float(0, 1)}, n_trials=1, **how)
+    (folder / TRIALS / "t000001").mkdir()
+    (folder / TRIALS / "t000001" / OUTPUT).symlink_to(theirs)
+    trial = search(command, {"x": Float(0, 1)}, n_trials=2, **how).trials[1]
+    assert "it is a link" in (trial.error or "") and theirs.read_text() == "as it was"
+
+
+def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> None:
+    (tmp_path / "r" / TRIALS).mkdir(parents=True)
+    (tmp_path / "r" / NAME).touch()
+    old, new = (tmp_path / "r" / TRIALS / name for name in ("t000000", "t000001-1"))
+    (old / "step3").mkdir(parents=True)
+    (old / "step3" / "weights").write_text("3")
+    (old / STEPS).write_text("steps")
+    (old / "latest").symlink_to("step3")
+    (old / "best").symlink_to(old / "step3" / "weights")
+    (old / "zeros").symlink_to("/dev/zero")
+    copy_folder(old, new, {STEPS: "counted"})
+    (old / "step3" / "weights").unlink()
+    assert (new / "latest" / "weights").read_text() == (new / "best").read_text() == "3"
+    assert (new / STEPS).read_text() == "counted"
+    assert os.readlink(new / "zeros") == "/dev/zero"
+    assert sorted(path.name for path in new.parent.iterdir()) == ["t000000", "t000001-1"]
+    os.mkfifo(old / "pipe")
+    with pytest.raises(OSError, match="a pipe or a device"):
+        copy_folder(old, new.with_name("t000002-1"), {})
+    (tmp_path / "r" / TRIALS / "t000003").symlink_to(new)
+    with pytest.raises(OSError, match="t000003 is a link"):
+        copy_folder(tmp_path / "r" / TRIALS / "t000003", new.with_name("t000002-1"), {})
+    assert sorted(path.name for path in new.parent.iterdir()) == ["t000000", "t000001-1", "t000003"]
 
 
 def test_arrays_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path) -> None:

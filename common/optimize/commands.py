@@ -25,6 +25,7 @@ from common.cluster.process import die_with
 from common.errors import UsageError, named
 from common.optimize.objectives import NoValue, ObjectiveTrial
 from common.spaces import Choice, Space
+from common.storage.files import regular_file
 
 OUTPUT = "output.txt"  # in the trial's folder
 LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what started this job
@@ -190,7 +191,7 @@ def _filled(template: str, given: Mapping[str, Any]) -> str | None:
 def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, timeout: float | None) -> tuple[int, bool]:
     """(exit status, whether it was killed for taking too long) of a program that writes to `output`."""
     parent = os.getpid()
-    with open(output, "wb") as file:
+    with open(regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),

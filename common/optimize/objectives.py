@@ -23,7 +23,6 @@ import json
 import math
 import numbers
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +33,7 @@ from typing import Any
 from common.cluster.devices import hosts_here
 from common.experiment import WorkerContext
 from common.spaces import Space
+from common.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
 from common.strategies.base import Piece
 from common.trial import Batch, Evaluation, Trial, seed_of
 
@@ -43,6 +43,7 @@ MEND = "correct the objective: "
 NO_VALUE = "no value: "
 NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
 STEPS = "steps.jsonl"  # in a trial's folder: the values that it has yielded
+MOST_OF_STEPS = 64 << 20  # bytes of it
 
 
 class Breach(Exception):
@@ -97,7 +98,7 @@ class ObjectiveTrial:
     @property
     def folder(self) -> Path:
         """The trial's own folder, kept across its stages, a retry and a restart. It is made when first asked for."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         return self._folder
 
 
@@ -238,13 +239,16 @@ class Kept:
         self._path = folder / STEPS
         self._unwritten: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
-                try:
-                    n, values = json.loads(line)
-                    self.steps[n] = {name: float(value) for name, value in values.items()}
-                except (ValueError, TypeError, AttributeError):
-                    break  # what a crash left of the last line
+        try:
+            content = read_at_most(self._path, MOST_OF_STEPS)
+        except FileNotFoundError:
+            return
+        for line in content.splitlines():
+            try:
+                n, values = json.loads(line)
+                self.steps[int(n)] = {name: float(value) for name, value in values.items()}
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+                break  # what a crash left of the last line
 
     @property
     def is_used(self) -> bool:
@@ -254,7 +258,7 @@ class Kept:
     def add(self, n: int, values: Mapping[str, float]) -> None:
         self._unwritten.append(json.dumps([n, values]) + "\n")
         if self.is_used:  # perhaps first asked for in a later step
-            with open(self._path, "a") as file:
+            with open(regular_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
                 file.writelines(self._unwritten)
             self._unwritten.clear()
 
@@ -264,13 +268,10 @@ def folder_of(piece: Piece, trials: Path) -> Path:
     if not piece.parent:
         return trials / f"t{piece.number:06}"
     own, parent = _of_stage(piece.key, trials), _of_stage(piece.parent, trials)
-    shutil.rmtree(_of_stage(f"t{piece.number:06}/{(piece.stage or 0) - 2}", trials), ignore_errors=True)  # all have it
+    remove_folder(_of_stage(f"t{piece.number:06}/{(piece.stage or 0) - 2}", trials))  # all have their copies
     if not own.exists() and parent.exists():
-        part = own.with_name(f".{own.name}.{os.getpid()}")
-        shutil.copytree(parent, part, ignore=shutil.ignore_patterns(STEPS))
-        if 0 in Kept(parent).steps:
-            (part / STEPS).write_text(json.dumps([0, {}]) + "\n")  # how steps are counted
-        part.rename(own)
+        how_counted = json.dumps([0, {}]) + "\n" if 0 in Kept(parent).steps else ""
+        copy_folder(parent, own, {STEPS: how_counted})
     return own
 
 

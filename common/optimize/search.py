@@ -260,6 +260,8 @@ def _kept(options: RunOptions) -> int | UsageError | None:
         header = read_header(options.results)
     except UsageError as error:
         return error
+    if (trials := options.results / TRIALS).is_symlink():
+        return UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
     kept = None if header is None else header["settings"].get("batch")
     return kept if isinstance(kept, int) else None
 

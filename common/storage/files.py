@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,6 +87,64 @@ def _parent_of(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it. Raises OSError for one that is a link within the folder of a study."""
+    try:
+        with _parent_of(path / "any"):
+            return
+    except FileNotFoundError:
+        make_folder(path.parent)
+    with _parent_of(path) as folder, suppress(FileExistsError):  # another process may have made it
+        os.mkdir(path.name, dir_fd=folder)
+    with _parent_of(path / "any"):
+        pass
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all in it, as far as that can be; no link is followed, in it or in the folder of a study."""
+    with suppress(OSError), _parent_of(path) as folder:
+        shutil.rmtree(path.name, dir_fd=folder, ignore_errors=True)
+
+
+def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
+    """Copy a folder, which appears under its new name when it is complete. No link is followed.
+
+    Links in it are copied as links: one that leads into the folder leads into its copy.
+
+    Args:
+        source: what to copy.
+        target: its new name, in a folder that is there.
+        but: files, by name, that have this text in the copy; none where it is empty.
+
+    Raises:
+        OSError: also for a pipe or a device.
+    """
+    part = f".{target.name}.{os.getpid()}"
+    with _parent_of(source / "any") as old, _parent_of(target) as folder:
+        copy = Path(f"/proc/self/fd/{folder}", part)
+        ignore = shutil.ignore_patterns(*but)
+        clear = partial(shutil.rmtree, part, dir_fd=folder, ignore_errors=True)
+        clear()  # what a process has left that was killed and had this number
+        try:
+            shutil.copytree(f"/proc/self/fd/{old}", copy, symlinks=True, ignore=ignore, copy_function=_copy_file)
+            for below, folders, names in os.walk(copy):
+                for link in (Path(below, name) for name in folders + names if Path(below, name).is_symlink()):
+                    if (leads := os.readlink(link)).startswith(f"{source}/"):
+                        link.unlink()
+                        link.symlink_to(f"{target}{leads.removeprefix(str(source))}")
+            for name, text in but.items():
+                if text:
+                    (copy / name).write_text(text)
+            os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            clear()
+
+
+def _copy_file(source: str, target: str) -> None:
+    _require(stat.S_ISREG(os.stat(source, follow_symlinks=False).st_mode))
+    shutil.copy2(source, target, follow_symlinks=False)
+
+
 @contextmanager
 def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """A file to write that appears under its name only when it is complete and on disk.
@@ -94,7 +154,7 @@ def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """
     slow = f"folder {path.parent} has not answered"
     with waiting(slow):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     with _parent_of(path) as folder, _part_of(path.name, folder, mode) as (file, part):
         yield file
         with waiting(slow):

@@ -140,7 +140,7 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
 def workers_of(pid: int) -> set[int]:
     """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins again."""
     spawned = {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
-    return {pid for pid in spawned if parent_of(pid) in spawned}  # not their keepers
+    return {pid for pid in spawned if parent_of(parent_of(pid)) in spawned}  # not their two keepers
 
 
 def parent_of(pid: int) -> int:

@@ -1,6 +1,6 @@
-"""The parent of a worker, which sees to it that nothing that the worker has started outlives it.
+"""The parents of a worker, which see to it that nothing that the worker has started outlives it.
 
-    rank -> keeper -> worker -> programs, forks, daemons: whatever a trial starts
+    rank -> keeper -> keeper -> worker -> programs, forks, daemons: whatever a trial starts
 
 The keeper is a process of a few megabytes, forked before any library is loaded. It is a child subreaper: what the
 worker's descendants leave behind becomes the keeper's child, in whatever session it is. So all descendants of a keeper
@@ -8,7 +8,8 @@ are its worker's, and nobody else's. When the worker has ended, when the agent s
 ended in any way, the keeper kills the worker and sends SIGTERM to all that is left, then SIGKILL after a moment. It
 ends when nothing is left, as the worker did: with its status, or by its signal.
 
-Keeper and worker lead sessions of their own, so signals to the rank's process group do not reach them.
+There are two, so that one is left where somebody kills the other, at whatever moment: the outer one has the inner one
+do the work, and does what that has left. Keepers and worker lead sessions of their own, so signals to the rank's process group do not reach them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import assert_spawning
 from multiprocessing.reduction import ForkingPickler
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from common.cluster.process import STOPS, die_with
 
@@ -64,7 +65,7 @@ def has_keeper() -> bool:
 
 
 def begin(parent: int, work: Later, *pipes: Connection) -> None:
-    """Entry point of a keeper, whose child calls `work` with the pipes.
+    """Entry point of the outer keeper, whose grandchild calls `work` with the pipes.
 
     Args:
         parent: process id of the rank.
@@ -74,22 +75,25 @@ def begin(parent: int, work: Later, *pipes: Connection) -> None:
     # From here on it does not end by END alone. The rank's end sends it too.
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the rank may have been started with this signal ignored
-    die_with(parent, END)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.setsid()
-    keeper = os.getpid()
-    worker = os.fork()
-    if worker == 0:
-        _become_worker(keeper)
-        work(*pipes)
-        return
+    for how in (END, signal.SIGKILL):
+        die_with(parent, END)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        os.setsid()
+        parent = os.getpid()
+        if child := os.fork():
+            _become_keeper(pipes)
+            _end_as(_keep(child, how))
+    _become_worker(parent)
+    work(*pipes)
+
+
+def _become_keeper(pipes: Iterable[Connection]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     for pipe in pipes:
         pipe.close()
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    _end_as(_keep(worker))
 
 
 def _become_worker(keeper: int) -> None:
@@ -134,13 +138,20 @@ class _Forks:
         cls.after()
 
 
-def _keep(worker: int) -> int:
-    """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait."""
+def _keep(worker: int, how: int) -> int:
+    """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait.
+
+    Args:
+        worker: or the inner keeper, which ends with its status, and whose death ends it.
+        how: the signal that ends it. After END the inner keeper is waited for, so that both are there meanwhile.
+    """
     ended: dict[int, int] = {}
     while _has_children(ended) and worker not in ended:
         if signal.sigwait({signal.SIGCHLD, END}) == END:
-            os.kill(worker, signal.SIGKILL)
-            break
+            os.kill(worker, how)
+            os.kill(worker, signal.SIGCONT)  # it may have been suspended
+            if how == signal.SIGKILL:  # which does not end at once what waits in the kernel for its own child
+                break
     if _has_children(ended):
         _send(signal.SIGTERM, but={worker})
     deadline, pause = time.monotonic() + GRACE_S, 0.05
@@ -215,7 +226,7 @@ def _parent_and_birth(pid: int) -> tuple[int, str]:
     return int(fields[1]), fields[19].decode()
 
 
-def _end_as(status: int) -> None:
+def _end_as(status: int) -> NoReturn:
     """End this process as one of which `wait` gave this status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

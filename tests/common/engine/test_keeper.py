@@ -15,7 +15,7 @@ import pytest
 
 from common import Float, RunOptions, search
 from common.cluster.process import start_resource_tracker
-from tests.helpers import PATIENCE, ROOT, alive, wait_until
+from tests.helpers import PATIENCE, ROOT, alive, parent_of, wait_until
 
 QUIET = RunOptions(quiet=True)
 MARK = "TEST_OF_WHAT_IS_LEFT"  # a variable that all that a test starts inherits
@@ -40,6 +40,11 @@ def daemonize(*command: str) -> None:
         if os.fork() == 0:
             os.execvp(command[0], command)
         os._exit(0)
+
+
+def nameless(folder: Path) -> bytes:
+    """Daemons that a test has started without the mark."""
+    return subprocess.run(["pgrep", "-f", f"{folder}/nameless"], capture_output=True).stdout
 
 
 def leaving(folder: Path, stubborn: bool, then: Callable[[], object]) -> Callable[[Any], float]:
@@ -87,9 +92,46 @@ def test_nothing_of_a_trial_stays(
     )  # fmt: skip
     assert [t.state for t in study.trials] == ["complete" if then is go_on else "failed", "complete", "complete"]
     assert not marked(tmp_path)
-    assert not subprocess.run(["pgrep", "-f", f"{tmp_path}/nameless"], capture_output=True).stdout
+    assert not nameless(tmp_path)
     assert (tmp_path / "heard").exists() != stubborn
     assert time.monotonic() - begin < 25  # they keep the worker's pipes open, which nobody waits for
+
+
+def when_orphaned(strike: Callable[[], None]) -> None:
+    """Strike when the worker has ended and its keepers are at work."""
+    worker = os.getpid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while os.getppid() == worker:
+            time.sleep(0.01)
+        strike()
+        os._exit(0)
+
+
+@pytest.mark.parametrize("which", ["inner", "outer"])
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_nothing_of_a_trial_stays_where_a_keeper_is_killed(
+    which: str, at_the_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_resource_tracker()
+    monkeypatch.setenv(MARK, str(tmp_path))
+
+    def then() -> None:
+        keeper = os.getppid()
+        keeper = keeper if which == "inner" else parent_of(keeper)
+        if at_the_end:
+            when_orphaned(lambda: os.kill(keeper, signal.SIGKILL))
+        else:
+            os.kill(keeper, signal.SIGKILL)
+            hang()
+
+    objective = leaving(tmp_path, at_the_end, then)
+    study = search(objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=1, options=QUIET)
+    assert [t.state for t in study.trials] == ["complete" if at_the_end else "failed", "complete"]
+    assert at_the_end or "killed by SIGKILL" in (study.trials[0].error or "")
+    assert wait_until(lambda: not marked(tmp_path), 20.0), marked(tmp_path)
+    assert wait_until(lambda: not nameless(tmp_path), 20.0)
+    assert (tmp_path / "heard").exists() != at_the_end
 
 
 SCRIPT = """
@@ -110,7 +152,7 @@ def test_nothing_stays_of_a_rank_that_is_killed(whole_group: bool, tmp_path: Pat
     rank = subprocess.Popen(words, env=environ, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         assert wait_until((tmp_path / "ready").exists)
-        assert len(marked(tmp_path)) >= 6  # rank, keeper, worker, program, fork, daemon
+        assert len(marked(tmp_path)) >= 7  # rank, two keepers, worker, program, fork, daemon
     finally:
         (os.killpg if whole_group else os.kill)(rank.pid, signal.SIGKILL)
     rank.wait(PATIENCE)

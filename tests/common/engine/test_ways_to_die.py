@@ -29,7 +29,7 @@ def die(job: Popen[str], way: str) -> None:
         time.sleep(0.2)
         job.send_signal(signal.SIGUSR1)  # as the study goes on
     elif way.endswith("rank"):
-        os.kill(parent_of(parent_of(workers_of(job.pid).pop())), number)
+        os.kill(parent_of(parent_of(parent_of(workers_of(job.pid).pop()))), number)
     else:
         job.send_signal(number)
 

@@ -15,7 +15,7 @@ from common.cluster.launch import Launch, connect, launched
 from common.engine import node
 from common.engine.options import RunOptions
 from common.engine.progress import start_logging
-from common.engine.stops import Stopped, ending_at_stops
+from common.engine.stops import Stopped, Stops, ending_at_stops
 from common.errors import Exit, UsageError, print_error
 from common.experiment import Experiment
 from common.output import outlive_readers
@@ -35,13 +35,13 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     """As `run`, but returns the status. Only rank 0 reports errors that the user can fix."""
     launch = launched()
     try:
-        with ending_at_stops():
-            return _main(experiment, arguments, launch)
+        with ending_at_stops() as stops:
+            return _main(experiment, arguments, launch, stops)
     except Stopped as stopped:  # before the ranks were connected
         return _stopped(name_of(experiment), stopped, launch.rank)
 
 
-def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch) -> Exit:
+def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch, stops: Stops) -> Exit:
     name = name_of(experiment)
     parser = parser_of(experiment, name)
     try:
@@ -50,14 +50,18 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
         options = from_namespace(RunOptions, namespace)
         host = socket.gethostname().split(".")[0]
         start_logging(launch.rank, host, -1 if options.quiet else int(options.verbose))
+        stops.hold()  # a rank that has begun MPI and ends by itself would wait for the others, which wait for it
         with working(f"{name} starts", launch.rank):
             transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
     try:
-        status = node.run(settings, name, options=options, transport=transport, host=host).status
-    except UsageError as error:
-        status = print_error(parser.prog, error, transport.rank)
+        stops.release()
+        try:
+            status = node.run(settings, name, options=options, transport=transport, host=host).status
+        except UsageError as error:
+            status = print_error(parser.prog, error, transport.rank)
+        transport.close(status)  # where ranks wait for rank 0, which makes its report
     except Stopped as stopped:
         status = _stopped(name, stopped, transport.rank)
         if transport.size > 1:  # the other ranks may wait for this one
@@ -67,7 +71,6 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
             raise
         traceback.print_exc()
         transport.abort(Exit.ERROR)
-    transport.close(status)
     return status
 
 

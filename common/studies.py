@@ -70,14 +70,19 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             options = replace(options, results=folder)
         try:
             with ending_at_stops():
-                told: Ended | UsageError = node.run(
-                    experiment, name, options=options, transport=transport, host=host, report=keep
-                )
-            if isinstance(told, Ended) and (transport.size > 1 or not keep):  # files that others cannot see
-                told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
-        except UsageError as error:
-            told = error
+                told: Ended | UsageError
+                try:
+                    told = node.run(experiment, name, options=options, transport=transport, host=host, report=keep)
+                    if transport.size > 1 or not keep:  # files that others cannot see
+                        told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
+                except UsageError as error:
+                    told = error
+                transport.settle()  # where ranks wait for rank 0, which makes its report
+                told = transport.broadcast(told)
+                transport.settle()  # a long message needs its sender until it has arrived
         except Stopped as stopped:
+            if transport.rank == 0:
+                print(f"{name}: {stopped}", file=sys.stderr)
             if transport.size > 1:  # the other ranks may wait for this one
                 transport.abort(Exit.STOPPED)
             raise _stop(stopped.number) from None
@@ -87,9 +92,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                 transport.abort(Exit.ERROR)
             transport.settle()
             raise
-        transport.settle()
-        told = transport.broadcast(told)
-        transport.settle()  # a long message needs its sender until it has arrived
     if isinstance(told, UsageError):
         raise told
     return _outcomes(told)

@@ -9,7 +9,8 @@ ended in any way, the keeper kills the worker and sends SIGTERM to all that is l
 ends when nothing is left, as the worker did: with its status, or by its signal.
 
 There are two, so that one is left where somebody kills the other, at whatever moment: the outer one has the inner one
-do the work, and does what that has left. Keepers and worker lead sessions of their own, so signals to the rank's process group do not reach them.
+do the work, and does what that has left. Keepers and worker lead sessions of their own, so signals to the rank's
+process group do not reach them.
 """
 
 from __future__ import annotations

@@ -317,8 +317,10 @@ class MpiTransport(Transport):
         time.sleep(0.1)  # mpirun drops unread output of a rank when it ends the job
         _end_after(2.0)
         self._lock.acquire(timeout=1.0)
-        self._comm.Abort(status)
-        os._exit(status)
+        try:
+            self._comm.Abort(status)
+        finally:  # MPI may have ended before
+            os._exit(status)
 
 
 def _end_after(seconds: float) -> None:

@@ -28,27 +28,44 @@ class Stopped(BaseException):
         return f"{signal.Signals(self.number).name}: run the same command to continue"
 
 
+class Stops:
+    """Hears the signals of `ending_at_stops`."""
+
+    def __init__(self) -> None:
+        self._heard: int | None = None
+        self._held = False
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        if self._heard is not None:
+            os._exit(Exit.STOPPED)
+        self._heard = number
+        if not self._held:
+            raise Stopped(number)
+
+    def hold(self) -> None:
+        """Let a signal wait for `release`, where nothing can be left as it is."""
+        self._held = True
+
+    def release(self) -> None:
+        """Raises Stopped where a signal has come since `hold`."""
+        self._held = False
+        if self._heard is not None:
+            raise Stopped(self._heard)
+
+
 @contextmanager
-def ending_at_stops() -> Iterator[None]:
+def ending_at_stops() -> Iterator[Stops]:
     """Raise `Stopped` where one of STOPS arrives. A second one ends the process: what cleans up may hang.
 
     Only the main thread can hear signals; in another one this does nothing.
     """
+    stops = Stops()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stops
         return
-    heard = False
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        if heard:
-            os._exit(Exit.STOPPED)
-        heard = True
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, hear) for number in STOPS}
+    before = {number: signal.signal(number, stops.hear) for number in STOPS}
     try:
-        yield
+        yield stops
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

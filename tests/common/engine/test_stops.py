@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Exit
-from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command
+from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command, wait_until
 
 SCRIPT = """
 import os, sys, time
@@ -38,8 +38,41 @@ class Slow(Experiment):
         lingers("report")
         super().report(*given)
 
-run(Slow)
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+Path(os.environ["MARK"] + rank).write_text(str(os.getpid()))
+if rank == "0":
+    while os.environ.get("LINGER") == "connect" and not Path(os.environ["MARK"]).exists():
+        time.sleep(0.05)
+if "--script" in sys.argv:
+    from common import RunOptions, run_study
+    run_study(Slow(), RunOptions(gpu="none", workers=1, results=Path(sys.argv[-2])))
+else:
+    run(Slow)
 """
+
+
+def mpi_is_loaded(pid: str) -> bool:
+    return "libmpi" in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("phase", ["connect", pytest.param("data", marks=pytest.mark.slow), "report"])
+def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> None:
+    """Rank 1 waits for rank 0: in MPI_Init, for the data, at the end."""
+    script, mark, folder = tmp_path / "slow.py", tmp_path / "mark", tmp_path / "results"
+    script.write_text(SCRIPT)
+    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(folder)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark), "LINGER": phase}
+    job = subprocess.Popen([*mpirun_command(2), *own], env=environ, stderr=subprocess.PIPE, text=True)
+    told = Path(f"{mark}1")
+    assert wait_until(lambda: told.exists() and bool(told.read_text()) and mpi_is_loaded(told.read_text()))
+    assert phase == "connect" or wait_until(mark.exists)
+    time.sleep(0.5)
+    os.kill(int(told.read_text()), signal.SIGUSR1)
+    time.sleep(0.5)
+    mark.touch()
+    _, stderr = job.communicate(timeout=PATIENCE)
+    assert job.returncode == Exit.STOPPED, stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -50,12 +83,15 @@ run(Slow)
         ("report", signal.SIGTERM, 0),
         pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
         pytest.param("report", signal.SIGUSR1, 2, marks=pytest.mark.slow),
+        ("report by a script", signal.SIGUSR1, 2),
     ],
 )
 def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, number: int, ranks: int) -> None:
+    phase, _, by = phase.partition(" by a ")
     script, mark, folder = tmp_path / "slow.py", tmp_path / "mark", tmp_path / "results"
     script.write_text(SCRIPT)
     own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(folder)]
+    own += ["--script"] if by else []
     command = [*(mpirun_command(ranks) if ranks else []), *own]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark)}
     job = subprocess.Popen(command, env={**environ, "LINGER": phase}, stderr=subprocess.PIPE, text=True)

@@ -1,12 +1,15 @@
 """Kill at random, run again, and see whether anything is lost: `python -m tests.chaos --minutes 2 --seed 1`.
 
-A study of toy trials with known answers runs on three hosts (network namespaces, as root). Processes, hosts and links
-are killed at random moments, ranks sleep and the results folder hangs for 5 to 60 s; the same command is then run on
-another random layout, until the study is complete. Then its table must equal that of a run that nobody disturbed, every
-trial must be in the journal once, and no process and no shared memory of it may be left on any host. Where only ranks
-other than 0 slept or the folder hung, the job itself must have completed the study. Over and over until the time is up.
-Exit status 1 at the first thing that is not so. Open MPI's own daemons now and then stay when they lose a rank while
-they start it (5.0.11); they are counted, ended, and not taken for ours.
+A study of toy trials with known answers runs on three hosts (network namespaces, as root). Some of its trials start
+programs, forks and daemons, some of them deaf to SIGTERM. Processes, hosts and links are killed at random moments.
+Ranks and the launcher get each of the signals to stop, before the trials, in them and in the report. Ranks sleep, the
+results folder hangs for 5 to 60 s, and the disk of the log is full. The same command is then run on another random
+layout, until the study is complete. Then its table must equal that of a run that nobody disturbed, every trial must be
+in the journal once, and no process, be it one that a trial has started, and no shared memory may be left on any host.
+Where only ranks other than 0 slept, the folder hung, the log was lost or workers and their keepers were killed, the job
+itself must have completed the study. Over and over until the time is up. Exit status 1 at the first thing that is not
+so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11); they are counted,
+ended, and not taken for ours.
 """
 
 from __future__ import annotations
@@ -22,19 +25,29 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+from common.engine.progress import read_status_file
 from common.errors import Exit
 from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts
 from tests.cluster.mpirun import mpirun
-from tests.helpers import TOYS, journal_lines, table_without_run
+from tests.helpers import TOYS, journal_lines, parent_of, table_without_run
+from tests.toys import STARTED
 
-STUDY = ("40", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "20", "--seconds", "0.05")
+STUDY = (
+    "40", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "20", "--seconds", "0.05",
+    "--linger", "1", "--at", *(f"c{course}/r0/t{trial}=starts_programs" for course in (0, 1) for trial in (0, 7, 20)),
+)  # fmt: skip
 N_TRIALS = 160
 END_SECONDS = 30.0  # within which the last process of a wounded job must have ended
+STOPS = ("TERM", "INT", "USR1")
+OF_A_SLOT = ("worker", "keeper")
+KINDS = (*OF_A_SLOT, "rank", "launcher", "host", "link", "any", "sleep", "stall", *STOPS)
+START, TRIALS, REPORT = PHASES = ("before the trials", "in the trials", "in the report")
 PAUSE = (5.0, 60.0)  # seconds that a rank sleeps or the results folder hangs, at least and at most
 OF_MPI = ("sm_segment", "vader_segment")  # in /dev/shm
 
@@ -44,14 +57,16 @@ class Broken(Exception):
 
 
 class Chaos:
-    """folder: for all hosts, on the disk if there is one.  log: of the jobs, where nothing hangs."""
+    """folder: for all hosts, on the disk if there is one.  log: where nothing hangs.  full: one on a full disk."""
 
-    def __init__(self, hosts: Hosts, folder: Path, log: Path, disk: Disk | None, seed: int):
-        self.hosts, self.folder, self.log, self.disk = hosts, folder, log, disk
+    def __init__(self, hosts: Hosts, folder: Path, log: Path, full: Path | None, disk: Disk | None, seed: int):
+        self.hosts, self.folder, self.log, self.full, self.disk = hosts, folder, log, full, disk
         self.random = random.Random(seed)
         self.sleepers: dict[int, threading.Timer] = {}
         self.kills: Counter[str] = Counter()
+        self.stopped: Counter[str] = Counter()  # jobs that got one signal and met nothing else, with their exit status
         self.studies = self.runs = self.left_by_mpi = 0
+        self.log.touch()
         self.expected = self._clean_table()
 
     def _clean_table(self) -> str:
@@ -89,19 +104,26 @@ class Chaos:
         Returns whether all that was done to it should have cost it nothing but time.
         """
         chosen = self.random.sample(list(self.hosts), self.random.randint(1, 3))
-        arguments = ("--gpu", "none", "--workers", self.random.randint(1, 2), "--results", folder, "--quiet")
-        command = (sys.executable, *TOYS, *STUDY, *map(str, arguments))
+        lost = disturb and self.full is not None and self.random.random() < 0.3
+        arguments = ("--gpu", "none", "--workers", self.random.randint(1, 2), "--results", folder)
+        command = [sys.executable, *TOYS, *STUDY, *map(str, arguments), "--verbose" if lost else "--quiet"]
+        if lost:  # that of each rank; mpirun alone would lose it for them
+            command = ["sh", "-c", f'exec "$@" >> "{self.full}" 2>&1', "sh", *command]
+            self.kills["full log"] += 1
         runs_before = _runs(folder)
-        with open(self.log, "ab") as log:
+        with open(self.full if lost and self.full else self.log, "ab") as log:
             job = chosen[0].popen(*mpirun(chosen, *command), stdout=log, stderr=log)
-        wounds = self._wound(job, chosen, lambda: _runs(folder) > runs_before) if disturb else []
-        harmless = all(kind in ("sleep", "stall") for kind in wounds)
+        phase = partial(_phase, folder, runs_before)
+        wounds = self._wound(job, chosen, phase) if disturb else []
+        harmless = all(what in ("sleep", "stall", *OF_A_SLOT) for what in wounds)
         self._wait(180.0 if harmless else END_SECONDS + PAUSE[1], f"after {' and '.join(wounds) or 'its start'}")
         if left := [process for found in self.hosts.processes().values() for process in found]:
             self.left_by_mpi += 1
             for process in left:
                 os.kill(process.pid, signal.SIGKILL)
         job.wait(10)
+        if len(wounds) == 1 and wounds[0].startswith(STOPS) and not left:
+            self.stopped[f"{wounds[0]}: {job.returncode}"] += 1
         for host in self.hosts:
             self._heal(host)
         for pid in list(self.sleepers):
@@ -123,8 +145,8 @@ class Chaos:
             time.sleep(0.05)
 
     def _ours(self) -> list[int]:
-        """Ranks, workers and their resource trackers."""
-        return [pid for host in self.hosts for pid in _ranks(host) + _started(host, "multiprocessing")]
+        """Ranks, workers and their resource trackers, and what trials have started."""
+        return [pid for host in self.hosts for pid in _ranks(host) + _started(host, "multiprocessing", STARTED)]
 
     def _heal(self, host: Host) -> None:
         try:
@@ -136,43 +158,50 @@ class Chaos:
                 raise Broken(f"shared memory was left on {host.name}: {ours}")
         host.mend()  # harmless when it was not cut
 
-    def _wound(self, job: subprocess.Popen[str], chosen: list[Host], is_up: Callable[[], bool]) -> list[str]:
-        """Something happens, mostly soon, sometimes only after the job's end. Returns what did."""
+    def _wound(self, job: subprocess.Popen[str], chosen: list[Host], phase: Callable[[], str]) -> list[str]:
+        """Something happens, the first of it in a random phase of the job. Returns what did."""
         done: list[str] = []
+        first = self.random.choice(PHASES)
+        while phase() != first and job.poll() is None:
+            time.sleep(0.05)
         for _ in range(self.random.choice((1, 1, 1, 2, 3))):
             try:
-                job.wait(self.random.uniform(0.3, 4.0))
+                job.wait(self.random.uniform(0.0, 3.0 if phase() == START else 1.5))
                 return done
             except subprocess.TimeoutExpired:
                 pass
             host = self.random.choice(chosen)
-            kind = self.random.choice(("worker", "rank", "launcher", "host", "link", "any", "stop", "sleep", "stall"))
-            if kind in ("host", "link") and not is_up():
+            kind, seen = self.random.choice(KINDS), phase()
+            if kind in ("host", "link") and seen == START:
                 continue  # our heartbeat guards a job, not its launch: there TCP's and MPI's own patience counts
-            if self._pause(kind, host) if kind in ("sleep", "stall") else self._kill(kind, host, job):
+            if kind in OF_A_SLOT and set(OF_A_SLOT) & set(done):
+                continue  # a trial that loses two workers has failed, and one of two keepers may be at work
+            if what := self._pause(kind, host) if kind in ("sleep", "stall") else self._kill(kind, host, job):
                 # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
-                fatal = kind == "sleep" and (host is chosen[0] or not is_up())
-                self.kills[kind] += 1
-                done += [] if kind == "worker" else [f"{kind}, which may kill" if fatal else kind]
+                fatal = kind == "sleep" and (host is chosen[0] or seen == START)
+                what += f" {seen}" if kind in STOPS else ""
+                self.kills[what] += 1
+                done.append(f"{what}, which may kill" if fatal else what)
         return done
 
-    def _pause(self, kind: str, host: Host) -> bool:
-        """A rank sleeps, or the results folder hangs, for a while."""
+    def _pause(self, kind: str, host: Host) -> str:
+        """A rank sleeps, or the results folder hangs, for a while. Returns its kind if that is so."""
         seconds = self.random.uniform(*PAUSE)
         if kind == "stall":
-            if self.disk is not None:
-                self.disk.freeze(seconds)
-            return self.disk is not None
+            if self.disk is None:
+                return ""
+            self.disk.freeze(seconds)
+            return kind
         if not (pids := [pid for pid in _ranks(host) if pid not in self.sleepers]):
-            return False
+            return ""
         try:
             os.kill(pids[0], signal.SIGSTOP)
         except ProcessLookupError:
-            return False
+            return ""
         self.sleepers[pids[0]] = timer = threading.Timer(seconds, self._wake, pids)
         timer.daemon = True
         timer.start()
-        return True
+        return kind
 
     def _wake(self, pid: int) -> None:
         if (timer := self.sleepers.pop(pid, None)) is not None:
@@ -180,26 +209,33 @@ class Chaos:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def _kill(self, kind: str, host: Host, job: subprocess.Popen[str]) -> bool:
+    def _kill(self, kind: str, host: Host, job: subprocess.Popen[str]) -> str:
+        """Returns what was done, "" for nothing."""
         if kind == "host":
             host.kill()
         elif kind == "link":
             host.cut()
         else:
+            ranks, workers = _ranks(host), _started(host, "spawn_main")
+            outer = _children(ranks, workers)
+            inner = _children(outer, workers)
             pids = {
-                "worker": _started(host, "spawn_main"),
-                "rank": _ranks(host),
+                "worker": _children(inner, workers),
+                "keeper": outer + inner,
+                "rank": ranks,
                 "launcher": [job.pid],
-                "any": [p.pid for p in host.processes()],
-                "stop": _ranks(host),
-            }[kind]
+                "any": [p.pid for p in host.processes() if p.pid not in workers],
+            }.get(kind, [*ranks, job.pid])
             if not pids:
-                return False
+                return ""
+            pid = self.random.choice(pids)
             try:
-                os.kill(self.random.choice(pids), signal.SIGTERM if kind == "stop" else signal.SIGKILL)
+                os.kill(pid, signal.Signals[f"SIG{kind if kind in STOPS else 'KILL'}"])
             except ProcessLookupError:
-                return False
-        return True
+                return ""
+            if kind in STOPS:
+                return f"{kind} to {'the launcher' if pid == job.pid else 'a rank'}"
+        return kind
 
 
 def _runs(folder: Path) -> int:
@@ -208,12 +244,39 @@ def _runs(folder: Path) -> int:
     return journal.read_text().count('{"run"') if journal.exists() else 0
 
 
-def _started(host: Host, word: str) -> list[int]:
-    return [process.pid for process in host.processes() if word in process.command]
+def _phase(folder: Path, runs_before: int) -> str:
+    """What a job does that has found so many runs in the journal."""
+    if _runs(folder) == runs_before:
+        return START
+    seen = read_status_file(folder)
+    return REPORT if seen and "figures" in seen.doing else TRIALS
+
+
+def _children(parents: Collection[int], among: Iterable[int]) -> list[int]:
+    return [pid for pid in among if parent_of(pid) in parents]
+
+
+def _started(host: Host, *words: str) -> list[int]:
+    return [process.pid for process in host.processes() if any(word in process.command for word in words)]
 
 
 def _ranks(host: Host) -> list[int]:
     return [p.pid for p in host.processes() if "-m tests.toys" in p.command and "--host" not in p.command]
+
+
+@contextlib.contextmanager
+def _full_log() -> Iterator[Path | None]:
+    """A file on a disk of its own, which has room for a few lines; None where nothing can be mounted."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # each host has a /tmp of its own
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder]).returncode:
+            yield None
+            return
+        try:
+            path = Path(folder, "log")
+            path.write_bytes(b"." * 4000 + b"\n")
+            yield path
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def main() -> int:
@@ -231,8 +294,9 @@ def main() -> int:
         else:
             disk = stack.enter_context(Disk(folder))
         shared = disk.point if disk else folder
+        full = stack.enter_context(_full_log())
         hosts = stack.enter_context(Hosts(3, shared=shared))
-        chaos = Chaos(hosts, shared, folder / "log", disk, arguments.seed)
+        chaos = Chaos(hosts, shared, folder / "log", full, disk, arguments.seed)
         try:
             while time.monotonic() < until:
                 chaos.study(until)
@@ -243,7 +307,8 @@ def main() -> int:
             print(
                 f"survived {chaos.kills.total()} faults ({', '.join(f'{n} {k}' for k, n in chaos.kills.items())}) in "
                 f"{chaos.runs} runs of {chaos.studies} studies, {N_TRIALS} trials each, seed {arguments.seed}; "
-                f"daemons of Open MPI were left {chaos.left_by_mpi} times",
+                f"daemons of Open MPI were left {chaos.left_by_mpi} times; "
+                f"exit statuses after one signal and nothing else: {dict(chaos.stopped)}",
                 flush=True,
             )
     return 0

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -84,11 +85,28 @@ def waits_for_memory() -> None:
     tell_waiting(False)
 
 
+STARTED = "sleep 3604"  # in the command of each program that this starts
+
+
+def starts_programs() -> None:
+    """A program, one that does not hear SIGTERM, a fork, and a daemon with nothing of its parent's environment."""
+    subprocess.Popen(STARTED.split())
+    subprocess.Popen(["sh", "-c", f"trap '' TERM; {STARTED}; :"], start_new_session=True)
+    if os.fork() == 0:
+        hang()
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execvp("env", ["env", "-i", "sh", "-c", f"{STARTED}; :"])
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 FAULTS = {
     function.__name__: function
     for function in (
         sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, in_kernel, last_words,
-        waits_for_memory,
+        waits_for_memory, starts_programs,
     )
 }  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
@@ -120,6 +138,7 @@ class Toy(Experiment):
     data_size: int = setting(0, "numbers in the shared data", low=0)
     compiles: float = setting(0.0, "seconds that each worker compiles first", low=0.0, changes_results=False)
     steps: int = setting(0, "steps that each trial reports while it takes its time", low=0, changes_results=False)
+    linger: float = setting(0.0, "time that the data take, and the report", low=0.0, changes_results=False)
     fault: str = setting("none", "what happens to all workers", choices=BUILD_FAULTS, changes_results=False)
     at: tuple[str, ...] = setting((), "KEY=FAULT: what happens to a trial", changes_results=False)
     marks: Path | None = setting(None, "folder that remembers first attempts", changes_results=False)
@@ -130,7 +149,12 @@ class Toy(Experiment):
             raise ValueError(f"--at: {unknown} is no fault")
 
     def data(self) -> dict[str, np.ndarray]:
+        time.sleep(self.linger)
         return {"numbers": np.arange(self.data_size, dtype=np.float64)} if self.data_size else {}
+
+    def report(self, *given: Any) -> None:
+        time.sleep(self.linger)
+        super().report(*given)
 
     def searches(self) -> Iterator[Search]:
         return (self._search(course) for course in range(self.courses))

@@ -1,1 +1,0 @@
-"""`python -m common.scaling`: times of one study on several layouts. Nothing imports it."""

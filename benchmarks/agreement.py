@@ -5,7 +5,7 @@
 The grid is that of scikit-learn's example of RBF parameters: 13 values of C from 10^-2 to 10^10, 13 of gamma from 10^-9
 to 10^3, 5 splits; samples are standardised. LIBSVM, which scikit-learn uses, keeps its kernel in float32. At a small
 gamma K is nearly 1, so little of it is left there; at a large C what is lost counts most. The solver here keeps K - 1,
-but leaves such fits to LIBSVM (`kernel_svm.libsvm`), so that a search says what its estimator does.
+but leaves such fits to LIBSVM (`mpitune.svm.libsvm`), so that a search says what its estimator does.
 
 The judge is a plain solver in double, which moves one pair of multipliers at a time to a tolerance of 1e-5.
 """
@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.machine import circumstances, publish, table
-from kernel_svm import fit_grid, warm_up
+from mpitune.svm import fit_grid, warm_up
 
 NAMES = ["iris", "wine", "breast_cancer"]
 EXAMPLE = {"C": np.logspace(-2, 10, 13), "gamma": np.logspace(-9, 3, 13)}
@@ -140,7 +140,7 @@ def measure(name: str) -> dict[str, object]:
         "scikit-learn (s)": f"{end - middle:.2f}",
         "fits": len(ours),
         "labels differ": len(verdicts),
-        "kernel_svm has the judge's": verdicts.count((True, False)),
+        "mpitune.svm has the judge's": verdicts.count((True, False)),
         "scikit-learn has them": verdicts.count((False, True)),
         "neither": verdicts.count((False, False)),
         "not judged": verdicts.count(None),

@@ -50,7 +50,7 @@ def child() -> None:
                 self.begun[-1][1] += seconds
 
     begin = time.process_time()
-    from kernel_svm import warm_up
+    from mpitune.svm import warm_up
 
     importing = time.process_time() - begin
     clock = Clock()

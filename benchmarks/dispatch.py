@@ -29,18 +29,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common.cluster.transport import LocalTransport
-from common.engine.coordinator import Coordinator
-from common.engine.messages import Returned, Run
-from common.engine.node import run
-from common.engine.options import RunOptions
-from common.engine.pace import LATENCY
-from common.engine.queue import Costs
-from common.engine.study import Study
-from common.experiment import Experiment, WorkerContext, one_round, per_trial
-from common.settings import setting
-from common.storage.journal import Journal
-from common.trial import Place, Result, Search, Trial
+from mpitune.engine.coordinator import Coordinator
+from mpitune.engine.messages import Returned, Run
+from mpitune.engine.node import run
+from mpitune.engine.options import RunOptions
+from mpitune.engine.pace import LATENCY
+from mpitune.engine.queue import Costs
+from mpitune.engine.study import Study
+from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
+from mpitune.ranks.transport import LocalTransport
+from mpitune.settings import setting
+from mpitune.storage.journal import Journal
+from mpitune.trial import Place, Result, Search, Trial
 from tests.helpers import mpirun_command
 
 WORKERS = 2

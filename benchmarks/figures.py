@@ -23,12 +23,12 @@ from statistics import median
 import numpy as np
 
 from benchmarks.machine import circumstances, load, publish, table
-from common import evaluate
-from common.experiment import per_trial
-from common.settings import result_settings
-from common.storage.journal import Journal
-from common.trial import Evaluation, Trial
 from mnist_svm.experiment import SvmGrid
+from mpitune import evaluate
+from mpitune.experiment import per_trial
+from mpitune.settings import result_settings
+from mpitune.storage.journal import Journal
+from mpitune.trial import Evaluation, Trial
 
 PUBLISHED = Path(__file__).parent / "results" / "svm_published_ovr.md"
 DRAW = """

@@ -1,4 +1,4 @@
-"""Grids of C and gamma on tables of moderate size: `kernel_svm.fit_grid` against scikit-learn's GridSearchCV.
+"""Grids of C and gamma on tables of moderate size: `mpitune.svm.fit_grid` against scikit-learn's GridSearchCV.
 
     python -m benchmarks.gridsearch [iris breast_cancer digits digits16 four_classes flipped mnist single]
 
@@ -37,10 +37,10 @@ from sklearn.svm import SVC
 
 from benchmarks.machine import circumstances, publish, table
 from common.data import load as load_images
-from common.errors import UsageError
 from common.images import standardised
-from jit import LANES
-from kernel_svm import fit_grid, warm_up
+from mpitune._jit import LANES
+from mpitune.errors import UsageError
+from mpitune.svm import fit_grid, warm_up
 
 GRID = {"C": np.logspace(-2, 4, 7), "gamma": np.logspace(-4, 1, 6)}
 WIDE = {"C": np.logspace(-3, 2, 6), "gamma": np.logspace(-3, 2, 6)}
@@ -173,7 +173,7 @@ def single(x: np.ndarray, y: np.ndarray) -> list[dict[str, str]]:
     seconds: dict[str, list[tuple[float, float]]] = {}
     errors = {}
     for _ in range(TURNS):
-        for name, module in {"kernel_svm": "kernel_svm", **PEERS}.items():
+        for name, module in {"mpitune.svm": "mpitune.svm", **PEERS}.items():
             try:
                 model = import_module(module).SVC(C=10.0, gamma=1e-3)
             except ImportError:
@@ -188,8 +188,8 @@ def single(x: np.ndarray, y: np.ndarray) -> list[dict[str, str]]:
             f"SVC, MNIST {half}": name,
             "fit (s)": f"{fit:.2f}",
             "predict (s)": f"{predict:.2f}",
-            "we fit faster by": f"{fit / medians['kernel_svm'][0]:.1f}",
-            "and predict by": f"{predict / medians['kernel_svm'][1]:.1f}",
+            "we fit faster by": f"{fit / medians['mpitune.svm'][0]:.1f}",
+            "and predict by": f"{predict / medians['mpitune.svm'][1]:.1f}",
             "errors": str(errors[name]),
         }
         for name, (fit, predict) in medians.items()

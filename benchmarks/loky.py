@@ -35,8 +35,8 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 
 from benchmarks.machine import circumstances, load, publish, table
-from common.cluster.launch import launched
-from common.sklearn import GridSearchCV
+from mpitune.ranks.launch import launched
+from mpitune.sklearn import GridSearchCV
 
 MODELS = {
     "random forest": RandomForestClassifier(n_estimators=60),

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.cluster.devices import usable_cores
-from common.storage.provenance import commit, processor, versions
+from mpitune.devices.devices import usable_cores
+from mpitune.storage.provenance import commit, processor, versions
 
 
 def circumstances(*libraries: str, **facts: Any) -> str:

@@ -33,7 +33,7 @@ from tests.helpers import mpirun_command
 
 SEARCH = """
 import time
-from common import Float, search
+from mpitune import Float, search
 
 def objective(trial):
     time.sleep(12 * trial.params["x"])
@@ -52,8 +52,8 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from common.sklearn import GridSearchCV
-from common.storage.history import read_study
+from mpitune.sklearn import GridSearchCV
+from mpitune.storage.history import read_study
 
 if __name__ == "__main__":
     x, y = load_digits(return_X_y=True)

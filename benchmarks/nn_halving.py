@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from benchmarks.machine import circumstances, publish, table
-from common import evaluate
-from common.experiment import Objective, WorkerContext
-from common.trial import Outcome
 from mnist_nn import training
 from mnist_nn.experiment import Bagging
+from mpitune import evaluate
+from mpitune.experiment import Objective, WorkerContext
+from mpitune.trial import Outcome
 
 
 def run(experiment: Bagging, objective: Objective, known: list[Outcome]) -> list[Outcome]:

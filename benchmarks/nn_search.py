@@ -30,13 +30,13 @@ from torch import Tensor
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
 from benchmarks.nn_step import PYTORCH, pytorch
-from common import evaluate
-from common.experiment import WorkerContext
-from common.trial import Batch, Result, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.rates import BATCH_SIZE, one_network
+from mpitune import evaluate
+from mpitune.experiment import WorkerContext
+from mpitune.trial import Batch, Result, Trial, seed_of
 
 
 class Timed(NamedTuple):

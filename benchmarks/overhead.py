@@ -31,8 +31,8 @@ import optuna
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.overhead_peers import processor_seconds, sleep
-from common import Float, RunOptions, search
-from common.strategies.from_optuna import Optuna
+from mpitune import Float, RunOptions, search
+from mpitune.optimize.strategies.from_optuna import Optuna
 from tests.helpers import mpirun_command
 
 PEERS = ("ray", "propulate", "deephyper")

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common import Choice, Float, Int, When
-from common.storage.history import read_study
+from mpitune import Choice, Float, Int, When
+from mpitune.storage.history import read_study
 
 TABLES = Path(__file__).with_name("tables")
 SVM, NETWORKS = TABLES / "svm_mnist_5000.csv.gz", TABLES / "networks_digits_500.csv.gz"

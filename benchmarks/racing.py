@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.problems import svm_errors
-from common.strategies.racing import Race
+from mpitune.optimize.strategies.racing import Race
 
 
 def raced(losses: np.ndarray, confidence: float) -> tuple[int, int]:

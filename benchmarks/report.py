@@ -2,10 +2,10 @@
 
     python -m benchmarks.report [--trials 100000] [--visits 3] [--results FILE]
 
-The trials are random points of a made-up loss on 64 slots, in a journal as a study writes it. `python -m common.report`
-makes the page as a user would; Chromium opens the file without a screen, each time with a new profile. It can be worked
-with once all that moves is wired and the table shows its first page; then the table is sorted by a click. Needs
-Debian's package chromium and playwright (requirements-dev.txt).
+The trials are random points of a made-up loss on 64 slots, in a journal as a study writes it.
+`python -m mpitune report` makes the page as a user would; Chromium opens the file without a screen, each time with a
+new profile. It can be worked with once all that moves is wired and the table shows its first page; then the table is
+sorted by a click. Needs Debian's package chromium and playwright (requirements-dev.txt).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, load, publish, table
-from common.storage.journal import Journal
-from common.trial import Place, Result, Trial, Used
+from mpitune.storage.journal import Journal
+from mpitune.trial import Place, Result, Trial, Used
 
 SLOTS = [Place(f"node{n // 8}", n // 8, n % 8, f"gpu{n % 8}") for n in range(64)]
 BEGAN = 1_700_000_000.0
@@ -100,7 +100,7 @@ def main() -> None:
         folder = Path(name)
         write(folder, arguments.trials)
         begin = time.perf_counter()
-        command = [sys.executable, "-m", "common.report", str(folder)]
+        command = [sys.executable, "-m", "mpitune", "report", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         made = time.perf_counter() - begin
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.machine import circumstances, publish, table
-from common.engine.study import Study
-from common.storage.history import read_journal
-from common.storage.journal import Journal
-from common.trial import Batch, Place, Result, Search, Trial, Used
+from mpitune.engine.study import Study
+from mpitune.storage.history import read_journal
+from mpitune.storage.journal import Journal
+from mpitune.trial import Batch, Place, Result, Search, Trial, Used
 
 AT_ONCE = 10_000  # results that are written together
 

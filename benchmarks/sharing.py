@@ -45,7 +45,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.machine import circumstances, publish, table
 from common.data import load as load_images
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 
 Row = tuple[Any, dict[str, Any], Any, Any, int]
 DATA = [Path("data")]  # the folder with MNIST

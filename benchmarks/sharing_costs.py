@@ -1,4 +1,4 @@
-"""What fits take beside what `common.sklearn.costs` expects, for each class that has a formula.
+"""What fits take beside what `mpitune.sklearn.costs` expects, for each class that has a formula.
 
     python -m benchmarks.sharing_costs [--rows Ridge PCA ...] [--results FILE]
 
@@ -48,7 +48,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.machine import circumstances, load, publish, table
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 
 SIZES = ((500, 20), (3000, 20), (1500, 300))
 FOLDS = 3

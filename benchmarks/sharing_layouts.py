@@ -41,9 +41,9 @@ from sklearn.datasets import make_classification
 
 from benchmarks.machine import circumstances, load, publish, table
 from benchmarks.sharing import DATA, ROWS, Row, digits, numbers
-from common.engine.queue import end_of
-from common.sklearn import GridSearchCV
-from common.storage.history import History, read_journal
+from mpitune.engine.queue import end_of
+from mpitune.sklearn import GridSearchCV
+from mpitune.storage.history import History, read_journal
 from tests.helpers import mpirun_command
 
 LAYOUTS = {"one slot": (1, 1), "two slots": (1, 2), "three ranks": (3, 1)}  # ranks, workers of each

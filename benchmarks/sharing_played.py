@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharing_played [--results FILE]
 
-The real coordinator plays with slots of one node that take as long as `common.sklearn.costs` expects. "busy" is the
+The real coordinator plays with slots of one node that take as long as `mpitune.sklearn.costs` expects. "busy" is the
 share of the time of all slots in which they work. "work" is the work of all slots over the work of a single slot: the
 parts of a divided batch compute their common work again. "in common" is the best time if workers of the node could use
 each other's fitted transformers and samples, over the time without that. A worker then reads them at no cost. If
@@ -36,14 +36,14 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_division import play
-from common.engine.queue import Costs
-from common.sklearn import GridSearchCV
-from common.sklearn.costs import expected, shape_of
-from common.sklearn.folds import Folds
-from common.sklearn.formulas import Shape, after
-from common.sklearn.groups import graph_of
-from common.sklearn.plan import StepFit
-from common.trial import Batch
+from mpitune.engine.queue import Costs
+from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.costs import expected, shape_of
+from mpitune.sklearn.fit_graph import StepFit
+from mpitune.sklearn.folds import Folds
+from mpitune.sklearn.formulas import Shape, after
+from mpitune.sklearn.groups import graph_of
+from mpitune.trial import Batch
 
 SLOTS = (2, 3, 4, 8, 16, 32)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from jit import LANES
-from jit.simd import add, compiled, lane, load, splat
-from kernel_svm.kernel import kernel_minus_one, prepare
-from kernel_svm.smo import iterate, set_masks
+from mpitune._jit import LANES
+from mpitune._jit.simd import add, compiled, lane, load, splat
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
+from mpitune.svm.solver.smo import iterate, set_masks
 
 ITERATIONS = 20_000
 REPEATS = 5

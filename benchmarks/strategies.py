@@ -21,10 +21,10 @@ import optuna
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.problems import TASKS, quality
-from common import RunOptions, Space, When, search
-from common.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, save, subplots
-from common.strategies.base import Problem
-from common.strategies.from_optuna import Optuna, suggested
+from mpitune import RunOptions, Space, When, search
+from mpitune.optimize.strategies.base import Problem
+from mpitune.optimize.strategies.from_optuna import Optuna, suggested
+from mpitune.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, save, subplots
 
 QUIET = RunOptions(quiet=True)
 NAMED = {"tpe": "TPESampler", "cmaes": "CmaEsSampler", "nsga2": "NSGAIISampler"}

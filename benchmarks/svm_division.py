@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common import RunOptions, run_study
-from common.engine.coordinator import Coordinator
-from common.engine.messages import Returned, Run
-from common.engine.queue import Costs
-from common.engine.study import Study
-from common.experiment import WorkerContext
-from common.trial import Batch, Outcome, Place, Result, Search, Trial
 from mnist_svm.experiment import KERNEL_PART, SvmGrid
 from mnist_svm.points import TuningGrid
+from mpitune import RunOptions, run_study
+from mpitune.engine.coordinator import Coordinator
+from mpitune.engine.messages import Returned, Run
+from mpitune.engine.queue import Costs
+from mpitune.engine.study import Study
+from mpitune.experiment import WorkerContext
+from mpitune.trial import Batch, Outcome, Place, Result, Search, Trial
 
 PUBLISHED = Path(__file__).parent / "results" / "svm_published_ovo.md"
 SLOTS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 25, 30, 32, 36, 40, 48, 60, 64, 80, 96, 100, 120, 150, 200)

@@ -23,7 +23,7 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
 from common.data import load
 from common.images import standardised
-from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances
+from mpitune.svm import choose_plan, prepare, solve_gamma, squared_distances
 
 Counts = dict[tuple[int, int, int], tuple[int, int]]  # (gamma, C, fold) -> errors, support vectors
 

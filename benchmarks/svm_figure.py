@@ -9,7 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-from common.figures import BLUE, GREEN, RED, save, subplots
+from mpitune.plotting import BLUE, GREEN, RED, save, subplots
 
 SOLVERS = {"scikit-learn": RED, "scikit-learn-intelex": GREEN, "shared": BLUE}
 

@@ -42,7 +42,7 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread, steps
 from common.data import load
 from common.images import standardised
-from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
+from mpitune.svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
 TITLES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex"}
 
@@ -101,7 +101,7 @@ def peer(name: str) -> Callable[..., Any]:
 
 def run_gpu(device: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, Errors]:
     """Seconds of the clock of the whole grid, all gammas in flight that fit, and its errors."""
-    from kernel_svm.cuda import Loaded, solve_gammas
+    from mpitune.svm.cuda import Loaded, solve_gammas
 
     begin = time.perf_counter()
     folds, errors = splits(len(y)), {}
@@ -200,7 +200,7 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
     if gpu:
         import cupy
 
-        from kernel_svm.cuda import Gpu
+        from mpitune.svm.cuda import Gpu
 
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
         on_gpu = [f"{name}, cupy {cupy.__version__}:", compare_gpu(Gpu(), x, y, errors, points)]

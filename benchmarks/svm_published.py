@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import circumstances, publish, table
-from common.cli import main as run_study
-from common.engine.progress import duration
-from common.errors import Exit
-from common.storage.history import read_journal
 from mnist_svm.experiment import SvmGrid
+from mpitune.cli import main as run_study
+from mpitune.engine.progress import duration
+from mpitune.errors import Exit
+from mpitune.storage.history import read_journal
 
 N = 24
 ROW = 19  # the gamma nearest to the published best, 10^-2.6957

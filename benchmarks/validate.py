@@ -2,7 +2,7 @@
 
 Without a GPU the steps that need one say so, and the others run.
 
-    make test-gpu                       or: python -m common.doctor --validate
+    make test-gpu                       or: python -m mpitune doctor --validate
     python -m benchmarks.validate --folder DIR --minutes N
 
 What each step prints is kept in one folder, with `summary.md`, which can be pasted into an issue as it is.
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.machine import circumstances, table
-from common.cluster.devices import nvidia_smi, visible_gpus, why_no_gpu
-from common.errors import Exit
+from mpitune.devices.devices import nvidia_smi, visible_gpus, why_no_gpu
+from mpitune.errors import Exit
 
 LAST_LINES, FAILED_LINES = 3, 10  # of a step that failed, in the summary: the last, and those that say FAILED
 MINUTES = 19.0  # so that all of it, with the start and the summary, ends within 20
@@ -64,12 +64,15 @@ class Done:
 def steps(folder: Path) -> list[Step]:
     """In the order in which they tell most: what comes late may find no time."""
     sanitizer = shutil.which("compute-sanitizer")
-    kernels = ["tests/kernel_svm/test_cuda.py", "tests/mnist_nn/test_triton_kernel.py"]
+    kernels = ["tests/mpitune/svm/test_cuda.py", "tests/mnist_nn/test_triton_kernel.py"]
     pytest = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-v"]  # a step that is ended has named what failed
     parallel = [*pytest, "-n", "auto", "--maxprocesses", "8"]
     svm = ["python", *SVM, "--results", str(folder / "svm")]
     nn = ["python", *NN, "--results", str(folder / "nn")]
-    doctor, agree = ["python", "-m", "common.doctor", "--dataset", "digits"], ["python", "-m", "benchmarks.validate"]
+    doctor, agree = (
+        ["python", "-m", "mpitune", "doctor", "--dataset", "digits"],
+        ["python", "-m", "benchmarks.validate"],
+    )
     ddp = ["python", *DDP, "--from", str(folder / "nn-cpu"), "--results", str(folder / "ddp")]
     variants = {"fsdp": ["--strategy", "fsdp"], "bf16": ["--amp", "bf16"], "compiled": ["--compile"]}
     return [
@@ -95,7 +98,7 @@ def steps(folder: Path) -> list[Step]:
         Step("rates of this device", [*doctor, "--benchmark"], 300),
         Step("rates of steps", ["python", "-m", "benchmarks.nn_step", "--sizes", "small", "medium"], 180, on_gpu=True),
         Step("tests of the self-checks", [*parallel, "-m", "slow", "tests/mnist_nn/test_selfcheck.py",
-                                          "tests/kernel_svm/test_selfcheck.py"], 420, {"CUDA_VISIBLE_DEVICES": ""}),
+                                          "tests/mpitune/svm/test_selfcheck.py"], 420, {"CUDA_VISIBLE_DEVICES": ""}),
         Step("tests without a GPU", [*parallel, "-m", "not gpu and not slow and not cluster"], 900,
              {"CUDA_VISIBLE_DEVICES": ""}),
     ]  # fmt: skip

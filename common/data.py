@@ -2,7 +2,7 @@
 
 Fetch a data set before a job whose nodes have no network:
 
-    python -m common.data --dataset mnist --data DIR
+    python -m mpitune data --dataset mnist --data DIR
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import Exit, UsageError
-from common.output import outlive_readers
-from common.settings import program, setting
-from common.storage.waiting import waiting
+from mpitune.errors import Exit, UsageError
+from mpitune.settings import program, setting
+from mpitune.storage.waiting import waiting
 
 # Name on the command line -> torchvision's class, which is also the name of its folder.
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -60,7 +59,7 @@ class DatasetSettings:
         """A line about the data set, the bytes of its arrays, and its problems as (text, fatal)."""
         name, folder = self.dataset, self.data_folder
         if not is_present(name, folder):
-            fetch = f"python -m common.data --dataset {name} --data {folder}"
+            fetch = f"python -m mpitune data --dataset {name} --data {folder}"
             text = (
                 f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
             )
@@ -212,7 +211,7 @@ def _download(name: str, root: Path) -> None:
 def _absent(name: str, root: Path, why: str) -> UsageError:
     return UsageError(
         f"{name} is not in {root}{why}: fetch it where there is a network with "
-        f"`python -m common.data --dataset {name} --data {shlex.quote(str(root))}`, "
+        f"`python -m mpitune data --dataset {name} --data {shlex.quote(str(root))}`, "
         "name its folder with --data, or use --dataset digits, which needs no download"
     )
 
@@ -229,9 +228,9 @@ def _one_line(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m common.data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
+    """`python -m mpitune data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
     description = "Fetch a data set ahead of a job, and check it."
-    return program(DatasetSettings, _fetch, arguments, prog="python -m common.data", description=description)
+    return program(DatasetSettings, _fetch, arguments, prog="python -m mpitune data", description=description)
 
 
 def _fetch(source: DatasetSettings) -> Exit:
@@ -239,8 +238,3 @@ def _fetch(source: DatasetSettings) -> Exit:
     counts = ", ".join(f"{len(arrays[f'{part}_labels'])} {part} images" for part in _FILES)
     print(f"{source.dataset}: {counts}")
     return Exit.DONE
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

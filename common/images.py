@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.data import DatasetSettings, is_present, load
-from common.errors import UsageError
-from common.experiment import Data, Experiment
-from common.settings import setting
-from common.statistics import RULES
-from common.trial import Trial
+from mpitune.errors import UsageError
+from mpitune.experiment import Data, Experiment
+from mpitune.settings import setting
+from mpitune.statistics import RULES
+from mpitune.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ With nodes=2 it would have two whole nodes, and a command would be started there
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from common import Choice, Float, search
+from mpitune import Choice, Float, search
 
 
 def part(numbers):

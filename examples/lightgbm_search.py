@@ -8,8 +8,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from common import Float, Int, search
-from common.strategies import Hyperband
+from mpitune import Float, Int, search
+from mpitune.optimize.strategies import Hyperband
 
 
 def objective(trial):

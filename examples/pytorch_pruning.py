@@ -9,8 +9,8 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from common import Float, Int, search
-from common.strategies import ASHA
+from mpitune import Float, Int, search
+from mpitune.optimize.strategies import ASHA
 
 
 class Network:

@@ -10,9 +10,9 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import cross_val_score
 
-from common import Float, Ordinal, search
-from common.optimize import Chain, Link
-from common.strategies import Grid
+from mpitune import Float, Ordinal, search
+from mpitune.optimize import Chain, Link
+from mpitune.optimize.strategies import Grid
 
 
 class Digits:

@@ -3,7 +3,7 @@
 python examples/shell_command.py
 """
 
-from common import Float, search
+from mpitune import Float, search
 
 PROGRAM = """
 BEGIN {
@@ -14,7 +14,7 @@ BEGIN {
 """
 
 if __name__ == "__main__":
-    from common.optimize import Command
+    from mpitune.optimize import Command
 
     program = PROGRAM.replace("{", "{{").replace("}", "}}")  # braces that are no parameters
     command = Command(["awk", "-v", "rate={rate}", "-v", "momentum={momentum}", program], timeout=60)

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
-from common import Choice, Float, Int, When, search
+from mpitune import Choice, Float, Int, When, search
 
 
 class Pipeline:

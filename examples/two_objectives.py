@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
-from common import Float, Int, search
+from mpitune import Float, Int, search
 
 
 def objective(trial):

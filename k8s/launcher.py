@@ -177,7 +177,7 @@ class Launcher:
             self._mpirun.send_signal(signal.SIGUSR1)
 
     def _ask_status(self) -> "subprocess.CompletedProcess[str]":
-        command = ["python", "-m", "common.status", self._results]
+        command = ["python", "-m", "mpitune", "status", self._results]
         return subprocess.run(command, capture_output=True, text=True)
 
     def _n_finished(self) -> int:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
-from common.strategies.racing import Race
-from common.trial import Batch, Result
 from mnist_nn.halving import leading
+from mpitune.optimize.strategies.racing import Race
+from mpitune.trial import Batch, Result
 
 Batches = Callable[[int, int, np.ndarray], list[Batch]]
 Losses = Generator[Sequence[Batch], list[Result], np.ndarray]

@@ -17,17 +17,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common.cluster.devices import visible_gpus
-from common.cluster.process import die_with, require_linux
-from common.errors import UsageError, print_error
-from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace
-from common.storage.provenance import code_and_libraries
-from jit.private import set_cache_variables
 from mnist_nn.parallel.config import ConfigUnreadable, parse_with_config
 from mnist_nn.parallel.gpus import gpu_names
 from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, Settings
+from mpitune._jit.folders import set_cache_variables
+from mpitune.devices.devices import visible_gpus
+from mpitune.errors import UsageError, print_error
+from mpitune.output import outlive_readers
+from mpitune.ranks.process import die_with, require_linux
+from mpitune.settings import Parser, add_settings, from_namespace
+from mpitune.storage.provenance import code_and_libraries
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rendezvous = join()
         ranks = ranks_here(
             rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
-            versions=code_and_libraries("mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
+            versions=code_and_libraries("common", "mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
         )  # fmt: skip
     except ConfigUnreadable as error:  # on this host alone, it may be
         return print_error(f"{PROG} on {socket.gethostname()}", error)

@@ -11,17 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from common import statistics
 from common.data import N_CLASSES, DatasetSettings
-from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import ImageSettings
-from common.rates import kept
-from common.report.content import Section
-from common.settings import setting
-from common.storage.files import written_whole
-from common.storage.history import History
-from common.storage.table import write_table, write_trials
-from common.trial import Batch, Outcome, Search, Trial
 from mnist_nn.crossvalidation import Losses, climbed, raced
 from mnist_nn.halving import best_set, rungs
 from mnist_nn.images import Frame, no_digit, read_image
@@ -38,6 +29,15 @@ from mnist_nn.summary import (
 )
 from mnist_nn.trust import STEPS, mixed_ways
 from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets, chosen_strategy
+from mpitune import statistics
+from mpitune.devices.rates import kept
+from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
+from mpitune.report.content import Section
+from mpitune.settings import setting
+from mpitune.storage.files import written_whole
+from mpitune.storage.history import History
+from mpitune.storage.table import write_table, write_trials
+from mpitune.trial import Batch, Outcome, Search, Trial
 
 LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.errors import printable
-from common.experiment import Data
-from common.figures import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, subplots
-from common.statistics import calibration
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
+from mpitune.errors import printable
+from mpitune.experiment import Data
+from mpitune.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, subplots
+from mpitune.statistics import calibration
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 SHEET_COLUMNS, SHEET_ROWS = 4, 5

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import UsageError
+from mpitune.errors import UsageError
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 MAX_PIXELS = 50_000_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from common.images import outer_of, outer_params, outer_prefix
-from common.trial import Trial
+from mpitune.trial import Trial
 
 WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
 LOSSES = "losses"  # name of the array with the training loss of each epoch
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 
 def stream_of(trial: Trial) -> str:
-    """The key that `common.trial.seed_of` is given."""
+    """The key that `mpitune.trial.seed_of` is given."""
     sample = Sample.of(trial)
     if "fold" not in trial.params:
         return sample.refit_key()

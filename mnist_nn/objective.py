@@ -13,10 +13,7 @@ import numpy as np
 import torch
 
 from common.data import N_CLASSES
-from common.experiment import BEGINNINGS, WorkerContext
 from common.images import outer_split
-from common.selfcheck import gpu_key
-from common.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
@@ -26,6 +23,9 @@ from mnist_nn.net import Images
 from mnist_nn.shapes import is_small
 from mnist_nn.steps.choose import Rates, rates_for, step_for, warm_up
 from mnist_nn.trust import WAY, WAYS, warn_untrusted
+from mpitune.devices.selfcheck import gpu_key
+from mpitune.experiment import BEGINNINGS, WorkerContext
+from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 
 
 @dataclass(frozen=True)

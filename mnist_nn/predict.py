@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from common.data import N_CLASSES
-from common.errors import Exit, UsageError
-from common.output import outlive_readers
-from common.settings import program, setting
-from common.storage.files import written_whole
 from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
+from mpitune.errors import Exit, UsageError
+from mpitune.output import outlive_readers
+from mpitune.settings import program, setting
+from mpitune.storage.files import written_whole
 
 PROG = "python -m mnist_nn.predict"
 FORMAT = 1

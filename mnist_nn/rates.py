@@ -1,4 +1,4 @@
-"""How long training steps take on a device, measured: `python -m common.doctor --benchmark`, `benchmarks.nn_step`."""
+"""How long training steps take on a device, measured: `python -m mpitune doctor --benchmark`, `benchmarks.nn_step`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.cluster.devices import free_memory
-from common.rates import NO_TIME, Budget
 from mnist_nn import net, training
 from mnist_nn.memory.estimate import memory_bytes
 from mnist_nn.shapes import Params, is_small, weights_of
 from mnist_nn.steps.choose import Rates, make_step, step_on_a_gpu
 from mnist_nn.steps.grouped import GroupedStep
 from mnist_nn.trust import trusted_ways
+from mpitune.devices.devices import free_memory
+from mpitune.devices.rates import NO_TIME, Budget
 
 SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
 SHAPE, CLASSES = (28, 28), 10
@@ -104,11 +104,11 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def measured(kind: str, deadline: str = "inf", largest: str = "large") -> Iterator[dict[str, Any]]:
-    """Measured rates of a device, for `common.rates`: after each measurement all that is known so far.
+    """Measured rates of a device, for `mpitune.devices.rates`: after each measurement all that is known so far.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
-        deadline: of `common.rates.Budget`; what would take longer is left out, but for the smallest size.
+        deadline: of `mpitune.devices.rates.Budget`; what would take longer is left out, but for the smallest size.
         largest: of SIZES that is measured.
     """
     budget, device = Budget(float(deadline)), device_of(kind)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from common import statistics
 from common.data import N_CLASSES
-from common.experiment import Data
-from common.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
-from common.report.study import NESTED
-from common.storage.history import History
 from mnist_nn.bootstrap import disagreement, error_of_surest, least_sure
 from mnist_nn.keys import LOSSES
+from mpitune import statistics
+from mpitune.experiment import Data
+from mpitune.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
+from mpitune.report.findings import NESTED
+from mpitune.storage.history import History
 
 MOST_PICTURES = 20
 

@@ -1,4 +1,4 @@
-"""Whether each way to compute a training step gives the right result on a device: see `common.selfcheck`.
+"""Whether each way to compute a training step gives the right result on a device: see `mpitune.devices.selfcheck`.
 
 autograd    trainings against float64 autograd on the CPU
 manual      the same
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from jit.compiler import missing_for_triton
 from mnist_nn.small_trainings import IDLE, Case, StepRun, grouped, one_by_one, with_reference
 from mnist_nn.steps.grouped_hidden import LARGEST_BATCH, FusedHidden, GroupedHidden
 from mnist_nn.training import prepare
+from mpitune._jit.compiler import missing_for_triton
 
 ROOM_BYTES = 1 << 30
 LARGE_BYTES = 6 << 30  # free for the check of products whose weights are more than 2^31 / 8
@@ -37,7 +37,7 @@ class Wrong(Exception):
 
 
 def examine(kind: str, batch_size: str) -> Iterator[tuple[str, str]]:
-    """Check each way to compute a training step; see `common.selfcheck`.
+    """Check each way to compute a training step; see `mpitune.devices.selfcheck`.
 
     Args:
         kind: "cuda" or "cpu".

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from common import statistics
 from common.images import outer_split
-from common.storage.table import last_line
-from common.trial import Result, seed_of
 from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
 from mnist_nn.halving import best_set
 from mnist_nn.keys import Sample
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS
+from mpitune import statistics
+from mpitune.storage.table import last_line
+from mpitune.trial import Result, seed_of
 
 HARDEST = 100  # images of the index of the hardest ones
 

@@ -17,8 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from common.selfcheck import Verdict, check, digest, gpu_key
-from common.trial import Outcome
+from mpitune.devices.selfcheck import Verdict, check, digest, gpu_key
+from mpitune.trial import Outcome
 
 STEPS = ("auto", "autograd", "manual", "grouped")  # what --step takes
 WAYS = ("autograd", "manual", "grouped", "fused")

@@ -12,14 +12,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from common.spaces import Float, Int, Space
-from common.strategies.base import Problem, Strategy, Told
-from common.strategies.halving import Hyperband
-from common.strategies.names import strategy_of
-from common.strategies.whole import Points
-from common.trial import Parameter, seed_of
 from mnist_nn.crossvalidation import Batches, Losses
 from mnist_nn.keys import EPOCH_LIMIT
+from mpitune.optimize.spaces import Float, Int, Space
+from mpitune.optimize.strategies.base import Problem, Strategy, Told
+from mpitune.optimize.strategies.halving import Hyperband
+from mpitune.optimize.strategies.names import strategy_of
+from mpitune.optimize.strategies.plain import Points
+from mpitune.trial import Parameter, seed_of
 
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 EVEN, ADAPTIVE = ("sobol", "halton"), ("tpe", "hyperband")

@@ -1,4 +1,4 @@
-"""What numba compiles for networks on a CPU, run once: for the machine code that images carry (`jit.shipped`)."""
+"""What numba compiles for networks on a CPU, run once: for the machine code of images (`mpitune._jit.shipped`)."""
 
 from __future__ import annotations
 

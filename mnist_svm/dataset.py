@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.experiment import Data
 from common.images import fold_slices, outer_split, standardised
+from mpitune.experiment import Data
 
 TOLERANCE = 1e-3  # of the optimality conditions; LIBSVM's, scikit-learn's and cuML's default
 CACHE_MIB = 500  # rows of the kernel matrix that each worker may keep

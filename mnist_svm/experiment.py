@@ -13,22 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
-from common.cluster import probe
-from common.cluster.devices import Device, free_memory
-from common.cluster.shared_arrays import Spec
 from common.data import DatasetSettings
-from common.errors import UsageError
-from common.experiment import Data, DoctorChecks, Objective, WorkerContext
 from common.images import ImageSettings
-from common.report.content import Section
-from common.settings import setting
-from common.storage.files import written_whole
-from common.storage.history import History
-from common.storage.table import write_table
-from common.trial import Batch, Outcome, Search, Trial
-from kernel_svm.layout import buffer_sizes
 from mnist_svm.points import TuningGrid, best_other
 from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
+from mpitune.devices import probe
+from mpitune.devices.devices import Device, free_memory
+from mpitune.errors import UsageError
+from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
+from mpitune.memory.shared_arrays import Spec
+from mpitune.report.content import Section
+from mpitune.settings import setting
+from mpitune.storage.files import written_whole
+from mpitune.storage.history import History
+from mpitune.storage.table import write_table
+from mpitune.svm.memory.layout import buffer_sizes
+from mpitune.trial import Batch, Outcome, Search, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 

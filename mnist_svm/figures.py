@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from common.figures import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, alike, boxes, draw_all, percent_axis, subplots
+from mpitune.plotting import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, alike, boxes, draw_all, percent_axis, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 

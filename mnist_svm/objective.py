@@ -8,8 +8,8 @@ from itertools import groupby
 import numpy as np
 
 from common.images import outer_of
-from common.trial import Batch, Evaluation, NoRoom, Trial
 from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
+from mpitune.trial import Batch, Evaluation, NoRoom, Trial
 
 
 class SvmObjective:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from common.data import N_CLASSES
-from common.report.content import Fact, HeatMap, Note, Panel, Section, confusion
-from common.statistics import RULES
-from common.trial import Result
 from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, percent, summarised
+from mpitune.report.content import Fact, HeatMap, Note, Panel, Section, confusion
+from mpitune.statistics import RULES
+from mpitune.trial import Result
 
 
 def sections_of(

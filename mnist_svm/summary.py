@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from common import statistics
-from common.storage.table import last_line
-from common.trial import Result
 from mnist_svm.points import TuningGrid, best_other, best_point
+from mpitune import statistics
+from mpitune.storage.table import last_line
+from mpitune.trial import Result
 
 
 def table_rows(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:

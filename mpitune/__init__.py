@@ -1,6 +1,6 @@
 """Hyperparameter search on all devices of a laptop or a cluster: the names that users import.
 
-    from common import Choice, Float, Int, search
+    from mpitune import Choice, Float, Int, search
 
     def objective(trial):
         return {"loss": (trial.params["lr"] - 0.01) ** 2 + abs(trial.params["units"] - 64)}
@@ -9,12 +9,12 @@
     study = search(objective, space, strategy="sobol", n_trials=50, minimize="loss")    # python, mpirun or srun
     print(study.best.params, study.best.values)
 
-`common.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
-search returns. `common.strategies` has the strategies. `common.sklearn` has scikit-learn's searches.
+`mpitune.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
+search returns. `mpitune.optimize.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
 
 An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
-command line, and `evaluate` runs it in this process, for a debugger. `common.trial` and `common.experiment` have the
-types that its methods take and return, `common.errors` and `common.studies` the exceptions.
+command line, and `evaluate` runs it in this process, for a debugger. `mpitune.trial` and `mpitune.experiment` have the
+types that its methods take and return, `mpitune.errors` and `mpitune.studies` the exceptions.
 
 Importing this is quick: a name is loaded when it is first used. No name loads MPI, a GPU library or scikit-learn.
 """
@@ -25,15 +25,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from common.cli import run
-    from common.engine.options import RunOptions
-    from common.experiment import Experiment, one_round, per_trial
-    from common.export.trials import load
-    from common.optimize.search import search
-    from common.settings import setting
-    from common.spaces import Choice, Float, Int, Ordinal, Space, When
-    from common.studies import evaluate, run_study
-    from common.trial import Trial
+    from mpitune.cli import run
+    from mpitune.engine.options import RunOptions
+    from mpitune.experiment import Experiment, one_round, per_trial
+    from mpitune.export.trials import load
+    from mpitune.optimize.search import search
+    from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Space, When
+    from mpitune.settings import setting
+    from mpitune.studies import evaluate, run_study
+    from mpitune.trial import Trial
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Choice",
@@ -56,22 +58,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "common.cli": ("run",),
-    "common.engine.options": ("RunOptions",),
-    "common.experiment": ("Experiment", "one_round", "per_trial"),
-    "common.export.trials": ("load",),
-    "common.optimize.search": ("search",),
-    "common.settings": ("setting",),
-    "common.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
-    "common.studies": ("evaluate", "run_study"),
-    "common.trial": ("Trial",),
+    "mpitune.cli": ("run",),
+    "mpitune.engine.options": ("RunOptions",),
+    "mpitune.experiment": ("Experiment", "one_round", "per_trial"),
+    "mpitune.export.trials": ("load",),
+    "mpitune.optimize.search": ("search",),
+    "mpitune.settings": ("setting",),
+    "mpitune.optimize.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
+    "mpitune.studies": ("evaluate", "run_study"),
+    "mpitune.trial": ("Trial",),
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOME.items():
         if name in names:
-            import_module("common.scripts").say_errors_in_one_line()
+            import_module("mpitune.scripts").say_errors_in_one_line()
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")
 

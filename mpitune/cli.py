@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from common.cluster.launch import Launch, connect, launched
-from common.engine import node
-from common.engine.options import RunOptions
-from common.engine.progress import start_logging
-from common.engine.stops import Stopped, Stops, ending_at_stops
-from common.errors import Exit, UsageError, print_error
-from common.experiment import Experiment
-from common.output import outlive_readers
-from common.settings import Parser, add_settings, from_namespace
-from common.storage.waiting import working
+from mpitune.engine import node
+from mpitune.engine.options import RunOptions
+from mpitune.engine.progress import start_logging
+from mpitune.engine.stops import Stopped, Stops, ending_at_stops
+from mpitune.errors import Exit, UsageError, print_error
+from mpitune.experiment import Experiment
+from mpitune.output import outlive_readers
+from mpitune.ranks.launch import Launch, connect, launched
+from mpitune.settings import Parser, add_settings, from_namespace
+from mpitune.storage.waiting import working
 
 
 def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) -> NoReturn:

@@ -11,7 +11,7 @@ class Quadratic(Experiment):
         return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
 
 if __name__ == "__main__":
-    run(Quadratic)                      # from common.cli
+    run(Quadratic)                      # from mpitune.cli
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
-from common.storage.provenance import digest
-from common.storage.table import write_trials
-from common.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
+from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
+from mpitune.storage.provenance import digest
+from mpitune.storage.table import write_trials
+from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
-    from common.report.content import Section
-    from common.storage.history import History
+    from mpitune.report.content import Section
+    from mpitune.storage.history import History
 
 Data = Mapping[str, np.ndarray]
 SURPRISE = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
@@ -41,19 +41,19 @@ Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 @dataclass(frozen=True)
 class DoctorChecks:
-    """Checks of `python -m common.doctor` for an experiment.
+    """Checks of `python -m mpitune doctor` for an experiment.
 
     Attributes:
         settings: a dataclass of more options for the doctor. Its instances have `examined()`, which returns a line that
             says what is there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
         libraries: the libraries that its workers import on "cpu" and on "cuda". If one is broken, it cannot run.
         optional: libraries that its workers use if they work.
-        self_checks: "module:function" of functions that return a `common.selfcheck.Verdict` of the one GPU that their
-            process can see. With the argument "again" they make the check although a verdict is kept.
+        self_checks: "module:function" of functions that return a `mpitune.devices.selfcheck.Verdict` of the one GPU
+            that their process can see. With the argument "again" they make the check although a verdict is kept.
         benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
             "cuda", and the seconds after which they begin nothing more. They yield all that they know so far, for they
             may be ended: `rows`, each of what was measured, the result and the assumed value; and `rates`, which
-            `common.rates` keeps.
+            `mpitune.devices.rates` keeps.
     """
 
     settings: type | None = None
@@ -186,7 +186,7 @@ class Experiment(ABC):
         """The slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
 
         The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
-        `common.cluster.devices.hosts_here` names them.
+        `mpitune.devices.devices.hosts_here` names them.
         """
         return None
 
@@ -237,9 +237,9 @@ class Experiment(ABC):
         write_trials(folder / "trials.csv", outcomes)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
-        """Sections of report.html for this kind of study, added to those of any study: see `common.report.content`.
+        """Sections of report.html for this kind of study, added to those of any study: see `mpitune.report.content`.
 
-        Called at the end of a study, and by `python -m common.report` at any time, when results may be missing.
+        Called at the end of a study, and by `python -m mpitune report` at any time, when results may be missing.
         Must not import heavy libraries.
 
         Args:

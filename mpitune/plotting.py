@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from common.cluster.process import begin_helper, without_main
-from common.storage.files import written_whole
+from mpitune.ranks.process import begin_helper, without_main
+from mpitune.storage.files import written_whole
 
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

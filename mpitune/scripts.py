@@ -7,9 +7,9 @@ import sys
 from functools import cache
 from types import TracebackType
 
-from common.cluster.launch import launched
-from common.errors import Exit, StorageError, UsageError
-from common.output import outliving
+from mpitune.errors import Exit, StorageError, UsageError
+from mpitune.output import outliving
+from mpitune.ranks.launch import launched
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
-from common.errors import Exit, UsageError, print_error
+from mpitune.errors import Exit, UsageError, print_error
 
 
 def setting(

@@ -15,21 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from common.cluster.launch import connect, launched
-from common.cluster.transport import Transport
-from common.engine import node
-from common.engine.options import RunOptions
-from common.engine.progress import start_logging
-from common.engine.rank_zero import Ended
-from common.engine.stops import Stopped, ending_at_stops
-from common.engine.study import Study
-from common.engine.usage import Meter, Peak
-from common.engine.worker import evaluated, unpacked
-from common.errors import Exit, UsageError
-from common.experiment import Experiment, Objective, WorkerContext
-from common.output import outliving
-from common.scripts import say_errors_in_one_line
-from common.trial import NoRoom, Outcome, Result
+from mpitune.engine import node
+from mpitune.engine.options import RunOptions
+from mpitune.engine.progress import start_logging
+from mpitune.engine.rank_zero import Ended
+from mpitune.engine.stops import Stopped, ending_at_stops
+from mpitune.engine.study import Study
+from mpitune.engine.usage import Meter, Peak
+from mpitune.engine.worker import evaluated, unpacked
+from mpitune.errors import Exit, UsageError
+from mpitune.experiment import Experiment, Objective, WorkerContext
+from mpitune.output import outliving
+from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.transport import Transport
+from mpitune.scripts import say_errors_in_one_line
+from mpitune.trial import NoRoom, Outcome, Result
 
 
 class StudyError(RuntimeError):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.errors import UsageError, named
+from mpitune.errors import UsageError, named
 
 Parameter = float | int | str
 LONGEST_KEY = 200  # characters

@@ -65,7 +65,7 @@ run() {
 }
 
 finished() { # number of trials in results folder $1, 0 if it holds no study
-    "${python[@]}" -m common.status "$1" 2>/dev/null | awk '$1 == "trials" { n = $2 } END { print n + 0 }'
+    "${python[@]}" -m mpitune status "$1" 2>/dev/null | awk '$1 == "trials" { n = $2 } END { print n + 0 }'
 }
 
 # Put this job back into the queue, to continue the study in folder $1, which had $2 trials when the job started. A job

@@ -22,4 +22,4 @@ for gpus in $GPUS; do
     RESULTS=$INTO/$gpus sbatch --job-name="scaling-$gpus" --nodes=$nodes --gpus-per-node=$((gpus / nodes)) \
         slurm/search.sbatch "$@"
 done
-echo "When they are done: python -m common.scaling $INTO/[0-9]* --into $INTO"
+echo "When they are done: python -m mpitune scaling $INTO/[0-9]* --into $INTO"

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from jit.shipped import functions as compiled_functions
+from mpitune._jit.shipped import functions as compiled_functions
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 
@@ -21,8 +21,8 @@ def run_everything() -> None:
     """A step of the search of networks, the data-parallel operations, a fit of an SVM and its predictions."""
     import torch
 
-    from kernel_svm import SVC
     from mnist_nn.warm import warm_up
+    from mpitune.svm import SVC
 
     torch.set_num_threads(1)
     warm_up()

@@ -29,8 +29,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from common.engine.progress import read_status_file
-from common.errors import Exit
+from mpitune.engine.progress import read_status_file
+from mpitune.errors import Exit
 from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts
@@ -92,7 +92,7 @@ class Chaos:
         self.studies += 1
 
     def _complete(self, folder: Path) -> bool:
-        command = (sys.executable, "-m", "common.status", folder)
+        command = (sys.executable, "-m", "mpitune", "status", folder)
         status = self.hosts[0].run(*command, check=False)
         if status.returncode not in (Exit.DONE, Exit.STOPPED, Exit.USAGE):  # usage: killed before the first line
             raise Broken(f"{folder}: {status.stdout}{status.stderr}")

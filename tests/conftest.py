@@ -87,7 +87,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_runtest_call() -> None:
     """A study that ran in this process has changed where the log goes; `caplog` of later tests must see it again."""
-    logger = logging.getLogger("common")
+    logger = logging.getLogger("mpitune")
     logger.handlers.clear()
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
@@ -115,4 +115,4 @@ def mnist() -> Path:
     for folder in (ROOT / "data", SHARED_MNIST):
         if (folder / "MNIST" / "raw").exists():
             return folder
-    pytest.skip("MNIST is not in ./data or ../shared/data: python -m common.data --dataset mnist")
+    pytest.skip("MNIST is not in ./data or ../shared/data: python -m mpitune data --dataset mnist")

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.engine.options import RunOptions
-from common.engine.study import Study
-from common.experiment import Data, Experiment
-from common.storage.lines import with_checksum
-from common.storage.table import RUN_COLUMNS
-from common.studies import run_study
-from common.trial import Outcome, Place, Result, Trial
+from mpitune.engine.options import RunOptions
+from mpitune.engine.study import Study
+from mpitune.experiment import Data, Experiment
+from mpitune.storage.lines import with_checksum
+from mpitune.storage.table import RUN_COLUMNS
+from mpitune.studies import run_study
+from mpitune.trial import Outcome, Place, Result, Trial
 from tests.toys import Toy
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
 """Mutants: do the tests of a file notice when one thing in it is changed?
 
-    python -m tests.mutants common/engine/study.py tests/common/engine/test_study.py [pytest's arguments]
+    python -m tests.mutants mpitune/engine/study.py tests/mpitune/engine/test_study.py [pytest's arguments]
 
 Each mutant lies in a copy of the repository, so that programs which a test starts run it too. The tests themselves run
 in a forked process that has the libraries loaded already, the quickest first. What is printed at the end are the

@@ -1,6 +1,7 @@
 """Our own programs, as far as their parsers: whether they would take a command line.
 
-python -m tests.programs PROGRAM ARGUMENTS...     prints the folder of the results, for a program that has one
+python -m tests.programs PROGRAM ARGUMENTS...     prints the folder of the results, for a program that has one;
+                                                  a tool is one word here, as in "mpitune status"
 """
 
 from __future__ import annotations
@@ -8,27 +9,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from common.cli import parser_of
 from common.data import DatasetSettings
-from common.doctor.__main__ import Wishes
-from common.doctor.programs import programs
-from common.engine.options import RunOptions
-from common.errors import UsageError
-from common.merge import MergeOptions
-from common.scaling.__main__ import ScalingOptions
-from common.settings import Parser, add_settings, from_namespace
-from common.status import StatusOptions
 from mnist_nn.experiment import Bagging
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import Predict
 from mnist_svm.experiment import SvmGrid
+from mpitune.cli import parser_of
+from mpitune.engine.options import RunOptions
+from mpitune.errors import UsageError
+from mpitune.settings import Parser, add_settings, from_namespace
+from mpitune.tools.doctor import Wishes
+from mpitune.tools.doctor_programs import programs
+from mpitune.tools.merge import MergeOptions
+from mpitune.tools.scaling import ScalingOptions
+from mpitune.tools.status import StatusOptions
 
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 OTHERS = {
-    "common.data": (DatasetSettings,),
-    "common.merge": (MergeOptions,),
-    "common.scaling": (ScalingOptions,),
-    "common.status": (StatusOptions,),
+    "mpitune data": (DatasetSettings,),
+    "mpitune merge": (MergeOptions,),
+    "mpitune scaling": (ScalingOptions,),
+    "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),
     "mnist_nn.predict": (Predict,),
 }
@@ -44,7 +45,7 @@ def accepted(program: str, arguments: Sequence[str]) -> RunOptions | None:
         parser = parser_of(EXPERIMENTS[program], program)
     else:
         doctor = dict.fromkeys(checks.settings for checks in programs().values() if checks.settings)
-        kinds = (*doctor, RunOptions, Wishes) if program == "common.doctor" else OTHERS[program]
+        kinds = (*doctor, RunOptions, Wishes) if program == "mpitune doctor" else OTHERS[program]
         parser = Parser(prog=program)
         for kind in kinds:
             add_settings(parser, kind)

@@ -1,7 +1,7 @@
 """The rooms of the project, what each may import, the imports between them, and a picture of both.
 
 python -m tests.rooms            writes docs/figures/rooms.svg, which a test compares with the code
-python -m tests.rooms FOLDER     prints the picture of another checkout, each file of common a room of its own
+python -m tests.rooms FOLDER     prints the picture of another checkout, each file of mpitune a room of its own
 """
 
 import ast
@@ -12,51 +12,75 @@ from pathlib import Path
 
 from tests.helpers import ROOT
 
-PACKAGES = ("common", "jit", "kernel_svm", "mnist_svm", "mnist_nn")
+PACKAGES = ("mpitune", "common", "mnist_svm", "mnist_nn")
 PICTURE = ROOT / "docs" / "figures" / "rooms.svg"
-# A room: what its files may import beside their own room. "common" is the files at the top of that folder.
+# A room: what its files may import beside their own room. "mpitune" is the files at the top of that folder.
 ROOMS = {
-    "jit": set(),
-    "kernel_svm": {"jit"},
-    "kernel_svm.cuda": {"jit", "kernel_svm"},
-    "common": {
-        "jit", "common.cluster", "common.engine", "common.export", "common.optimize", "common.report", "common.spaces",
-        "common.storage",
+    "mpitune._jit": set(),
+    "mpitune.svm": {
+        "mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide", "mpitune.svm.memory",
     },
-    "common.cluster": {"jit", "common.errors", "common.trial"},
-    "common.storage": {"common.errors", "common.trial"},
-    "common.engine": {
-        "common.cluster", "common.errors", "common.experiment", "common.output", "common.report", "common.settings",
-        "common.storage", "common.trial",
+    "mpitune.svm.kernel": {"mpitune._jit"},
+    "mpitune.svm.solver": {"mpitune._jit"},
+    "mpitune.svm.decide": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver"},
+    "mpitune.svm.memory": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide"},
+    "mpitune.svm.cuda": {
+        "mpitune._jit", "mpitune.svm", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide",
     },
-    "common.report": {"common", "common.engine.progress", "common.storage"},
-    "common.doctor": {"common", "common.cluster", "common.engine", "common.storage"},
-    "common.sklearn": {"common", "common.cluster", "common.engine", "common.sklearn.sharing", "kernel_svm"},
-    "common.sklearn.sharing": set(),
-    "common.spaces": {"common.errors", "common.settings", "common.trial"},
-    "common.strategies": {"common.errors", "common.settings", "common.spaces", "common.trial"},
-    "common.optimize": {
-        "jit", "common", "common.cluster", "common.engine", "common.spaces", "common.storage", "common.strategies",
+    "mpitune": {
+        "mpitune.engine", "mpitune.export", "mpitune.memory", "mpitune.optimize", "mpitune.optimize.spaces",
+        "mpitune.ranks", "mpitune.report", "mpitune.storage",
     },
-    "common.accelerate": {"common", "common.engine", "common.sklearn", "kernel_svm"},
-    "common.scaling": {"common", "common.engine", "common.storage"},
+    "mpitune.ranks": {"mpitune._jit", "mpitune.errors"},
+    "mpitune.devices": {"mpitune._jit", "mpitune.errors", "mpitune.ranks", "mpitune.storage"},
+    "mpitune.memory": {"mpitune._jit", "mpitune.devices", "mpitune.errors"},
+    "mpitune.storage": {"mpitune.errors", "mpitune.trial"},
+    "mpitune.engine": {
+        "mpitune.devices", "mpitune.errors", "mpitune.experiment", "mpitune.memory", "mpitune.output", "mpitune.ranks",
+        "mpitune.report", "mpitune.settings", "mpitune.storage", "mpitune.trial",
+    },
+    "mpitune.report": {"mpitune", "mpitune.engine.progress", "mpitune.storage"},
+    "mpitune.tools": {
+        "mpitune", "mpitune.devices", "mpitune.engine", "mpitune.export", "mpitune.optimize", "mpitune.ranks",
+        "mpitune.report", "mpitune.sklearn", "mpitune.storage", "mpitune.svm",
+    },
+    "mpitune.sklearn": {
+        "mpitune", "mpitune.devices", "mpitune.engine", "mpitune.memory", "mpitune.ranks", "mpitune.sklearn.sharing",
+        "mpitune.svm",
+    },
+    "mpitune.sklearn.sharing": set(),
+    "mpitune.optimize": {
+        "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.engine", "mpitune.memory", "mpitune.optimize.spaces",
+        "mpitune.optimize.strategies", "mpitune.ranks", "mpitune.storage",
+    },
+    "mpitune.optimize.spaces": {"mpitune.errors", "mpitune.settings", "mpitune.trial"},
+    "mpitune.optimize.strategies": {
+        "mpitune.errors", "mpitune.optimize.spaces", "mpitune.settings", "mpitune.trial",
+    },
+    "mpitune.export": {"mpitune", "mpitune.optimize", "mpitune.optimize.strategies", "mpitune.storage"},
+    "common": {"mpitune", "mpitune.storage"},
     "mnist_svm": {
-        "common", "common.cluster", "common.report", "common.storage", "kernel_svm", "mnist_svm.solvers",
+        "common", "mpitune", "mpitune.devices", "mpitune.memory", "mpitune.report", "mpitune.storage",
+        "mpitune.svm.memory", "mnist_svm.solvers",
     },
-    "common.export": {"common", "common.optimize", "common.storage", "common.strategies"},
-    "mnist_svm.solvers": {"common", "common.cluster", "kernel_svm", "kernel_svm.cuda", "mnist_svm"},
+    "mnist_svm.solvers": {
+        "mpitune", "mpitune.devices", "mpitune.svm", "mpitune.svm.cuda", "mpitune.svm.decide", "mpitune.svm.kernel",
+        "mpitune.svm.memory", "mpitune.svm.solver", "mnist_svm",
+    },
     "mnist_nn": {
-        "jit", "common", "common.cluster", "common.report", "common.spaces", "common.storage", "common.strategies",
+        "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.memory", "mpitune.optimize.spaces",
+        "mpitune.optimize.strategies", "mpitune.ranks", "mpitune.report", "mpitune.storage",
         "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
     },
-    "mnist_nn.memory": {"common.cluster", "mnist_nn", "mnist_nn.steps"},
-    "mnist_nn.steps": {"jit", "mnist_nn"},
+    "mnist_nn.memory": {"mpitune.devices", "mnist_nn", "mnist_nn.steps"},
+    "mnist_nn.steps": {"mpitune._jit", "mnist_nn"},
     "mnist_nn.parallel": {
-        "jit", "common", "common.cluster", "common.engine", "common.storage", "mnist_nn", "mnist_nn.parallel.cpu",
+        "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.engine", "mpitune.ranks", "mpitune.storage",
+        "mnist_nn", "mnist_nn.parallel.cpu",
     },
-    "mnist_nn.parallel.cpu": {"jit"},
+    "mnist_nn.parallel.cpu": {"mpitune._jit"},
 }  # fmt: skip
-BOX, GAP, STEP = (150, 30), 18, 84  # pixels: a room, between two rooms, from one floor to the next
+BOX, GAP, STEP = (180, 30), 18, 84  # pixels: a room, between two rooms, from one floor to the next
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -164,14 +188,14 @@ def draw(graph: Mapping[str, set[str]]) -> str:
 
 
 def picture() -> str:
-    """Of this checkout. Each file at the top of common is a box of its own: some lie below the engine, some above."""
-    files = [module for module, path in modules().items() if path.parent == ROOT / "common" and "." in module]
+    """Of this checkout. Each file at the top of mpitune is a box of its own: some lie below the engine, some above."""
+    files = [module for module, path in modules().items() if path.parent == ROOT / "mpitune" and "." in module]
     return draw(arrows(ROOT, [*ROOMS, *files]))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         old = Path(sys.argv[1]).resolve()
-        print(draw(arrows(old, {name if name.startswith("common.") else name.split(".")[0] for name in modules(old)})))
+        print(draw(arrows(old, {name if name.startswith("mpitune.") else name.split(".")[0] for name in modules(old)})))
     else:
         PICTURE.write_text(picture())

@@ -10,8 +10,8 @@ from tests.rooms import PACKAGES, PICTURE, ROOMS, imports, modules, picture, roo
 
 # Libraries that only these files may import.
 ONLY = {
-    "mpi4py": ("common/cluster/mpi.py",),
-    "matplotlib": ("common/figures.py", "mnist_svm/figures.py", "mnist_nn/figures.py"),
+    "mpi4py": ("mpitune/ranks/mpi.py",),
+    "matplotlib": ("mpitune/plotting.py", "mnist_svm/figures.py", "mnist_nn/figures.py"),
 }
 MODULES = modules()
 KNOWN = frozenset(MODULES)
@@ -66,7 +66,7 @@ def test_the_picture_shows_the_rooms_as_they_are() -> None:
 def test_the_rank_and_its_help_need_no_heavy_library() -> None:
     """What a rank imports, on a laptop or a login node, holds no GPU library, no MPI, no solver."""
     code = (
-        "import sys, common.cli, common.engine.node, mnist_svm.experiment, mnist_nn.experiment\n"
+        "import sys, mpitune.cli, mpitune.engine.node, mnist_svm.experiment, mnist_nn.experiment\n"
         "heavy = {'torch', 'torchvision', 'cuml', 'cupy', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )

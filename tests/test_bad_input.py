@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from common import cli, data, merge, status
-from common.doctor import __main__ as doctor
-from common.errors import Exit
-from common.export import __main__ as export
-from common.report import __main__ as report
-from common.scaling import __main__ as scaling
-from common.storage.history import NAME
-from common.storage.journal import Journal
+from common import data
 from mnist_nn import ddp, predict
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
+from mpitune import cli
+from mpitune.errors import Exit
+from mpitune.storage.history import NAME
+from mpitune.storage.journal import Journal
+from mpitune.tools import doctor, export, merge, report, scaling, status
 from tests.helpers import HEADER, write_files
 
 
@@ -243,7 +241,7 @@ def test_the_table_covers_all_programs() -> None:
 def test_names_that_are_no_text_reach_the_program_as_the_shell_gives_them(program: Any, tmp_path: Path) -> None:
     """From outside, with bytes that no encoding has: in a terminal's own encoding and in the plainest one."""
     for locale in ("C.UTF-8", "C"):
-        for words in (("mnist_svm", "3", "--results"), ("mnist_nn", "1", "1", "--image"), ("common.status",)):
+        for words in (("mnist_svm", "3", "--results"), ("mnist_nn", "1", "1", "--image"), ("mpitune", "status")):
             arguments = ("-m", *words, os.fsdecode(b"\xff\xfe"))
             done = program(*arguments, cwd=tmp_path, env={"LC_ALL": locale}, status=Exit.USAGE)
             assert done.stderr.count("\n") == 1 and "is not valid UTF-8" in done.stderr and done.stdout == ""

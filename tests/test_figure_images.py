@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from common.figures import BEST, DPI, ONE, PNG_DPI, RIGHT, STYLE, WRONG, save, subplots
-from common.scaling.__main__ import compare, figure_of
-from common.scaling.timings import RunTiming
 from mnist_nn.figures import Shown, box_plot, calibration_of, draw_certainty, draw_sheet, learning
 from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
+from mpitune.plotting import BEST, DPI, ONE, PNG_DPI, RIGHT, STYLE, WRONG, save, subplots
+from mpitune.tools.scaling import compare, figure_of
+from mpitune.tools.timings import RunTiming
 from tests.helpers import ROOT
 
 # Text is drawn a little otherwise by another version of FreeType; a box that moves or changes its colour is far more.
@@ -117,7 +117,7 @@ def test_images_drawn_together_have_the_files_of_each_alone(tmp_path: Path) -> N
 
 def test_the_report_has_the_same_colours_for_the_same_things() -> None:
     """Its style sheet may darken a colour for text; which colour means what is the same."""
-    sheet = (ROOT / "common" / "report" / "report.css").read_text()
+    sheet = (ROOT / "mpitune" / "report" / "report.css").read_text()
     assert f"--blue:{ONE.lower()}" in sheet and BEST == WRONG != RIGHT
     for rule in ("circle{fill:var(--blue)", ".best,svg .wrong{stroke:var(--red)}", ".right{stroke:var(--green)}"):
-        assert rule in sheet, f"{rule} is not in report.css: is the colour of common/figures.py still the same?"
+        assert rule in sheet, f"{rule} is not in report.css: is the colour of mpitune/plotting.py still the same?"

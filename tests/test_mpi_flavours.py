@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, mpirun_command, table_without_run, wait_for_lines
 
 DEBIAN = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
@@ -89,7 +89,7 @@ def _run(launcher: list[str], folder: Path, environ: dict[str, str], n: int = 20
 def test_the_same_table(flavour: object, libraries: Path, tmp_path: Path, expected: str) -> None:
     made: Flavour = flavour(libraries)  # type: ignore[operator]
     environ = {**os.environ, **made.environ, "PYTHONPATH": str(ROOT)}
-    asked = [*made.command, sys.executable, "-m", "common.cluster.mpi"]
+    asked = [*made.command, sys.executable, "-m", "mpitune.ranks.mpi"]
     library = subprocess.run(asked, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert library.stdout.count(made.says) == 2, library.stdout + library.stderr
     done = _run(made.command, tmp_path / "r", made.environ)

@@ -88,7 +88,7 @@ def test_a_block_that_cannot_work_fails(shop: dict[str, str]) -> None:
         ("kind create cluster\nkind load docker-image search:cpu", "no image search:cpu"),
         ("python -m mnist_svm --fold 24", "--fold"),
         ("apptainer run --nv cu12.sif -m mnist_svm 24", "there is no image cu12.sif"),
-        ("python -m common.status results/mnist_nn", "results/mnist_nn holds no study"),
+        ("python -m mpitune status results/mnist_nn", "results/mnist_nn holds no study"),
     ):
         done = session([block], shop)
         assert done.returncode and says in done.stderr, done.stderr

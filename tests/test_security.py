@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import Float, RunOptions, search, status
-from common.errors import Exit, UsageError
-from common.export import __main__ as export
-from common.optimize.commands import OUTPUT, Command
-from common.optimize.objectives import STEPS, ObjectiveTrial
-from common.optimize.search import TRIALS
-from common.report import __main__ as report
-from common.storage.files import copy_folder, make_folder, remove_folder, written_whole
-from common.storage.history import NAME, read_header, read_journal, read_study
-from common.storage.journal import is_running, repair
+from mpitune import Float, RunOptions, search
+from mpitune.errors import Exit, UsageError
+from mpitune.optimize.commands import OUTPUT, Command
+from mpitune.optimize.objectives import STEPS, ObjectiveTrial
+from mpitune.optimize.search import TRIALS
+from mpitune.storage.files import copy_folder, make_folder, remove_folder, written_whole
+from mpitune.storage.history import NAME, read_header, read_journal, read_study
+from mpitune.storage.journal import is_running, repair
+from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.rooms import PACKAGES
 
@@ -107,7 +106,7 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
         assert history is not None
         with pytest.raises(UsageError, match="is damaged"):
             history.results[key].arrays["array"]
-    program("-m", "common.status", folder, status=Exit.STOPPED)
+    program("-m", "mpitune", "status", folder, status=Exit.STOPPED)
     assert not trap.path.exists()
 
 
@@ -312,7 +311,7 @@ READ = """
 import os, resource, sys
 from pathlib import Path
 from mnist_nn.images import Frame, read_image
-from common.errors import UsageError
+from mpitune.errors import UsageError
 import PIL.Image, numpy
 for name in sys.argv[1:]:
     if os.fork() == 0:
@@ -366,8 +365,8 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, what a keeper's worker does, batches
     and results by the pipe of a worker, the outcome of a search or the exception that ends it, signatures to compile);
-    the script that a user names to `common.accelerate`; and values of a `Chain`, which a node's workers share, or which
-    lie in a folder that the user names and that is refused where others can change it.
+    the script that a user names to `mpitune accelerate`; and values of a `Chain`, which a node's workers share, or
+    which lie in a folder that the user names and that is refused where others can change it.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])",

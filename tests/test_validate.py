@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.validate import Step, agree, run_all, steps, summary
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import ROOT
 
 
@@ -68,7 +68,7 @@ def test_without_a_gpu_what_needs_one_is_skipped(program: Any, tmp_path: Path) -
 
 
 def test_the_doctor_begins_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "common.doctor", "--validate"]
+    command = [sys.executable, "-m", "mpitune", "doctor", "--validate"]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from common.cli import run
-from common.cluster.devices import workers_here
-from common.cluster.memory_lock import tell_waiting
-from common.experiment import Experiment, WorkerContext
-from common.settings import setting
-from common.trial import Batch, Evaluation, NoRoom, Search, Trial, seed_of
+from mpitune.cli import run
+from mpitune.devices.devices import workers_here
+from mpitune.devices.memory_lock import tell_waiting
+from mpitune.experiment import Experiment, WorkerContext
+from mpitune.settings import setting
+from mpitune.trial import Batch, Evaluation, NoRoom, Search, Trial, seed_of
 
 
 def sigkill() -> None:

@@ -50,6 +50,6 @@ scaling() { # the last training of each number of nodes in one table with its co
         awk -F, -v row="$row" -v rate="$(hourly "$part")" \
             'BEGIN {split(row, of, ","); printf "%s,%.4f\n", row, rate * of[6] / 3600}' >>"$table"
     done
-    python3 -m common.scaling "$table" --into "$RESULTS" ||
-        say "gke.sh: no figure; with the package installed: python -m common.scaling $table --into $RESULTS"
+    python3 -m mpitune scaling "$table" --into "$RESULTS" ||
+        say "gke.sh: no figure; with the package installed: python -m mpitune scaling $table --into $RESULTS"
 }

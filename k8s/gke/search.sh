@@ -155,7 +155,7 @@ has_ended() {
 
 n_finished() { # trials in the journal of the cluster; 0 where it does not answer
     ((!dry)) || { echo 0 && return; }
-    { asked "${KUBECTL[@]}" exec files -- python -m common.status "/results/$(folder)" 2>/dev/null || true; } |
+    { asked "${KUBECTL[@]}" exec files -- python -m mpitune status "/results/$(folder)" 2>/dev/null || true; } |
         awk '$1 == "trials" {n = $2} END {print n + 0}'
 }
 

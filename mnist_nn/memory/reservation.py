@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from common.cluster.devices import free_memory, workers_here
-from common.cluster.memory_lock import MemoryLock, device_name, spare_bytes
+from mpitune.devices.devices import free_memory, workers_here
+from mpitune.devices.memory_lock import MemoryLock, device_name, spare_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class CpuMemory:
 
 
 class CudaMemory:
-    """Memory of a GPU, and of PyTorch's allocator in this process; a `common.cluster.memory_lock.DeviceMemory`."""
+    """Memory of a GPU, and of PyTorch's allocator in this process; a `mpitune.devices.memory_lock.DeviceMemory`."""
 
     def __init__(self, device: torch.device) -> None:
         import torch

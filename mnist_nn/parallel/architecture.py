@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import UsageError
 from common.images import outer_of
-from common.storage.history import History, read_journal
 from mnist_nn.halving import best_set
 from mnist_nn.tuning import HYPERPARAMETERS
+from mpitune.errors import UsageError
+from mpitune.storage.history import History, read_journal
 
 Parameters = dict[str, float | int | str]
 

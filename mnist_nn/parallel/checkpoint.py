@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from common.errors import StorageError, UsageError
-from common.storage.files import written_whole
 from mnist_nn.parallel.log import Epoch
+from mpitune.errors import StorageError, UsageError
+from mpitune.storage.files import written_whole
 
 NAME, FORMAT, BEFORE = "checkpoint.pt", 2, "checkpoint-before.pt"
 

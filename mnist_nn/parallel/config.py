@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import UsageError
-from common.settings import Parser
+from mpitune.errors import UsageError
+from mpitune.settings import Parser
 
 
 class ConfigUnreadable(UsageError):

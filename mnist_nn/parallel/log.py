@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.engine.progress import duration
-from common.errors import StorageError
+from mpitune.engine.progress import duration
+from mpitune.errors import StorageError
 
 TABLE = "ddp.csv"
 COLUMNS = (
@@ -119,7 +119,7 @@ def summary(row: Mapping[str, Any]) -> str:
 
 def draw(folder: Path, epochs: Sequence[Epoch]) -> None:
     """learning.svg and learning.png: losses and accuracy after each epoch."""
-    from common.figures import save
     from mnist_nn.figures import learning
+    from mpitune.plotting import save
 
     save(learning(*zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True)), folder, "learning")

@@ -13,10 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from common.cluster.devices import usable_cores
-from common.errors import Exit, UsageError, print_error
-from common.output import tag_output
-from jit.compiler import missing_for_triton
 from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
@@ -24,6 +20,10 @@ from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_s
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import DistributedTraining, TrainingData
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
+from mpitune._jit.compiler import missing_for_triton
+from mpitune.devices.devices import usable_cores
+from mpitune.errors import Exit, UsageError, print_error
+from mpitune.output import tag_output
 
 
 def check_machine(settings: Settings) -> tuple[str, str]:

@@ -11,9 +11,6 @@ import numpy as np
 from torch import Tensor
 
 from common.data import N_CLASSES, load
-from common.errors import StorageError, UsageError
-from common.settings import result_settings
-from common.storage.provenance import versions
 from mnist_nn.images import Frame
 from mnist_nn.parallel import checkpoint
 from mnist_nn.parallel.architecture import KUBEFLOW, Parameters, best_of
@@ -26,6 +23,9 @@ from mnist_nn.parallel.settings import ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, 
 from mnist_nn.parallel.train import DistributedOptions
 from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
 from mnist_nn.shapes import weights_of
+from mpitune.errors import StorageError, UsageError
+from mpitune.settings import result_settings
+from mpitune.storage.provenance import versions
 
 
 class Job(NamedTuple):

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from common.cluster.launch import connect, launched
-from common.cluster.preflight import mixed_versions
-from common.cluster.process import die_with
-from common.cluster.transport import Transport
-from common.errors import UsageError
+from mpitune.engine.preflight import mixed_versions
+from mpitune.errors import UsageError
+from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.process import die_with
+from mpitune.ranks.transport import Transport
 
 JOIN_SECONDS = 600.0  # a PyTorchJob's pods, or the nodes of a cloud, may start minutes apart
 LOOPBACK = "127.0.0.1"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.data import DatasetSettings
-from common.errors import UsageError
-from common.settings import setting
+from mpitune.errors import UsageError
+from mpitune.settings import setting
 
 PROG = "python -m mnist_nn.ddp"
 BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "fsdp")

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from common.errors import StorageError, UsageError
+from mpitune.errors import StorageError, UsageError
 
 Tensors = dict[str, dict[str, Tensor]]
 

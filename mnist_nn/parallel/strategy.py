@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from common.errors import UsageError
+from mpitune.errors import UsageError
 
 
 def _is_sharded(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ import time
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from common.errors import Exit
+from mpitune.errors import Exit
 
 BEAT_S = 2.0
 HEARTBEAT_TIMEOUT_S = 14.0

@@ -25,9 +25,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from jit import LANES
-from jit.cache import compiled
-from jit.llvm import (
+from mpitune._jit import LANES
+from mpitune._jit.cache import compiled
+from mpitune._jit.llvm import (
     F32,
     address_of,
     broadcast,

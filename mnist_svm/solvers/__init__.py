@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 
-from common.experiment import WorkerContext
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
+from mpitune.experiment import WorkerContext
 
 
 def name_here(name: str, device: str) -> str:

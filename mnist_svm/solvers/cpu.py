@@ -1,15 +1,15 @@
-"""The grid solver of `kernel_svm` on a CPU."""
+"""The grid solver of `mpitune.svm` on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import kernel_svm
-from common.experiment import WorkerContext
-from kernel_svm import Samples
-from kernel_svm.matrices import Matrices, keep
 from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, grids
+from mpitune import svm
+from mpitune.experiment import WorkerContext
+from mpitune.svm import Samples
+from mpitune.svm.memory.matrices import Matrices, keep
 
 
 class SharedSolver(Solver):
@@ -24,7 +24,7 @@ class SharedSolver(Solver):
 
     def __init__(self, worker: WorkerContext, multiclass: str, *, memory: int, n_points: int) -> None:
         worker.report_step(0, unit="compiling")
-        kernel_svm.warm_up()
+        svm.warm_up()
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[Samples, Matrices] | None = None
 
@@ -34,14 +34,14 @@ class SharedSolver(Solver):
             for penalties, splits in grids(points):
                 if splits[0].is_refit:
                     for penalty in penalties:
-                        model = kernel_svm.fit_samples(
+                        model = svm.fit_samples(
                             samples, C=penalty, gamma=gamma, plan=kept.plan, distances=kept.distances, kernel=kernel
                         )
                         yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
                     continue
                 cuts = [(split.train, split.held_out) for split in splits]
                 report = partial(self.worker.report_step, unit="binary problem", trials=len(splits) * len(penalties))
-                for fold in kernel_svm.solve_gamma(
+                for fold in svm.solve_gamma(
                     samples,
                     gamma,
                     penalties=penalties,
@@ -56,7 +56,7 @@ class SharedSolver(Solver):
     def _prepared(self, dataset: Dataset) -> tuple[Samples, Matrices]:
         """Sorted samples and their matrices, made once. Raises LittleMemory."""
         if self._kept is None:
-            samples = kernel_svm.prepare(dataset.images, dataset.labels)
+            samples = svm.prepare(dataset.images, dataset.labels)
             try:
                 kept = keep(
                     samples, self.multiclass, self.n_points, self.memory, self.worker.buffers, self.worker.n_workers

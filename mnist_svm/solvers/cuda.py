@@ -1,4 +1,4 @@
-"""The grid solver of `kernel_svm` on a GPU."""
+"""The grid solver of `mpitune.svm` on a GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.driver import Driver
-from common.cluster.memory_lock import MemoryLock, device_name, spare_bytes
-from kernel_svm.cuda.device import ComputeDevice, Gpu
-from kernel_svm.cuda.grid import fit, solve_gammas
-from kernel_svm.cuda.plan import Loaded
-from kernel_svm.kernel import prepare
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, Split, grids
+from mpitune.devices.driver import Driver
+from mpitune.devices.memory_lock import MemoryLock, device_name, spare_bytes
+from mpitune.svm.cuda.device import ComputeDevice, Gpu
+from mpitune.svm.cuda.grid import fit, solve_gammas
+from mpitune.svm.cuda.plan import Loaded
+from mpitune.svm.kernel.rbf import prepare
 
 
 class CupyMemory:
-    """Memory of a GPU, and of cupy's pool in this process; a `common.cluster.memory_lock.DeviceMemory`."""
+    """Memory of a GPU, and of cupy's pool in this process; a `mpitune.devices.memory_lock.DeviceMemory`."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy

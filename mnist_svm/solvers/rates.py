@@ -1,4 +1,4 @@
-"""How fast the shared solver iterates on a device, measured: `python -m common.doctor --benchmark`."""
+"""How fast the shared solver iterates on a device, measured: `python -m mpitune doctor --benchmark`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.devices import free_memory
-from common.rates import NO_TIME, Budget
-from kernel_svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
+from mpitune.devices.devices import free_memory
+from mpitune.devices.rates import NO_TIME, Budget
+from mpitune.svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
 
 SIZES = (1_000, 4_000, 8_000)  # samples; each of ten binary problems, one-vs-rest, has all of them
 CLASSES, FEATURES, GAMMA, PENALTIES, FOLDS = 10, 20, 0.02, (0.1, 1.0, 10.0), 2
-ASSUMED = "10 us"  # of an iteration on a GPU, see `kernel_svm.cuda.grid.MAX_ITER`
+ASSUMED = "10 us"  # of an iteration on a GPU, see `mpitune.svm.cuda.grid.MAX_ITER`
 
 
 def measured(kind: str, deadline: str = "inf", largest: str = "8000") -> Iterator[dict[str, Any]]:
-    """Measured rates of a device, for `common.rates`: after each measurement all that is known so far.
+    """Measured rates of a device, for `mpitune.devices.rates`: after each measurement all that is known so far.
 
     Args:
         kind: "cpu" or "cuda", the device that this process sees.
-        deadline: of `common.rates.Budget`; what would take longer is left out, but for the smallest size.
+        deadline: of `mpitune.devices.rates.Budget`; what would take longer is left out, but for the smallest size.
         largest: samples at most.
     """
     budget, rows = Budget(float(deadline)), []
@@ -72,7 +72,7 @@ def _on_cpu() -> Any:
 
 
 def _on_gpu() -> Any:
-    from kernel_svm.cuda import Gpu, Loaded, solve_gammas
+    from mpitune.svm.cuda import Gpu, Loaded, solve_gammas
 
     device = Gpu()
 

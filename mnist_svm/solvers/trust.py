@@ -1,4 +1,4 @@
-"""Whether the solver for GPUs has proved itself on this worker's GPU; the check is `kernel_svm.cuda.selfcheck`."""
+"""Whether the solver for GPUs has proved itself on this worker's GPU; the check is `mpitune.svm.cuda.selfcheck`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-import kernel_svm
-from common.selfcheck import Verdict, check, digest, gpu_key
-from kernel_svm.cuda.device import SOURCE
+from mpitune import svm
+from mpitune.devices.selfcheck import Verdict, check, digest, gpu_key
 
 SIZE = ("70", "512")  # of the check: samples of each class, threads of the largest block
 CUPY = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
@@ -27,9 +26,9 @@ def is_trusted() -> bool:
 
 def verdict_of_gpu(again: str = "") -> Verdict:
     """Verdict of the check on the first visible GPU."""
-    sources = digest(SOURCE.parent, Path(kernel_svm.__file__).parent)
+    sources = digest(*sorted(path.parent for path in Path(svm.__file__).parent.rglob("__init__.py")))
     return check(
-        "kernel_svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, again=bool(again)
+        "mpitune.svm.cuda.selfcheck", {**gpu_key(), "cupy": _version(), "sources": sources}, *SIZE, again=bool(again)
     )
 
 

@@ -8,21 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jit.private import library_folder
+from mpitune._jit.folders import library_folder
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """A function that Python calls, compiled by numba without the GIL, kept on disk in a folder of this user alone.
 
     What is kept contains the functions that a function calls, but numba looks for changes in its own file only. So it
-    is kept under a name that depends on the files of its folder that compile something, and on this folder: after an
+    is kept under a name that depends on the files of its package that compile something, and on this folder: after an
     update nothing old is run. Constants must come from such files, too.
     """
     import numba
 
-    from jit.parts import Outer
+    from mpitune._jit.parts import Outer
 
-    function.__qualname__ = f"{function.__name__}_{_digest(Path(function.__code__.co_filename).parent)}"
+    function.__qualname__ = f"{function.__name__}_{_digest(_package(Path(function.__code__.co_filename).parent))}"
     whole = Outer(function, locals={}, targetoptions=_options(options))
     try:
         numba.config.CACHE_DIR = str(_folder())
@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 def part(function: Callable[..., Any], **options: Any) -> Any:
     """A function that functions of `compiled` call. It becomes machine code with them, so it is not kept by itself."""
-    from jit.parts import Inner
+    from mpitune._jit.parts import Inner
 
     return Inner(function, _options(options) | {"no_cpython_wrapper": True}, functools.partial(compiled, **options))
 
@@ -48,12 +48,20 @@ def _folder() -> Path:
     return library_folder("NUMBA_CACHE_DIR")
 
 
+def _package(folder: Path) -> Path:
+    """The room right below `mpitune` that a folder is part of, as `svm` for all of its rooms; else the folder."""
+    whole = Path(__file__).parents[1]
+    inside = folder.relative_to(whole).parts if folder.is_relative_to(whole) else ()
+    return whole / inside[0] if inside else folder
+
+
 @functools.cache
 def _digest(folder: Path) -> str:
-    """A digest of the Python files in a folder that compile something, and of all in this one."""
+    """A digest of the Python files below a folder that compile something, and of all in this one."""
     own = Path(__file__).parent
-    contents = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
-    compiling = [content for content in contents if any(word in content for word in (b"from jit.", b"numba"))]
+    inside = folder.is_relative_to(own.parent)
+    contents = [path.read_bytes() for path in sorted(folder.rglob("*.py") if inside else folder.glob("*.py"))]
+    compiling = [content for content in contents if any(word in content for word in (b"mpitune._jit", b"numba"))]
     return hashlib.sha256(b"".join(compiling + [path.read_bytes() for path in sorted(own.glob("*.py"))])).hexdigest()[
         :12
     ]

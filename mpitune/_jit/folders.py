@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jit.shipped import use as use_shipped
+from mpitune._jit.shipped import use as use_shipped
 
-NAME = "mpi-hybrid-search"
+NAME = "mpitune"
 LIBRARIES = {  # variable that says where a library keeps things: our folder for it
     "NUMBA_CACHE_DIR": "numba",
     "MPLCONFIGDIR": "matplotlib",

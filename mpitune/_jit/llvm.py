@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 
-from jit import LANES
+from mpitune._jit import LANES
 
 
 class Vector(types.Type):

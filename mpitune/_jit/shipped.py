@@ -1,6 +1,6 @@
 """Machine code that an image carries, so that a job does not compile on every node.
 
-    python -m jit.shipped FOLDER kernel_svm:warm_up mnist_nn.warm:warm_up
+    python -m mpitune._jit.shipped FOLDER mpitune.svm:warm_up mnist_nn.warm:warm_up
 
 compiles what these functions use, for each of LEVELS, into FOLDER. numba keeps machine code by the processor's name and
 features, so that code is for levels of the x86-64 ABI instead, and a program that finds it says it runs on such a one.
@@ -100,7 +100,7 @@ def main(folder: str, *warm_ups: str) -> None:
         cache = Path(folder, level)
         cache.mkdir(mode=0o755, parents=True)
         environ = {**os.environ, **variables(level), "NUMBA_CACHE_DIR": str(cache.resolve())}
-        command = [sys.executable, "-c", "from jit.shipped import compile_here; compile_here()"]
+        command = [sys.executable, "-c", "from mpitune._jit.shipped import compile_here; compile_here()"]
         subprocess.run(command, input=wanted, env=environ, check=True)
         n_bytes = sum(path.stat().st_size for path in cache.rglob("*.nbc"))
         print(f"{level}: {len(pickle.loads(wanted))} functions, {n_bytes >> 10} KiB")

@@ -25,8 +25,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from jit import LANES, WIDE, cache
-from jit.llvm import (
+from mpitune._jit import LANES, WIDE, cache
+from mpitune._jit.llvm import (
     F32,
     F64,
     MASK,

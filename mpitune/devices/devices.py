@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.errors import UsageError
-from jit.limits import cores_allowed
-from jit.limits import free_memory as free_memory
+from mpitune._jit.limits import cores_allowed
+from mpitune._jit.limits import free_memory as free_memory
+from mpitune.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _asked_driver() -> tuple[list[str], str]:
         why = "GPUs are in /dev, but the driver's library is not here: apptainer needs --nv, docker --gpus all"
         return [], why if glob.glob(DEVICE_FILES) else ""
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    command = [sys.executable, "-m", "common.cluster.driver"]
+    command = [sys.executable, "-m", "mpitune.devices.driver"]
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S)
         found = json.loads(done.stdout)

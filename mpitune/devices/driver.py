@@ -2,7 +2,7 @@
 
 As a program it prints the names of all GPUs that the driver shows, or {"error": ...}, as JSON:
 
-    python -m common.cluster.driver
+    python -m mpitune.devices.driver
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A process of its own asks NVML, since the kernel never returns to a process that asks a driver that hangs:
 
-    python -m common.cluster.gpu_watch PARENT ENTRY...     ENTRY: of CUDA_VISIBLE_DEVICES
+    python -m mpitune.devices.gpu_watch PARENT ENTRY...     ENTRY: of CUDA_VISIBLE_DEVICES
 
 prints a line "ENTRY answers" for each GPU every ASK_S seconds, and "ENTRY Xid NUMBER" or "ENTRY is lost" if that
 happens. Without NVML it ends at once, and no GPU is watched.
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from common.cluster.process import begin_helper
+from mpitune.ranks.process import begin_helper
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class GpuWatch:
     """The process that asks, and what it said. Times are of the caller's clock, in seconds."""
 
     def __init__(self, entries: Iterable[str]):
-        words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), *dict.fromkeys(entries)]
+        words = [sys.executable, "-m", "mpitune.devices.gpu_watch", str(os.getpid()), *dict.fromkeys(entries)]
         found_here = str(Path(__file__).parents[2])  # this script may have been started from any folder
         environ = {**os.environ, "PYTHONPATH": f"{found_here}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         self._process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from jit.private import open_lock, private_folder
+from mpitune._jit.folders import open_lock, private_folder
 
 QUEUE, RUNNING = 0, 1
 POLL_S = 0.2  # How often to look whether there is room.

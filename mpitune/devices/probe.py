@@ -1,6 +1,6 @@
 """Questions about GPUs and libraries, answered by a process of its own as JSON: a rank imports no GPU library.
 
-    python -m common.cluster.probe PARENT WHAT
+    python -m mpitune.devices.probe PARENT WHAT
 
     gpu       name, memory and UUID of the visible GPU, from the driver
     torch     whether the library can be imported, and can compute on the visible device
@@ -24,10 +24,10 @@ from contextlib import suppress
 
 import numpy
 
-from common.cluster.devices import Device, environment
-from common.cluster.driver import Driver
-from common.cluster.process import die_with
-from jit.compiler import missing_for_triton
+from mpitune._jit.compiler import missing_for_triton
+from mpitune.devices.devices import Device, environment
+from mpitune.devices.driver import Driver
+from mpitune.ranks.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 
@@ -39,7 +39,7 @@ def begin(device: Device, what: str, *, threads: int = 1, arguments: Sequence[st
     """
     with environment(device, threads):
         return subprocess.Popen(
-            [sys.executable, "-m", "common.cluster.probe", str(os.getpid()), what, *arguments],
+            [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), what, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -1,4 +1,4 @@
-"""Measured rates of devices: `python -m common.doctor --benchmark` keeps them, programs choose by them.
+"""Measured rates of devices: `python -m mpitune doctor --benchmark` keeps them, programs choose by them.
 
 There is a file for each model of device in the user's own cache folder, `rates-MODEL.json`, which can be sent in
 (docs/gpus.md):
@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.storage.files import written_whole
-from common.storage.provenance import versions
-from jit.private import locked, private_folder
+from mpitune._jit.folders import locked, private_folder
+from mpitune.storage.files import written_whole
+from mpitune.storage.provenance import versions
 
 LIBRARIES = ("numpy", "numba", "torch", "triton", "cupy")
 

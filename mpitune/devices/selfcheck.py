@@ -11,7 +11,7 @@ A check is a module with a function
 
 that yields the name of each thing that it tried, and "" or what is wrong with it. The process is
 
-    python -m common.selfcheck PARENT MODULE ARGUMENT...
+    python -m mpitune.devices.selfcheck PARENT MODULE ARGUMENT...
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from common.cluster.process import die_with
-from common.errors import printable
-from common.storage.files import written_whole
-from jit.private import locked, private_folder
+from mpitune._jit.folders import locked, private_folder
+from mpitune.errors import printable
+from mpitune.ranks.process import die_with
+from mpitune.storage.files import written_whole
 
 LIMIT_S = 180.0  # libraries on a slow network file system take a minute to import
 REAP_S = 10.0  # a process whose GPU hangs may not even die
@@ -110,7 +110,7 @@ def check(
 def run(module: str, *arguments: str, limit_s: float = LIMIT_S) -> Verdict:
     """The verdict by a process, which is killed after `limit_s` seconds with all that it started."""
     start, ended = time.monotonic(), ""
-    command = [sys.executable, "-m", "common.selfcheck", str(os.getpid()), module, *arguments]
+    command = [sys.executable, "-m", "mpitune.devices.selfcheck", str(os.getpid()), module, *arguments]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True,

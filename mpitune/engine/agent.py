@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from selectors import EVENT_READ, DefaultSelector
 
-from common.cluster.devices import Device, joined
-from common.cluster.gpu_watch import GpuWatch
-from common.cluster.process import start_resource_tracker
-from common.engine import worker
-from common.engine.messages import (
+from mpitune.devices.devices import Device, joined
+from mpitune.devices.gpu_watch import GpuWatch
+from mpitune.engine import worker
+from mpitune.engine.messages import (
     STEP_SECONDS,
     WAITING,
     WORKING,
@@ -38,8 +37,9 @@ from common.engine.messages import (
     ToAgent,
     ToCoordinator,
 )
-from common.engine.worker_process import WorkerProcess
-from common.trial import NoRoom, Place, Result
+from mpitune.engine.worker_process import WorkerProcess
+from mpitune.ranks.process import start_resource_tracker
+from mpitune.trial import NoRoom, Place, Result
 
 log = logging.getLogger(__name__)
 

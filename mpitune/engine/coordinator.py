@@ -20,26 +20,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from common.cluster.transport import Lost
-from common.engine.dispatch import Dispatch
-from common.engine.live import Overview, overview
-from common.engine.messages import (
-    Died,
-    Drain,
-    Drained,
-    Interrupted,
-    Returned,
-    Stepped,
-    ToAgent,
-    ToCoordinator,
-)
-from common.engine.queue import Costs, SlotId
-from common.engine.slots import IN_A_ROW, Given
-from common.engine.study import Study
-from common.errors import UsageError
-from common.storage.journal import Journal
-from common.storage.table import last_line
-from common.trial import Batch, Gang, NoRoom, Place, Result, Trial
+from mpitune.engine.dispatch import Dispatch
+from mpitune.engine.live import Overview, overview
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator
+from mpitune.engine.queue import Costs, SlotId
+from mpitune.engine.slots import IN_A_ROW, Given
+from mpitune.engine.study import Study
+from mpitune.errors import UsageError
+from mpitune.ranks.transport import Lost
+from mpitune.storage.journal import Journal
+from mpitune.storage.table import last_line
+from mpitune.trial import Batch, Gang, NoRoom, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from common.engine.gangs import Gangs
-from common.engine.messages import Lend, Run, ToAgent
-from common.engine.pace import Pace
-from common.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
-from common.engine.slots import IN_A_ROW, Given, SlotState
-from common.trial import Batch, Gang, Place, Trial
+from mpitune.engine.gangs import Gangs
+from mpitune.engine.messages import Lend, Run, ToAgent
+from mpitune.engine.pace import Pace
+from mpitune.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
+from mpitune.engine.slots import IN_A_ROW, Given, SlotState
+from mpitune.trial import Batch, Gang, Place, Trial
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from common.engine.queue import Costs, Queue, QueuedBatch, SlotId
-from common.trial import Batch, Gang, Trial
+from mpitune.engine.queue import Costs, Queue, QueuedBatch, SlotId
+from mpitune.trial import Batch, Gang, Trial
 
 
 @dataclass

@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Callable
 
-from common.cluster.devices import set_hosts
-from common.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
-from common.engine.usage import Meter, Peak
-from common.engine.worker import evaluated, unpacked
-from common.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.devices.devices import set_hosts
+from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
+from mpitune.engine.usage import Meter, Peak
+from mpitune.engine.worker import evaluated, unpacked
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 
 
 class AgentHere:

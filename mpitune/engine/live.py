@@ -9,8 +9,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from common.engine.queue import Queue
-from common.engine.slots import SlotState
+from mpitune.engine.queue import Queue
+from mpitune.engine.slots import SlotState
 
 MOST_SHOWN = 50  # running trials of an overview, the longest first
 MEMORY = 0.98  # weight of a batch when the next one has ended: late batches are more like those that are left

@@ -9,14 +9,14 @@ from itertools import chain
 from types import FrameType
 from typing import NamedTuple
 
-from common.cluster.process import STOPS
-from common.cluster.transport import GivenUp, Transport
-from common.engine.agent import Agent
-from common.engine.coordinator import Coordinator
-from common.engine.here import AgentHere
-from common.engine.messages import Drain, Interrupted, Lend, Run, Stop
-from common.engine.progress import Progress
-from common.errors import Exit
+from mpitune.engine.agent import Agent
+from mpitune.engine.coordinator import Coordinator
+from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.messages import Drain, Interrupted, Lend, Run, Stop
+from mpitune.engine.progress import Progress
+from mpitune.errors import Exit
+from mpitune.ranks.process import STOPS
+from mpitune.ranks.transport import GivenUp, Transport
 
 log = logging.getLogger(__name__)
 

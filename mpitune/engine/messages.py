@@ -34,8 +34,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common.cluster.transport import Lost
-from common.trial import Batch, NoRoom, Result
+from mpitune.ranks.transport import Lost
+from mpitune.trial import Batch, NoRoom, Result
 
 
 @dataclass(frozen=True)

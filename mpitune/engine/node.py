@@ -20,28 +20,28 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 
-from common.cluster import probe
-from common.cluster.devices import CPU, Device, choose
-from common.cluster.greeting import greet
-from common.cluster.launch import launched
-from common.cluster.preflight import Node, check, survey, widen_binding
-from common.cluster.process import can_be_sent
-from common.cluster.shared_arrays import SharedArrays, specs_of
-from common.cluster.transport import Transport
-from common.engine.agent import Agent
-from common.engine.here import AgentHere
-from common.engine.loop import loop
-from common.engine.messages import Stop, ToCoordinator
-from common.engine.options import RunOptions
-from common.engine.rank_zero import Ended, RankZero
-from common.engine.worker import Setup
-from common.errors import Exit, UsageError
-from common.experiment import BEGINNINGS, Data, Experiment
-from common.settings import result_settings
-from common.storage.journal import Journal
-from common.storage.provenance import code_and_libraries, commit, versions
-from common.storage.waiting import waiting, working
-from common.trial import Place
+from mpitune.devices import probe
+from mpitune.devices.devices import CPU, Device, choose
+from mpitune.engine.agent import Agent
+from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.loop import loop
+from mpitune.engine.messages import Stop, ToCoordinator
+from mpitune.engine.options import RunOptions
+from mpitune.engine.preflight import Node, check, survey, widen_binding
+from mpitune.engine.rank_zero import Ended, RankZero
+from mpitune.engine.worker import Setup
+from mpitune.errors import Exit, UsageError
+from mpitune.experiment import BEGINNINGS, Data, Experiment
+from mpitune.memory.shared_arrays import SharedArrays, specs_of
+from mpitune.ranks.greeting import greet
+from mpitune.ranks.launch import launched
+from mpitune.ranks.process import can_be_sent
+from mpitune.ranks.transport import Transport
+from mpitune.settings import result_settings
+from mpitune.storage.journal import Journal
+from mpitune.storage.provenance import code_and_libraries, commit, versions
+from mpitune.storage.waiting import waiting, working
+from mpitune.trial import Place
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def run(
     with ExitStack() as stack:
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
         with working(f"{name} starts", transport.rank):
-            versions_here = code_and_libraries(type(experiment).__module__)
+            versions_here = code_and_libraries(*_modules_of(type(experiment)))
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
@@ -87,6 +87,11 @@ def run(
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
             raise
+
+
+def _modules_of(kind: type[Experiment]) -> list[str]:
+    """Where an experiment is defined, and the classes that it is made of."""
+    return [base.__module__ for base in kind.__mro__ if issubclass(base, Experiment)]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.engine.study import Shard
-from common.settings import setting
+from mpitune.engine.study import Shard
+from mpitune.settings import setting
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RunOptions:
         flag="--trial-timeout/--deadline",
     )  # fmt: skip
     shard: str = setting(
-        "1/1", "run shard K of N, in a results folder of its own; python -m common.merge joins them", metavar="K/N",
+        "1/1", "run shard K of N, in a results folder of its own; python -m mpitune merge joins them", metavar="K/N",
         flag="--shard/--share",
     )  # fmt: skip
     grace: float = setting(30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S")

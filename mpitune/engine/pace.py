@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from common.engine.live import Learnt
-from common.engine.slots import SlotState
+from mpitune.engine.live import Learnt
+from mpitune.engine.slots import SlotState
 
 LATENCY = 0.02  # seconds from a slot's last result to its next batch when both sleep between messages
 SHORT = 2.0  # batches shorter than this are worth fetching ahead

@@ -2,7 +2,7 @@
 
 survey     on every rank: a Node, gathered by rank 0
 problems   on rank 0, from all Nodes: what would go wrong, each with its fix
-check      the same at the start of a study; `python -m common.doctor` looks at more
+check      the same at the start of a study; `python -m mpitune doctor` looks at more
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.cluster.devices import CPU, free_memory, usable_cores
-from common.cluster.transport import Transport
-from common.errors import UsageError
-from common.trial import Place
+from mpitune.devices.devices import CPU, free_memory, usable_cores
+from mpitune.errors import UsageError
+from mpitune.ranks.transport import Transport
+from mpitune.trial import Place
 
 log = logging.getLogger(__name__)
 

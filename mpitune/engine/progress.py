@@ -1,4 +1,4 @@
-"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere, a small file for `common.status`."""
+"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere, a small file for `mpitune status`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.engine.live import Overview, TimeLeft
-from common.errors import printable, printable_lines
-from common.storage.files import read_at_most, replaced
-from common.storage.waiting import spoken
+from mpitune.engine.live import Overview, TimeLeft
+from mpitune.errors import printable, printable_lines
+from mpitune.storage.files import read_at_most, replaced
+from mpitune.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
 FRAME_SECONDS = 0.5
@@ -43,7 +43,7 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
 
     handler = Stderr()
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("common")
+    logger = logging.getLogger("mpitune")
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))

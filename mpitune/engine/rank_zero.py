@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from importlib import import_module
 from threading import Thread
 
-from common.cluster.devices import CPU
-from common.cluster.preflight import Node, memory_problems
-from common.cluster.slurm import end_of_job
-from common.cluster.transport import Transport
-from common.engine.agent import Agent
-from common.engine.coordinator import Coordinator, slots_of
-from common.engine.here import AgentHere
-from common.engine.loop import Leader, loop
-from common.engine.options import RunOptions
-from common.engine.progress import Progress, StatusFile, duration
-from common.engine.queue import Costs
-from common.engine.study import Shard, Study
-from common.errors import Exit, StorageError
-from common.experiment import Data, Experiment
-from common.output import lost_output
-from common.storage.journal import Journal, written_into
-from common.storage.provenance import commit, versions
-from common.storage.table import last_line
-from common.storage.waiting import working
-from common.trial import Outcome
+from mpitune.devices.devices import CPU
+from mpitune.engine.agent import Agent
+from mpitune.engine.coordinator import Coordinator, slots_of
+from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.loop import Leader, loop
+from mpitune.engine.options import RunOptions
+from mpitune.engine.preflight import Node, memory_problems
+from mpitune.engine.progress import Progress, StatusFile, duration
+from mpitune.engine.queue import Costs
+from mpitune.engine.study import Shard, Study
+from mpitune.errors import Exit, StorageError
+from mpitune.experiment import Data, Experiment
+from mpitune.output import lost_output
+from mpitune.ranks.slurm import end_of_job
+from mpitune.ranks.transport import Transport
+from mpitune.storage.journal import Journal, written_into
+from mpitune.storage.provenance import commit, versions
+from mpitune.storage.table import last_line
+from mpitune.storage.waiting import working
+from mpitune.trial import Outcome
 
 log = logging.getLogger(__name__)
 
-PAGE = "common.report.of"  # writes report.html
+PAGE = "mpitune.report.build"  # writes report.html
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class RankZero:
 
     def _write_page(self) -> None:
         """Write report.html. Raises StorageError where that fails: the study is done, and its journal says so."""
-        from common.report.of import write_at_the_end
+        from mpitune.report.build import write_at_the_end
 
         folder = self.journal.folder
         try:
@@ -122,7 +122,7 @@ class RankZero:
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             raise StorageError(
                 f"all trials are done, but report.html was not written ({why}): the same command tries again, "
-                f"and python -m common.report {folder}"
+                f"and python -m mpitune report {folder}"
             ) from error
 
     def _study(self) -> Study:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from common.engine.messages import Headway
-from common.engine.queue import QueuedBatch
-from common.trial import Place, Trial
+from mpitune.engine.messages import Headway
+from mpitune.engine.queue import QueuedBatch
+from mpitune.trial import Place, Trial
 
 IN_A_ROW = 3  # failures of its own, after which a slot is given up
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from common.cluster.process import STOPS
-from common.errors import Exit
+from mpitune.errors import Exit
+from mpitune.ranks.process import STOPS
 
 
 class Stopped(BaseException):

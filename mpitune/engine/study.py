@@ -10,10 +10,10 @@ from itertools import compress, tee
 from operator import ne
 from typing import Any
 
-from common.errors import UsageError
-from common.storage.history import no_collection
-from common.storage.known import have_same_keys, known_params
-from common.trial import Batch, Outcome, Result, Search, Trial
+from mpitune.errors import UsageError
+from mpitune.storage.history import no_collection
+from mpitune.storage.stored import have_same_keys, known_params
+from mpitune.trial import Batch, Outcome, Result, Search, Trial
 
 
 @dataclass(frozen=True)

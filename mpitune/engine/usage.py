@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from common.cluster.driver import Driver
-from common.trial import Used
+from mpitune.devices.driver import Driver
+from mpitune.trial import Used
 
 SAMPLE_S = 0.5  # between two looks at a GPU
 MEMORY_S = 1.0  # between two looks at the peak of memory of a process

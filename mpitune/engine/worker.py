@@ -14,7 +14,7 @@ Messages are pickles. Each one to the agent comes after its length, so that the 
 message, as it would in `Connection.recv`.
 
 A worker ends with its rank, even if the rank is killed, and what its trials have started ends with it: its parent sees
-to that, see `common.cluster.keeper`. Its stdout and stderr go through a pipe to the agent, which
+to that, see `mpitune.ranks.keeper`. Its stdout and stderr go through a pipe to the agent, which
 shows them or keeps the last lines for the report of a crash.
 """
 
@@ -35,13 +35,13 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.devices import hosts_here, set_hosts, workers_here
-from common.cluster.memory_lock import on_wait
-from common.cluster.shared_arrays import SharedArrays, Spec
-from common.engine.messages import COMPILING, STEP_SECONDS, Headway
-from common.engine.usage import Meter
-from common.experiment import Experiment, Objective, WorkerContext
-from common.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
+from mpitune.devices.devices import hosts_here, set_hosts, workers_here
+from mpitune.devices.memory_lock import on_wait
+from mpitune.engine.messages import COMPILING, STEP_SECONDS, Headway
+from mpitune.engine.usage import Meter
+from mpitune.experiment import Experiment, Objective, WorkerContext
+from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
 
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.

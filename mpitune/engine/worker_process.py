@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from common.cluster import keeper
-from common.cluster.devices import Device, environment
-from common.cluster.process import stops_wait, without_main
-from common.engine import worker
-from common.engine.messages import STARTING, Headway, Run
-from common.engine.usage import Peak
-from common.trial import Batch
+from mpitune.devices.devices import Device, environment
+from mpitune.engine import worker
+from mpitune.engine.messages import STARTING, Headway, Run
+from mpitune.engine.usage import Peak
+from mpitune.ranks import keeper
+from mpitune.ranks.process import stops_wait, without_main
+from mpitune.trial import Batch
 
 SOCKET_BYTES = 1 << 16  # batches waiting inside a worker's socket: less than any system's buffer, so no send blocks
 OUTPUT_TAIL = 20  # lines of output kept of each worker

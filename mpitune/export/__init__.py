@@ -1,1 +1,1 @@
-"""Studies for other tools: `common.load` for pandas and NumPy, `python -m common.export RESULTS --to TOOL`."""
+"""Studies for other tools: `mpitune.load` for pandas and NumPy, `python -m mpitune export RESULTS --to TOOL`."""

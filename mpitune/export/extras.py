@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from common.errors import UsageError
+from mpitune.errors import UsageError
 
 
 @contextmanager
@@ -14,4 +14,4 @@ def needs(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UsageError(f'{name} is not installed ({error}): pip install "mpi-hybrid-search[export]"') from error
+        raise UsageError(f'{name} is not installed ({error}): pip install "mpitune[export]"') from error

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from common.export.tools import needs
-from common.export.trials import ExportedStudy, frame
-from common.storage.files import written_whole
-from common.storage.table import write_table
+from mpitune.export.extras import needs
+from mpitune.export.trials import ExportedStudy, frame
+from mpitune.storage.files import written_whole
+from mpitune.storage.table import write_table
 
 
 def to_csv(study: ExportedStudy, into: Path) -> None:

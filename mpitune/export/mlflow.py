@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from common.export.tools import needs
-from common.export.trials import ExportedStudy, ExportedTrial
-from common.optimize.study import FAILED
+from mpitune.export.extras import needs
+from mpitune.export.trials import ExportedStudy, ExportedTrial
+from mpitune.optimize.search_study import FAILED
 
 STATUS = {FAILED: "FAILED"}
 MOST = 1000  # metrics that MLflow takes in one call

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.export.tools import needs
-from common.export.trials import ExportedStudy, ExportedTrial
-from common.optimize.study import COMPLETE, FAILED
+from mpitune.export.extras import needs
+from mpitune.export.trials import ExportedStudy, ExportedTrial
+from mpitune.optimize.search_study import COMPLETE, FAILED
 
 
 def to_optuna(study: ExportedStudy, into: Path, objectives: Mapping[str, bool]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from common.export.tools import needs
-from common.export.trials import ExportedStudy, ExportedTrial
-from common.optimize.study import FAILED
+from mpitune.export.extras import needs
+from mpitune.export.trials import ExportedStudy, ExportedTrial
+from mpitune.optimize.search_study import FAILED
 
 
 def to_tensorboard(study: ExportedStudy, into: Path) -> None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from common.errors import UsageError, utf8
-from common.export.tools import needs
-from common.optimize.study import COMPLETE, FAILED, TrialRecord, records_given
-from common.storage.history import History, read_study
-from common.storage.lines import UNREADABLE
-from common.storage.table import last_line
-from common.strategies.base import Piece
-from common.trial import Outcome, Result
+from mpitune.errors import UsageError, utf8
+from mpitune.export.extras import needs
+from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records_given
+from mpitune.optimize.strategies.base import Piece
+from mpitune.storage.history import History, read_study
+from mpitune.storage.lines import UNREADABLE
+from mpitune.storage.table import last_line
+from mpitune.trial import Outcome, Result
 
 if TYPE_CHECKING:
     import pandas
 
-SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `common.search` made
+SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `mpitune.search` made
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from common.export.tools import needs
-from common.export.trials import ExportedStudy
-from common.optimize.study import FAILED
+from mpitune.export.extras import needs
+from mpitune.export.trials import ExportedStudy
+from mpitune.optimize.search_study import FAILED
 
 
 def to_wandb(study: ExportedStudy, into: Path) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.devices import free_memory
-from common.errors import UsageError
+from mpitune.devices.devices import free_memory
+from mpitune.errors import UsageError
 
 
 class MemoryFile:

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from common.cluster.devices import free_memory
-from common.cluster.shared_arrays import SharedArrays
+from mpitune.devices.devices import free_memory
+from mpitune.memory.shared_arrays import SharedArrays
 
 ROWS = 1024  # values at a time
 ALIGNED = 64  # bytes

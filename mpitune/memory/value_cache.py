@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from common.cluster.devices import free_memory
-from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
-from common.cluster.shared_cache import ALIGNED, INDEX, SharedCache
-from jit.private import wait_for_lock
+from mpitune._jit.folders import wait_for_lock
+from mpitune.devices.devices import free_memory
+from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
+from mpitune.memory.shared_cache import ALIGNED, INDEX, SharedCache
 
 BUFFER = "kept"  # name of the memory that a node's workers share
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from common.errors import UsageError
-from common.optimize.objectives import Breach, Contract, require_same_names
-from common.optimize.study import SearchStudy, records
-from common.optimize.tuning import described, problem_of
-from common.spaces import Space
-from common.storage.journal import Journal
-from common.strategies.base import Piece, Told
-from common.strategies.names import strategy_of
-from common.trial import Outcome, Result
+from mpitune.errors import UsageError
+from mpitune.optimize.objectives import Breach, Contract, require_same_names
+from mpitune.optimize.search_study import SearchStudy, records
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies.base import Piece, Told
+from mpitune.optimize.strategies.names import strategy_of
+from mpitune.optimize.tuning import described, problem_of
+from mpitune.storage.journal import Journal
+from mpitune.trial import Outcome, Result
 
 
 class AskTell:
@@ -26,11 +26,11 @@ class AskTell:
                 loop.tell(trial, {"loss": measure(trial.params["x"])})
             print(loop.study.best)
 
-    Several trials may be asked before they are told, in any order. The arguments are those of `common.search`; with
+    Several trials may be asked before they are told, in any order. The arguments are those of `mpitune.search`; with
     the same results folder it goes on. It knows no other processes: under mpirun one rank uses it.
 
     Raises:
-        UsageError: As `common.search`, and where the strategy cannot go on without all results of a round.
+        UsageError: As `mpitune.search`, and where the strategy cannot go on without all results of a round.
     """
 
     def __init__(

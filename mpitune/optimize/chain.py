@@ -19,16 +19,16 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from common.cluster.kept import Keeper, Nowhere, OnDisk, Unkept, buffers_for, in_memory
-from common.cluster.shared_arrays import Spec
-from common.errors import UsageError
-from common.experiment import WorkerContext
-from common.optimize.objectives import Breach, ObjectiveTrial, is_staged
-from common.settings import without_address
-from common.spaces import Space
-from common.spaces.parameters import label_of
-from common.trial import seed_of
-from jit.private import why_unsafe
+from mpitune._jit.folders import why_unsafe
+from mpitune.errors import UsageError
+from mpitune.experiment import WorkerContext
+from mpitune.memory.shared_arrays import Spec
+from mpitune.memory.value_cache import Keeper, Nowhere, OnDisk, Unkept, buffers_for, in_memory
+from mpitune.optimize.objectives import Breach, ObjectiveTrial, is_staged
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces.parameters import label_of
+from mpitune.settings import without_address
+from mpitune.trial import seed_of
 
 FOLD = "fold"  # what a link may use beside parameters
 

@@ -20,12 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.cluster.keeper import has_keeper
-from common.cluster.process import die_with
-from common.errors import UsageError, named
-from common.optimize.objectives import NoValue, ObjectiveTrial
-from common.spaces import Choice, Space
-from common.storage.files import regular_file
+from mpitune.errors import UsageError, named
+from mpitune.optimize.objectives import NoValue, ObjectiveTrial
+from mpitune.optimize.spaces import Choice, Space
+from mpitune.ranks.keeper import has_keeper
+from mpitune.ranks.process import die_with
+from mpitune.storage.files import regular_file
 
 OUTPUT = "output.txt"  # in the trial's folder
 LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what started this job

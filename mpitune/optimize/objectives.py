@@ -30,12 +30,12 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from common.cluster.devices import hosts_here
-from common.experiment import WorkerContext
-from common.spaces import Space
-from common.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
-from common.strategies.base import Piece
-from common.trial import Batch, Evaluation, Trial, seed_of
+from mpitune.devices.devices import hosts_here
+from mpitune.experiment import WorkerContext
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies.base import Piece
+from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
+from mpitune.trial import Batch, Evaluation, Trial, seed_of
 
 # How the error of a trial begins whose objective does not keep to its contract: the search ends. Without a value it
 # does so only in the first trial; later a training may have diverged, or a program have been killed.

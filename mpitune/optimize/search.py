@@ -12,24 +12,24 @@ from typing import Any
 
 import cloudpickle
 
-from common.cluster.devices import choose
-from common.cluster.launch import launched
-from common.cluster.process import can_be_sent
-from common.cluster.transport import Transport
-from common.engine.options import RunOptions
-from common.errors import UsageError
-from common.optimize.commands import Command
-from common.optimize.objectives import is_staged
-from common.optimize.study import SearchStudy, records
-from common.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
-from common.output import outliving
-from common.settings import without_address
-from common.spaces import Space
-from common.storage.history import NAME, read_header, read_journal
-from common.strategies.base import Problem
-from common.strategies.names import strategy_of
-from common.studies import join, run_study
-from common.trial import Gang
+from mpitune.devices.devices import choose
+from mpitune.engine.options import RunOptions
+from mpitune.errors import UsageError
+from mpitune.optimize.commands import Command
+from mpitune.optimize.objectives import is_staged
+from mpitune.optimize.search_study import SearchStudy, records
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies.base import Problem
+from mpitune.optimize.strategies.names import strategy_of
+from mpitune.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
+from mpitune.output import outliving
+from mpitune.ranks.launch import launched
+from mpitune.ranks.process import can_be_sent
+from mpitune.ranks.transport import Transport
+from mpitune.settings import without_address
+from mpitune.storage.history import NAME, read_header, read_journal
+from mpitune.studies import join, run_study
+from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
 TRIALS = "trials"  # the folder of the trials' folders
@@ -65,10 +65,10 @@ def search(
 
     Args:
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
-            class or object with `setup(device)`, or a command (see `common.optimize.commands.Command`).
+            class or object with `setup(device)`, or a command (see `mpitune.optimize.commands.Command`).
         space: Parameters by name, or a `Space` with constraints.
         strategy: "random", "grid", "sobol", "halton", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
-            `common.strategies`, or a sampler of Optuna.
+            `mpitune.optimize.strategies`, or a sampler of Optuna.
         n_trials: The most trials; a grid needs none. A sampler of Optuna that stops its study ends the search earlier.
         minimize: Names of values; with several of them `study.pareto` is the answer.
         maximize: The same.
@@ -93,7 +93,7 @@ def search(
 
     Raises:
         UsageError: The arguments, the machine or the results folder are not as they should be.
-        StudyError, KeyboardInterrupt, SystemExit: As `common.run_study`.
+        StudyError, KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
     """
     options = options or RunOptions()
     if workers is not None and gpu is None and options.gpu is None:

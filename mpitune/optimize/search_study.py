@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import UsageError
-from common.spaces import Point
-from common.spaces.parameters import SHOWN, label_of
-from common.storage.table import last_line, write_table
-from common.strategies.base import Piece, Problem
-from common.trial import Outcome
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Point
+from mpitune.optimize.spaces.parameters import SHOWN, label_of
+from mpitune.optimize.strategies.base import Piece, Problem
+from mpitune.storage.table import last_line, write_table
+from mpitune.trial import Outcome
 
 if TYPE_CHECKING:
     import pandas
@@ -94,7 +94,7 @@ class SearchStudy:
         try:
             import pandas
         except ImportError as error:
-            raise UsageError('pandas is not installed: pip install "mpi-hybrid-search[search]"') from error
+            raise UsageError('pandas is not installed: pip install "mpitune[search]"') from error
         return pandas.DataFrame(self.rows()).set_index("number")
 
     def rows(self) -> list[dict[str, Any]]:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.cluster.shared_arrays import Spec
-from common.errors import UsageError, printable_lines
-from common.experiment import Data, Experiment, Objective, WorkerContext
-from common.optimize.chain import Chain
-from common.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
-from common.optimize.study import SearchStudy, TrialRecord, records
-from common.spaces import Space
-from common.spaces.parameters import shown
-from common.storage.history import read_journal
-from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.trial import Evaluation, Gang, Outcome, Result, Trial
-from common.trial import Search as Rounds
+from mpitune.errors import UsageError, printable_lines
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.memory.shared_arrays import Spec
+from mpitune.optimize.chain import Chain
+from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
+from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces.parameters import shown
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.storage.history import read_journal
+from mpitune.trial import Evaluation, Gang, Outcome, Result, Trial
+from mpitune.trial import Search as Rounds
 
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 

@@ -1,1 +1,1 @@
-"""Machines: ranks and their messages, devices, processes, shared memory. It knows nothing of trials or studies."""
+"""Ranks of a job: how they start, their messages, their processes. It knows no devices, no trials and no studies."""

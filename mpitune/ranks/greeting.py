@@ -13,8 +13,8 @@ import json
 import sys
 from typing import Any
 
-from common.cluster.transport import Transport
-from common.errors import Exit, UsageError
+from mpitune.errors import Exit, UsageError
+from mpitune.ranks.transport import Transport
 
 WORDS = 1
 FIX = "install the same on all"

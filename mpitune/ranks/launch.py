@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from common.cluster.process import die_with, require_linux
-from common.cluster.transport import LocalTransport, Transport
-from common.errors import UsageError
-from jit.private import set_cache_variables
+from mpitune._jit.folders import set_cache_variables
+from mpitune.errors import UsageError
+from mpitune.ranks.process import die_with, require_linux
+from mpitune.ranks.transport import LocalTransport, Transport
 
 # (launcher, variable of the number of ranks, variable of this rank, another that is set), the surest sign first. In a
 # Slurm job mpirun starts its daemons by srun: on other nodes the ranks see variables of Slurm that count these daemons.
@@ -98,7 +98,7 @@ def _mpi(launch: Launch, has_mpi: bool) -> Transport:
     # MPI_Init waits for all ranks, even if one has died. Then say where this rank waits, and end.
     faulthandler.dump_traceback_later(MPI_INIT_SECONDS, exit=True)
     try:
-        from common.cluster.mpi import MpiTransport, library
+        from mpitune.ranks.mpi import MpiTransport, library
     except (ImportError, RuntimeError) as error:
         raise UsageError(
             f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install the one that "

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from common.cluster.heartbeat import Heartbeat, Pulse
-from common.cluster.transport import GivenUp, Lost, Parting, Transport
-from common.errors import Exit
+from mpitune.errors import Exit
+from mpitune.ranks.heartbeat import Heartbeat, Pulse
+from mpitune.ranks.transport import GivenUp, Lost, Parting, Transport
 
 MESSAGE, BEAT = 0, 1  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit

@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 
 import cloudpickle
 
-from common.errors import UsageError
+from mpitune.errors import UsageError
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # they ask a search to stop
 _PR_SET_PDEATHSIG = 1

@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.experiment import Data, Experiment
-from common.report.content import Section
-from common.report.page import NAME, Report, write_report
-from common.report.study import Goal, StudyRead, read_candidates
-from common.storage.history import History, read_study
-from common.storage.journal import is_running
+from mpitune.experiment import Data, Experiment
+from mpitune.report.content import Section
+from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.report.page import NAME, Report, write_report
+from mpitune.storage.history import History, read_study
+from mpitune.storage.journal import is_running
 
 
 def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from common.errors import utf8
-from common.report.content import HeatMap, Section
-from common.report.study import StudyRead, why
-from common.report.timeline import COMPILE, Timeline
-from common.trial import Result
+from mpitune.errors import utf8
+from mpitune.report.content import HeatMap, Section
+from mpitune.report.findings import StudyRead, why
+from mpitune.report.timeline import COMPILE, Timeline
+from mpitune.trial import Result
 
 BESIDES = ("lost", COMPILE)  # bars of the timeline that are no row of the table
 MOST_ERRORS = 200  # characters of a failure's last line in the table

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from common.report.content import Bars
-from common.report.importance import Importance
-from common.report.panels import bars
-from common.report.svg import WIDTH, Drawing, Plot, label, words
-from common.report.timeline import COMPILE, Timeline
+from mpitune.report.content import Bars
+from mpitune.report.importance import Importance
+from mpitune.report.panels import bars
+from mpitune.report.svg import WIDTH, Drawing, Plot, label, words
+from mpitune.report.timeline import COMPILE, Timeline
 
 SLOTS_DRAWN = 48  # more rows than this could not be read; the live drawing has them all
 COLUMNS = 400  # pieces of time that bars are gathered in, where there are more of them

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from common.statistics import cross_validated
-from common.storage.history import History
-from common.storage.table import last_line
-from common.trial import Parameter, Result, Trial
+from mpitune.statistics import cross_validated
+from mpitune.storage.history import History
+from mpitune.storage.table import last_line
+from mpitune.trial import Parameter, Result, Trial
 
 FOLDS = ("fold", "split", "@fold")  # parameters that say which part of the data a trial is validated on
 NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.report.study import Candidate
+from mpitune.report.findings import Candidate
 
 FEWEST, MOST = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
 TREES, REPEATS = 100, 5

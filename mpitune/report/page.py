@@ -13,11 +13,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from common.report import live, panels, parts
-from common.report.content import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
-from common.report.study import StudyRead
-from common.report.timeline import timeline_of
-from common.storage.files import written_whole
+from mpitune.report import chart_data, panels, parts
+from mpitune.report.content import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
+from mpitune.report.findings import StudyRead
+from mpitune.report.timeline import timeline_of
+from mpitune.storage.files import written_whole
 
 HERE = Path(__file__).parent
 NAME = "report.html"
@@ -101,7 +101,7 @@ def _study(report: Report) -> dict[str, Any]:
         **parts.failures_of(read, time),
         **parts.table_of(read),
         "about": parts.about_of(read),
-        "data": live.packed(live.study_json(read, report.sections, time)),
+        "data": chart_data.packed(chart_data.study_json(read, report.sections, time)),
     }
 
 

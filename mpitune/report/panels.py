@@ -7,8 +7,8 @@ import math
 import numpy as np
 from markupsafe import Markup
 
-from common.report.content import Bars, HeatMap, Lines, Picture, Pictures
-from common.report.svg import WIDTH, Drawing, Plot, label, shade, words
+from mpitune.report.content import Bars, HeatMap, Lines, Picture, Pictures
+from mpitune.report.svg import WIDTH, Drawing, Plot, label, shade, words
 
 CELLS_WRITTEN = 13  # per side of a heat map: numbers in a finer one could not be read
 MOST_CELLS = 64

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from common.engine.progress import duration
-from common.report import drawings
-from common.report.content import Fact, Section
-from common.report.importance import FEWEST, importance_of
-from common.report.study import StudyRead, cost_of, why
-from common.report.svg import words
-from common.report.timeline import COMPILE, REASONS, Timeline, timeline_of
+from mpitune.engine.progress import duration
+from mpitune.report import drawings
+from mpitune.report.content import Fact, Section
+from mpitune.report.findings import StudyRead, cost_of, why
+from mpitune.report.importance import FEWEST, importance_of
+from mpitune.report.svg import words
+from mpitune.report.timeline import COMPILE, REASONS, Timeline, timeline_of
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
@@ -54,7 +54,7 @@ def facts_of(read: StudyRead, sections: Sequence[Section], dollars: float | None
     facts.append(
         Fact("dollars", f"{sum(hours) * dollars:.2f}", f"{sum(hours):.3g} node hours at {dollars:g}")
         if dollars is not None and hours
-        else Fact("dollars", "not known", "give common.report the price of a node (--price)")
+        else Fact("dollars", "not known", "give mpitune report the price of a node (--price)")
     )
     total = history.runs[-1].get("n_trials") if history.runs else None
     n_failed = len(read.failures)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from common.storage.history import History
+from mpitune.storage.history import History
 
 COMPILE = "compile"
 REASONS = {

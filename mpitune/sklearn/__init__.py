@@ -1,6 +1,6 @@
-"""scikit-learn's searches on the engine: a fold of a candidate is a trial. It knows scikit-learn and `kernel_svm`.
+"""scikit-learn's searches on the engine: a fold of a candidate is a trial. It knows scikit-learn and `mpitune.svm`.
 
-    from common.sklearn import GridSearchCV
+    from mpitune.sklearn import GridSearchCV
     search = GridSearchCV(SVC(), {"C": [1, 10], "gamma": [0.01, 0.1]}, cv=5).fit(X, y)   # python, mpirun or srun
 
 The names below import scikit-learn when they are first used.
@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from common.sklearn.halving import HalvingGridSearchCV, HalvingRandomSearchCV
-    from common.sklearn.searches import GridSearchCV, RandomizedSearchCV
+    from mpitune.sklearn.halving import HalvingGridSearchCV, HalvingRandomSearchCV
+    from mpitune.sklearn.searches import GridSearchCV, RandomizedSearchCV
 
 __all__ = ["GridSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV", "RandomizedSearchCV"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = "common.sklearn.halving" if name.startswith("Halving") else "common.sklearn.searches"
+        home = "mpitune.sklearn.halving" if name.startswith("Halving") else "mpitune.sklearn.searches"
         return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

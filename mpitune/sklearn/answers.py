@@ -14,10 +14,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _MultimetricScorer
 
-from common.errors import UsageError
-from common.sklearn.task import Task
-from common.sklearn.warned import Seen, converged, issue
-from common.trial import Evaluation, Outcome, Result
+from mpitune.errors import UsageError
+from mpitune.sklearn.task import Task
+from mpitune.sklearn.warned import Seen, converged, issue
+from mpitune.trial import Evaluation, Outcome, Result
 
 _ENDLESS = f"{ConvergenceWarning.__module__}.{ConvergenceWarning.__qualname__}:"
 

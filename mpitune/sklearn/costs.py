@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import Pipeline
 
-from common.sklearn.formulas import Shape, after, cost_of
-from common.sklearn.plan import StepFit
-from common.sklearn.task import Task
+from mpitune.sklearn.fit_graph import StepFit
+from mpitune.sklearn.formulas import Shape, after, cost_of
+from mpitune.sklearn.task import Task
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The plan of a search: a graph of fits, made before the work, that says which candidates hang below which fit.
 
 Candidates of a Pipeline run through its steps. Candidates share the fit of a step if they share all steps before it and
-agree in the parameters of this one. If the class of the step has a family (`common.sklearn.sharing`), they may differ
+agree in the parameters of this one. If the class of the step has a family (`mpitune.sklearn.sharing`), they may differ
 in what the family shares. The graph is walked depth first. So each fit is made once, and only the samples between the
 steps of one path are in memory.
 """
@@ -18,7 +18,7 @@ import joblib
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from common.sklearn.sharing.family import Family
+from mpitune.sklearn.sharing.family import Family
 
 Find = Callable[[Any], Family | None]  # the family of an estimator
 _SAID: set[str] = set()
@@ -125,7 +125,7 @@ class Plan:
         fits: the first fits of the graph, the same on each split.
         alone: numbers of the candidates that share nothing, with the reason.
         n_splits: on how many splits all of it is done.
-        seconds: of one core that all of it is expected to take as planned, without the refit (`common.sklearn.costs`).
+        seconds: of one core that all of it is expected to take as planned, without the refit (`mpitune.sklearn.costs`).
         seconds_alone: the same if each candidate were fitted by itself.
     """
 

@@ -1,7 +1,7 @@
 """Formulas of the seconds that one step is expected to take, from the numbers of samples and features.
 
 They count the operations of scikit-learn's algorithms, at the rates of one core of 2026. They are guesses, rarely wrong
-by more than a few times. The queue allows for such errors (`Costs.surprise` in common/engine/queue.py). No result
+by more than a few times. The queue allows for such errors (`Costs.surprise` in mpitune/engine/queue.py). No result
 depends on them. `costs` adds them up over the fits of a search.
 """
 
@@ -67,7 +67,7 @@ def known(estimator: Any) -> bool:
 
 
 def _has_formula(model: Any) -> bool:
-    return type(model).__name__ in _FORMULAS and type(model).__module__.partition(".")[0] in ("sklearn", "kernel_svm")
+    return type(model).__name__ in _FORMULAS and type(model).__module__.partition(".")[0] in ("sklearn", "mpitune")
 
 
 def after(model: Any, values: Mapping[str, Any], shape: Shape) -> Shape:

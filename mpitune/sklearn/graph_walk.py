@@ -17,15 +17,15 @@ from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
 
-from common.cluster.kept import Keeper
-from common.sklearn.plan import StepFit, configured
-from common.sklearn.scores import FittedModel, answer
-from common.sklearn.shared_steps import Steps, computed_once, extended
-from common.sklearn.sharing.family import SplitPart
+from mpitune.memory.value_cache import Keeper
+from mpitune.sklearn.fit_graph import StepFit, configured
+from mpitune.sklearn.scores import FittedModel, answer
+from mpitune.sklearn.shared_steps import Steps, computed_once, extended
+from mpitune.sklearn.sharing.family import SplitPart
 
 log = logging.getLogger(__name__)
 
-_KNOWN = ("sklearn", "kernel_svm", "lightgbm", "xgboost")  # packages whose parameters say what their steps write to
+_KNOWN = ("sklearn", "mpitune", "lightgbm", "xgboost")  # packages whose parameters say what their steps write to
 
 
 def walked(

@@ -14,7 +14,8 @@ and validation samples), with the attributes
 
 `parts` has, for each split, its training and validation samples, as the objects that the scorers will pass to the
 model. For these very objects a model may answer from what the grid has computed. For `sklearn.svm.SVC` and
-`kernel_svm.SVC`, alone or as the last step of a Pipeline, `kernel_svm.fit_grid` does it for any kernel that has a name.
+`mpitune.svm.SVC`, alone or as the last step of a Pipeline, `mpitune.svm.fit_grid` does it for any kernel that has a
+name.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.svm import SVC  # now, as `common.accelerate` gives the name another meaning
+from sklearn.svm import SVC  # now, as `mpitune accelerate` gives the name another meaning
 from sklearn.utils.metaestimators import _safe_split
 
-import kernel_svm
-from common.cluster.devices import free_memory, workers_here
-from common.sklearn.plan import cloned
-from common.sklearn.scores import FittedModel, answer, standard
-from common.sklearn.sharing.family import Family, Settings, SplitPart
-from common.sklearn.task import Task
-from kernel_svm.svc import as_sklearn
+from mpitune import svm
+from mpitune.devices.devices import free_memory, workers_here
+from mpitune.sklearn.fit_graph import cloned
+from mpitune.sklearn.scores import FittedModel, answer, standard
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
+from mpitune.sklearn.task import Task
+from mpitune.svm.svc import as_sklearn
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +49,15 @@ def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
-    if type(estimator) in (SVC, kernel_svm.SVC):
+    if type(estimator) in (SVC, svm.SVC):
         return partial(_fit_grid_here, estimator)
     return None
 
 
 def _fit_grid_here(estimator: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """`kernel_svm.fit_grid` with this worker's part of the memory that is free now."""
+    """`mpitune.svm.fit_grid` with this worker's part of the memory that is free now."""
     options["memory"] = free_memory() // 2 // workers_here()
-    return kernel_svm.fit_grid(estimator, *arguments, **options)
+    return svm.fit_grid(estimator, *arguments, **options)
 
 
 def why_no_grid(task: Task) -> str | None:
@@ -80,7 +81,7 @@ def why_no_grid(task: Task) -> str | None:
     return None
 
 
-class _Refit(kernel_svm.SVC):
+class _Refit(svm.SVC):
     """An unfitted `sklearn.svm.SVC` that the solver of the grid fits; it is of scikit-learn's class again then.
 
     Where the solver has not enough memory for all samples, LIBSVM makes the fit.

@@ -1,7 +1,7 @@
 """Which tasks of a search one worker does together, how they may be divided, and what that is expected to cost.
 
-Tasks are solved as one grid (`grids`), or share fits along a graph (`plan`), or share the transformers of a Pipeline,
-or are done alone.
+Tasks are solved as one grid (`grids`), or share fits along a graph (`fit_graph`), or share the transformers of a
+Pipeline, or are done alone.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-from common.sklearn.costs import Shape, expected, expected_alone, shape_of
-from common.sklearn.grids import WHOLE_GRID, family_of_grid, parted, why_no_grid
-from common.sklearn.plan import Plan, StepFit, digest, graph
-from common.sklearn.scores import standard
-from common.sklearn.sharing import family_of
-from common.sklearn.sharing.family import Family
-from common.sklearn.task import Task
+from mpitune.sklearn.costs import Shape, expected, expected_alone, shape_of
+from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
+from mpitune.sklearn.grids import WHOLE_GRID, family_of_grid, parted, why_no_grid
+from mpitune.sklearn.scores import standard
+from mpitune.sklearn.sharing import family_of
+from mpitune.sklearn.sharing.family import Family
+from mpitune.sklearn.task import Task
 
 log = logging.getLogger(__name__)
 

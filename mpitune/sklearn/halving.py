@@ -5,7 +5,7 @@ from __future__ import annotations
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (without it scikit-learn has no such names)
 from sklearn.model_selection import _search_successive_halving as theirs
 
-from common.sklearn.searches import DOC, OnEngine, constructor
+from mpitune.sklearn.searches import DOC, OnEngine, constructor
 
 
 class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 - made below

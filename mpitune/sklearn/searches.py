@@ -28,21 +28,21 @@ from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from common.cluster.devices import WORKERS_HERE, usable_cores
-from common.cluster.launch import launched
-from common.cluster.transport import Transport
-from common.engine.options import RunOptions
-from common.errors import UsageError
-from common.output import outliving
-from common.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
-from common.sklearn.callbacks import have_callbacks
-from common.sklearn.folds import Folds, answers_here
-from common.sklearn.formulas import known
-from common.sklearn.grids import refitted_as_solved, why_no_grid
-from common.sklearn.groups import Sharing, in_grid, plan_of, why_alone
-from common.sklearn.plan import Plan
-from common.sklearn.task import Task
-from common.studies import join, run_study
+from mpitune.devices.devices import WORKERS_HERE, usable_cores
+from mpitune.engine.options import RunOptions
+from mpitune.errors import UsageError
+from mpitune.output import outliving
+from mpitune.ranks.launch import launched
+from mpitune.ranks.transport import Transport
+from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
+from mpitune.sklearn.callbacks import have_callbacks
+from mpitune.sklearn.fit_graph import Plan
+from mpitune.sklearn.folds import Folds, answers_here
+from mpitune.sklearn.formulas import known
+from mpitune.sklearn.grids import refitted_as_solved, why_no_grid
+from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
+from mpitune.sklearn.task import Task
+from mpitune.studies import join, run_study
 
 SOON = 3.0  # expected seconds of one core up to which fits are made in this process: workers take as long to start
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
@@ -299,9 +299,9 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             take less than three seconds is made in this process, too: workers would not have started by then.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
-        accelerate: Whether estimators that can fit a whole grid at once do so; see `common.sklearn.grids`.
+        accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
         share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
-            `common.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
+            `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
             estimator's own `tol`; False: none.
     """
 

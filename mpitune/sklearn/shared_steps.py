@@ -18,7 +18,7 @@ from typing import Any, Literal
 import joblib
 from sklearn.pipeline import Pipeline
 
-from common.cluster.kept import Keeper, Unkept
+from mpitune.memory.value_cache import Keeper, Unkept
 
 Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of them has none
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import Pipeline
 
-from common.settings import without_address
-from common.trial import Trial
+from mpitune.settings import without_address
+from mpitune.trial import Trial
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 
 from joblib.logger import short_format_time
 
-from common.sklearn.task import Task
+from mpitune.sklearn.task import Task
 
 WIDTH = 80
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from common.storage.waiting import waiting
+from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
 _LEVELS = 4  # of folders in the folder of a study

@@ -10,19 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from common.errors import UsageError, shortened
-from common.storage.files import regular_file
-from common.storage.known import StoredResults, StoredTrials
-from common.storage.lines import (
-    NAME,
-    UNREADABLE,
-    TrialLines,
-    damaged_journal,
-    has_checksum,
-    parsed,
-)
-from common.storage.notes import Death, check_header, read_death, read_end, read_run
-from common.trial import Result, Trial
+from mpitune.errors import UsageError, shortened
+from mpitune.storage.files import regular_file
+from mpitune.storage.lines import NAME, UNREADABLE, TrialLines, damaged_journal, has_checksum, parsed
+from mpitune.storage.notes import Death, check_header, read_death, read_end, read_run
+from mpitune.storage.stored import StoredResults, StoredTrials
+from mpitune.trial import Result, Trial
 
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
 BEGINNING = b'{"format":'

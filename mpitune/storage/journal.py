@@ -4,10 +4,10 @@
                              and "beginnings": see `Experiment.beginnings`
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
-                              "error": ...}   a finished trial; `used` are the first fields of `common.trial.Used`,
+                              "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`,
                               "compiled": seconds is the last of them, where there is one
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
-                             {"death": {...}}   of a worker, the fields of `common.storage.history.Death`
+                             {"death": {...}}   of a worker, the fields of `mpitune.storage.history.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
 
 A line counts once it ends in a newline: what a crash left of the last one is cut off. A line is
@@ -33,21 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import StorageError, UsageError, named, shortened, utf8
-from common.storage.files import regular_file, remove_parts, sync_folder, written_whole
-from common.storage.history import (
-    FORMAT,
-    NAME,
-    Damage,
-    History,
-    read_journal,
-    read_lines,
-    require_same_study,
-)
-from common.storage.known import StoredResults
-from common.storage.lines import StoredArrays, array_path, parsed, with_checksum
-from common.storage.waiting import waiting
-from common.trial import Result, Trial
+from mpitune.errors import StorageError, UsageError, named, shortened, utf8
+from mpitune.storage.files import regular_file, remove_parts, sync_folder, written_whole
+from mpitune.storage.history import FORMAT, NAME, Damage, History, read_journal, read_lines, require_same_study
+from mpitune.storage.lines import StoredArrays, array_path, parsed, with_checksum
+from mpitune.storage.stored import StoredResults
+from mpitune.storage.waiting import waiting
+from mpitune.trial import Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -323,7 +315,7 @@ def _record(trial: Trial, result: Result) -> dict[str, Any]:
 
 def _locked(path: Path) -> io.FileIO:
     """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked."""
-    for pause in (0.05, 0.2, 0.0):  # `common.status` holds it for an instant
+    for pause in (0.05, 0.2, 0.0):  # `mpitune status` holds it for an instant
         file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

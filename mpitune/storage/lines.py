@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from common.errors import UsageError, utf8
-from common.storage.files import JOURNAL, regular_file
-from common.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used
+from mpitune.errors import UsageError, utf8
+from mpitune.storage.files import JOURNAL, regular_file
+from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used
 
 NAME = JOURNAL
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what a bad line raises
@@ -69,7 +69,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
             with open(regular_file(self._path), "rb") as file, zipfile.ZipFile(file) as archive:
                 yield archive
         except _DAMAGED as error:
-            repair = f"restore it, or run python -m common.status --repair {self._path.parent.parent}"
+            repair = f"restore it, or run python -m mpitune status --repair {self._path.parent.parent}"
             raise UsageError(f"{self._path} is damaged ({error}): {repair}") from error
 
     def __iter__(self) -> Iterator[str]:
@@ -349,7 +349,7 @@ def _used(parts: Any, compiled: Any) -> Used:
 def damaged_journal(folder: Path, what: str) -> UsageError:
     """The message for the user of a journal in which a line cannot be used."""
     return UsageError(
-        f"{folder / NAME}, {what}: run python -m common.status --repair {folder}, "
+        f"{folder / NAME}, {what}: run python -m mpitune status --repair {folder}, "
         "then the same command evaluates again what was lost"
     )
 

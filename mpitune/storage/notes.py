@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.storage.lines import FARTHEST, place_of
-from common.trial import Place
+from mpitune.storage.lines import FARTHEST, place_of
+from mpitune.trial import Place
 
 
 @dataclass(frozen=True)

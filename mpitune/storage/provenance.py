@@ -14,8 +14,8 @@ import numpy as np
 
 _LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu11", "cuml-cu12", "cuml-cu13", "mpi4py")
 
-# What every program here stands on. The results of kernel_svm and jit depend on their code as on a library's.
-_OURS = ("common", "jit", "kernel_svm")
+# What every program here stands on.
+_OURS = ("mpitune",)
 _SOURCES = (".py", ".cu")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
-from common.storage.lines import TrialLines
-from common.trial import Parameter, Result, Trial
+from mpitune.storage.lines import TrialLines
+from mpitune.trial import Parameter, Result, Trial
 
 
 class StoredTrials(Mapping[str, Trial]):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import shortened
-from common.storage.files import written_whole
-from common.trial import Outcome
+from mpitune.errors import shortened
+from mpitune.storage.files import written_whole
+from mpitune.trial import Outcome
 
 # Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
 RUN_COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "gpu", "gpu_mib", "place", "attempt")
@@ -28,7 +28,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
     """One row per trial: key, parameters, values (NaN where it failed), `RUN_COLUMNS`, error.
 
-    What a trial used of its machine is as in `common.trial.Used`, memory in MiB; of a GPU where one is known.
+    What a trial used of its machine is as in `mpitune.trial.Used`, memory in MiB; of a GPU where one is known.
     """
     params = _union(outcome.trial.params for outcome in outcomes)
     values = _union(outcome.result.values for outcome in outcomes)

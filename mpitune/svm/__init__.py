@@ -1,7 +1,7 @@
 """Support vector machines of a whole grid solved together: a library, arrays in, models out.
 
 What the points of a grid have in common is computed once: squared distances for all of them; K - 1 of a gamma for all
-C, folds and class pairs; and each C starts from what the smaller ones have found (see `path.py`).
+C, folds and class pairs; and each C starts from what the smaller ones have found (see `solver/path.py`).
 
     samples = prepare(x, y)
     plan = choose_plan(samples, "ovo", n_points=n_points, memory=memory)   # log str(plan)
@@ -11,8 +11,8 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
             samples, gamma, penalties=penalties, folds=folds, plan=plan, distances=distances
         )
 
-`matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the same on
-a GPU.
+`memory.matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the
+same on a GPU.
 
 `SVC` is an estimator with scikit-learn's interface, and `fit_grid` fits every candidate of a search on every fold, for
 any of its kernels and weights, for any scorer:
@@ -23,7 +23,7 @@ any of its kernels and weights, for any scorer:
             table[fitted.candidate, fitted.split] = score
 
 The model answers from the solver's matrices when it is asked about `fitted.x_validation` itself, and is a fitted `SVC`
-for any other samples. The package knows no MPI and nothing of `common`. The names below import numba when they are
+for any other samples. The room knows no MPI and no other room but `_jit`. The names below import numba when they are
 first used.
 """
 
@@ -33,12 +33,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernel_svm.grid import MAX_ITER, TOLERANCE, Classifier, Fold, PointResult, fit, fit_samples, solve_gamma
-    from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
-    from kernel_svm.plan import MatrixPlan, choose_plan
-    from kernel_svm.search import Fitted, fit_grid
-    from kernel_svm.svc import SVC
-    from kernel_svm.warm import warm_up
+    from mpitune.svm.candidates import Fitted, fit_grid
+    from mpitune.svm.grid import MAX_ITER, TOLERANCE, Classifier, Fold, PointResult, fit, fit_samples, solve_gamma
+    from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
+    from mpitune.svm.memory.matrix_plan import MatrixPlan, choose_plan
+    from mpitune.svm.svc import SVC
+    from mpitune.svm.warm import warm_up
 
 __all__ = [
     "MAX_ITER",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "kernel_svm.grid": (
+    "mpitune.svm.grid": (
         "MAX_ITER",
         "TOLERANCE",
         "Fold",
@@ -72,11 +72,11 @@ _HOME = {
         "fit_samples",
         "solve_gamma",
     ),
-    "kernel_svm.kernel": ("Samples", "kernel_minus_one", "prepare", "squared_distances"),
-    "kernel_svm.plan": ("MatrixPlan", "choose_plan"),
-    "kernel_svm.search": ("Fitted", "fit_grid"),
-    "kernel_svm.svc": ("SVC",),
-    "kernel_svm.warm": ("warm_up",),
+    "mpitune.svm.kernel.rbf": ("Samples", "kernel_minus_one", "prepare", "squared_distances"),
+    "mpitune.svm.memory.matrix_plan": ("MatrixPlan", "choose_plan"),
+    "mpitune.svm.candidates": ("Fitted", "fit_grid"),
+    "mpitune.svm.svc": ("SVC",),
+    "mpitune.svm.warm": ("warm_up",),
 }
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from sklearn.base import clone
-from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _get_feature_names, check_X_y
 
-from kernel_svm import libsvm
-from kernel_svm.functions import KernelFunction
-from kernel_svm.solved import Data, KnownPart, TrainingSet, solve
-from kernel_svm.svc import SVC, dense
-from kernel_svm.warm import warm_up
+from mpitune.svm import libsvm
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.solved import Data, KnownPart, TrainingSet, solve
+from mpitune.svm.svc import SVC, dense
+from mpitune.svm.warm import warm_up
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit.simd import aligned_zeros
-from kernel_svm.kernel import Samples, kernel_minus_one, prepare, training_mask
-from kernel_svm.multiclass import Solutions, binary_problems, keep
-from kernel_svm.path import Kernel, Paths, Whole, solve_paths
-from kernel_svm.plan import MatrixPlan, choose_plan
-from kernel_svm.rows import Rows
-from kernel_svm.sources import KernelSource, RbfSource, decisions, kernel_between, product
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.decide.multiclass import Solutions, binary_problems, keep
+from mpitune.svm.decide.sources import KernelSource, RbfSource, decisions, kernel_between, product
+from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, training_mask
+from mpitune.svm.kernel.rows import Rows
+from mpitune.svm.memory.matrix_plan import MatrixPlan, choose_plan
+from mpitune.svm.solver.path import Kernel, Paths, Whole, solve_paths
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 MAX_ITER = 100_000_000  # iterations per binary problem and C

@@ -26,11 +26,11 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
 
-from kernel_svm.functions import KernelFunction
-from kernel_svm.kernel import Samples
-from kernel_svm.path import Paths
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.rbf import Samples
+from mpitune.svm.solver.path import Paths
 
 TOLERANCE = 1e-3  # LIBSVM's default; a larger one has many answers
 LEAST, MOST = 1e-30, 1e30  # of squared lengths, kernel values and gamma: float32 has their products

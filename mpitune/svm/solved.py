@@ -9,16 +9,16 @@ from itertools import combinations
 
 import numpy as np
 
-from jit.limits import free_memory
-from kernel_svm.functions import KernelFunction
-from kernel_svm.grid import pairs
-from kernel_svm.kernel import Samples, kernel_minus_one, prepare, squared_distances
-from kernel_svm.libsvm import Pair, coarse, middle, scale, undetermined
-from kernel_svm.multiclass import Solutions, binary_problems, choose_classes, keep
-from kernel_svm.path import Kernel, Paths, solve_paths
-from kernel_svm.plan import choose_plan
-from kernel_svm.platt import sigmoids
-from kernel_svm.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
+from mpitune._jit.limits import free_memory
+from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
+from mpitune.svm.decide.platt import sigmoids
+from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
+from mpitune.svm.grid import pairs
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
+from mpitune.svm.libsvm import Pair, coarse, middle, scale, undetermined
+from mpitune.svm.memory.matrix_plan import choose_plan
+from mpitune.svm.solver.path import Kernel, Paths, solve_paths
 
 LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import sklearn
-from sklearn.svm import SVC as ScikitSVC  # now, as `common.accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from kernel_svm import libsvm
-from kernel_svm.functions import KernelFunction
-from kernel_svm.kernel import Samples, prepare
-from kernel_svm.multiclass import binary_problems, choose_class
-from kernel_svm.platt import coupled
-from kernel_svm.solved import Data, KnownPart, Solved, TrainingSet, solve
-from kernel_svm.sources import CHUNK, FINE, far, kernel_between, product
-from kernel_svm.warm import warm_up
+from mpitune.svm import libsvm
+from mpitune.svm.decide.multiclass import binary_problems, choose_class
+from mpitune.svm.decide.platt import coupled
+from mpitune.svm.decide.sources import CHUNK, FINE, far, kernel_between, product
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.rbf import Samples, prepare
+from mpitune.svm.solved import Data, KnownPart, Solved, TrainingSet, solve
+from mpitune.svm.warm import warm_up
 
 CACHED = 256 << 10  # elements of K of samples that are predicted at once and a class's support vectors
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numba.core import event
 
-from jit import LANES, WIDE
-from jit.private import locked, open_lock, private_folder
-from kernel_svm.decisions import Support
-from kernel_svm.kernel import Samples, kernel_minus_one, prepare
-from kernel_svm.multiclass import Solutions, keep
-from kernel_svm.path import Path, Paths, Whole, binaries, solve_path
-from kernel_svm.projected import descend
-from kernel_svm.sources import RbfSource, product
-from kernel_svm.walk import STATE
+from mpitune._jit import LANES, WIDE
+from mpitune._jit.folders import locked, open_lock, private_folder
+from mpitune.svm.decide.decisions import Support
+from mpitune.svm.decide.multiclass import Solutions, keep
+from mpitune.svm.decide.sources import RbfSource, product
+from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
+from mpitune.svm.solver.path import Path, Paths, Whole, binaries, solve_path
+from mpitune.svm.solver.projected import descend
+from mpitune.svm.solver.walk import STATE
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,8 @@
-"""The command; see the package."""
+"""python -m mpitune accelerate script.py ARGS: somebody's scikit-learn script, unchanged, on all devices.
+
+GridSearchCV, RandomizedSearchCV, their halving relatives and SVC mean this package's while it runs. Under mpirun or
+srun rank 0 runs the script and the others take part in its searches, so it prints and writes once.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,33 @@ import argparse
 import sys
 import traceback
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
-from common.engine.options import RunOptions
-from common.errors import Exit, UsageError
-from common.output import outliving
-from common.settings import Parser
+from mpitune.engine.options import RunOptions
+from mpitune.errors import Exit, UsageError
+from mpitune.output import outliving
+from mpitune.settings import Parser
 
-PROGRAM = "python -m common.accelerate"
+PROGRAM = "python -m mpitune accelerate"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the script that the command line names; returns its exit status."""
     parser = Parser(prog=PROGRAM, description="Run a scikit-learn script with this package's searches and SVC.")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say at the end what was replaced")
     parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
-        options = parser.parse_args()
+        options = parser.parse_args(arguments)
         try:
             code = compile(options.script.read_bytes(), options.script, "exec")
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         # Here, as scikit-learn takes seconds to import.
-        from common.accelerate.replaced import Replaced
-        from common.sklearn.searches import dismiss, serve
-        from common.studies import join
+        from mpitune.sklearn.searches import dismiss, serve
+        from mpitune.studies import join
+        from mpitune.tools.replaced import Replaced
 
         transport = join(RunOptions(heartbeat_timeout=0.0))
     except UsageError as error:
@@ -80,7 +85,3 @@ def _status(end: SystemExit) -> int:
         return end.code or 0
     print(end.code, file=sys.stderr)
     return Exit.ERROR
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Would a study run here? Give it the options of the run, under the same launcher.
 
-    mpirun ... python -m common.doctor [OPTIONS OF THE RUN]
+    mpirun ... python -m mpitune doctor [OPTIONS OF THE RUN]
 
 Prints what every rank has, then each problem with its fix. Exit status 2 when the run could not work.
 """
@@ -20,13 +20,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common import rates
-from common.cluster import preflight, probe
-from common.cluster.devices import CPU, Device, choose, visible_gpus, why_no_gpu
-from common.cluster.launch import Launch, connect, launched
-from common.cluster.preflight import Finding
-from common.cluster.transport import Transport
-from common.doctor.checks import (
+from mpitune.devices import probe, rates
+from mpitune.devices.devices import CPU, Device, choose, visible_gpus, why_no_gpu
+from mpitune.devices.selfcheck import LIMIT_S
+from mpitune.engine import preflight
+from mpitune.engine.options import RunOptions
+from mpitune.engine.preflight import Finding
+from mpitune.errors import Exit, UsageError, print_error
+from mpitune.experiment import DoctorChecks
+from mpitune.ranks.launch import Launch, connect, launched
+from mpitune.ranks.transport import Transport
+from mpitune.settings import Parser, add_settings, from_namespace, setting
+from mpitune.storage.provenance import code_and_libraries, processor
+from mpitune.tools.doctor_checks import (
     GIB,
     Examined,
     GpuInfo,
@@ -37,18 +43,11 @@ from common.doctor.checks import (
     check_results,
     memory_of_jobs_that_have_gone,
 )
-from common.doctor.gpus import advice, check_sharing, leftovers
-from common.doctor.programs import kinds_of, programs
-from common.engine.options import RunOptions
-from common.errors import Exit, UsageError, print_error
-from common.experiment import DoctorChecks
-from common.output import outlive_readers
-from common.selfcheck import LIMIT_S
-from common.settings import Parser, add_settings, from_namespace, setting
-from common.storage.provenance import code_and_libraries, processor
-from common.trial import Place
+from mpitune.tools.doctor_gpus import advice, check_sharing, leftovers
+from mpitune.tools.doctor_programs import kinds_of, programs
+from mpitune.trial import Place
 
-PROG = "python -m common.doctor"
+PROG = "python -m mpitune doctor"
 SELF_CHECK = ("host", "device", "program", "self-check", "found", "seconds")
 BENCHMARK = ("host", "device", "program", "what", "measured", "assumed")
 BENCHMARK_S = 100.0  # for each model of device, from the beginning; a process that still measures is ended 10 s later
@@ -277,8 +276,3 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Checks of `python -m common.doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder, data."""
+"""Checks of `python -m mpitune doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder, data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.cluster import preflight
-from common.cluster.devices import CPU, environment
-from common.cluster.launch import Launch
-from common.cluster.preflight import Finding, Node
-from common.errors import UsageError
-from common.storage.history import read_journal
-from common.storage.journal import NO_LOCKS, is_running, no_locks
+from mpitune.devices.devices import CPU, environment
+from mpitune.engine import preflight
+from mpitune.engine.preflight import Finding, Node
+from mpitune.errors import UsageError
+from mpitune.ranks.launch import Launch
+from mpitune.storage.history import read_journal
+from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
 
 GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
@@ -150,7 +150,7 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Fin
     """Which MPI library mpi4py found, and whether the launcher on PATH belongs to it."""
     with environment(CPU, 1):
         done = subprocess.run(
-            [sys.executable, "-m", "common.cluster.mpi"], capture_output=True, text=True, timeout=PROBE_S
+            [sys.executable, "-m", "mpitune.ranks.mpi"], capture_output=True, text=True, timeout=PROBE_S
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common.cluster.devices import Device, nvidia_smi
-from common.cluster.preflight import Finding
-from common.errors import printable
+from mpitune.devices.devices import Device, nvidia_smi
+from mpitune.engine.preflight import Finding
+from mpitune.errors import printable
 
 # Fixes for what a library or the driver says, by words in it.
 ADVICE = {

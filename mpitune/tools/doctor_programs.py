@@ -1,13 +1,13 @@
-"""What the programs beside `common` want looked at: they say it themselves."""
+"""What the programs beside `mpitune` want looked at: they say it themselves."""
 
 from __future__ import annotations
 
-from common.experiment import DoctorChecks
-from common.programs import experiments
+from mpitune.experiment import DoctorChecks
+from mpitune.tools.programs import experiments
 
 
 def programs() -> dict[str, DoctorChecks]:
-    """The checks that `python -m common.doctor` makes for each program, by its name."""
+    """The checks that `python -m mpitune doctor` makes for each program, by its name."""
     return {name: experiment.doctor_checks for name, experiment in experiments().items()}
 
 

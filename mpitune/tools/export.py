@@ -1,4 +1,4 @@
-"""A study for other tools: `python -m common.export RESULTS --to csv`. It reads the journal alone, of any study.
+"""A study for other tools: `python -m mpitune export RESULTS --to csv`. It reads the journal alone, of any study.
 
     csv, parquet, json    a table or an object of all trials
     optuna                a journal file of Optuna's storage: optuna-dashboard FILE
@@ -6,22 +6,20 @@
     tensorboard           event files for HParams: tensorboard --logdir FOLDER
     wandb-offline         offline runs: wandb sync FOLDER/wandb/offline-run-*
 
-What csv and json do not need is in the extra: pip install "mpi-hybrid-search[export]".
+What csv and json do not need is in the extra: pip install "mpitune[export]".
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Exit, UsageError, named, printable
-from common.export.trials import ExportedStudy, read
-from common.optimize.study import COMPLETE
-from common.output import outlive_readers
-from common.settings import program, setting
+from mpitune.errors import Exit, UsageError, named, printable
+from mpitune.export.trials import ExportedStudy, read
+from mpitune.optimize.search_study import COMPLETE
+from mpitune.settings import program, setting
 
 # The name in the results folder that an export gets if no other is given.
 NAMES = {
@@ -51,7 +49,7 @@ class ExportOptions:
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status."""
     return program(
-        ExportOptions, _export, arguments, prog="python -m common.export", description="A study for other tools."
+        ExportOptions, _export, arguments, prog="python -m mpitune export", description="A study for other tools."
     )
 
 
@@ -78,31 +76,31 @@ def _export(options: ExportOptions) -> Exit:
 def _write(study: ExportedStudy, options: ExportOptions, into: Path) -> None:
     match options.to:
         case "csv":
-            from common.export.files import to_csv
+            from mpitune.export.files import to_csv
 
             to_csv(study, into)
         case "parquet":
-            from common.export.files import to_parquet
+            from mpitune.export.files import to_parquet
 
             to_parquet(study, into)
         case "json":
-            from common.export.files import to_json
+            from mpitune.export.files import to_json
 
             to_json(study, into)
         case "optuna":
-            from common.export.optuna import to_optuna
+            from mpitune.export.optuna import to_optuna
 
             to_optuna(study, into, _objectives(study, options))
         case "mlflow":
-            from common.export.mlflow import to_mlflow
+            from mpitune.export.mlflow import to_mlflow
 
             to_mlflow(study, into)
         case "tensorboard":
-            from common.export.tensorboard import to_tensorboard
+            from mpitune.export.tensorboard import to_tensorboard
 
             to_tensorboard(study, into)
         case _:
-            from common.export.wandb import to_wandb
+            from mpitune.export.wandb import to_wandb
 
             to_wandb(study, into)
 
@@ -121,8 +119,3 @@ def _objectives(study: ExportedStudy, options: ExportOptions) -> dict[str, bool]
     name = next(iter(first.values))
     print(printable(f"{name} is minimized: name another value with --minimize or --maximize"))
     return {name: False}
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

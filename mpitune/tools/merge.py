@@ -1,4 +1,4 @@
-"""Join the journals of one study: `python -m common.merge RESULTS... --into RESULTS`.
+"""Join the journals of one study: `python -m mpitune merge RESULTS... --into RESULTS`.
 
 For studies that were run in shards (`--shard K/N`), or on machines that see each other's files only later. The same
 command without --shard, on the joined folder, then evaluates what is missing, which includes all that a search asks
@@ -7,17 +7,15 @@ once it knows its first results, and reports. The sources are only read. Merging
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Exit, UsageError
-from common.output import outlive_readers
-from common.settings import program, setting
-from common.storage.history import History, read_study, require_same_study
-from common.storage.journal import Journal
+from mpitune.errors import Exit, UsageError
+from mpitune.settings import program, setting
+from mpitune.storage.history import History, read_study, require_same_study
+from mpitune.storage.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def merge(folders: Sequence[Path], into: Path) -> History:
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status."""
     return program(
-        MergeOptions, _join, arguments, prog="python -m common.merge", description="Join the journals of one study."
+        MergeOptions, _join, arguments, prog="python -m mpitune merge", description="Join the journals of one study."
     )
 
 
@@ -69,8 +67,3 @@ def _join(options: MergeOptions) -> Exit:
     history = merge(options.folders, options.into)
     print(f"{options.into}: {len(history.results)} trials; to finish and report, run the search with this folder")
     return Exit.DONE
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

@@ -1,19 +1,29 @@
-"""The programs that lie beside `common`: packages with a module `experiment`, and the experiment in each."""
+"""The programs of a checkout, beside `mpitune`: packages with a module `experiment`, and the experiment in each."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from pathlib import Path
 
-import common
-from common.experiment import Experiment
+import mpitune
+from mpitune.experiment import Experiment
+
+
+def checkout() -> Path | None:
+    """The folder in which the programs lie beside this package; None where the package is installed by itself."""
+    root = Path(mpitune.__file__).parents[1]
+    return root if (root / "common" / "data.py").is_file() else None
 
 
 def experiments() -> dict[str, type[Experiment]]:
     """The experiment of each program, by the program's name."""
-    found = {}
-    for path in sorted(Path(common.__file__).parents[1].glob("*/experiment.py")):
+    found: dict[str, type[Experiment]] = {}
+    root = checkout()
+    if root is not None and str(root) not in sys.path:  # the console script lies elsewhere
+        sys.path.insert(0, str(root))
+    for path in sorted(root.glob("*/experiment.py")) if root else ():
         name = path.parent.name
         module = importlib.import_module(f"{name}.experiment")
         for _, cls in inspect.getmembers(module, inspect.isclass):

@@ -13,9 +13,9 @@ import sklearn.model_selection
 import sklearn.svm
 from sklearn.model_selection import _search, _search_successive_halving
 
-import common.sklearn
-import kernel_svm
-from common.sklearn import searches
+import mpitune.sklearn
+from mpitune import svm
+from mpitune.sklearn import searches
 
 SEARCHES = {
     "GridSearchCV": _search,
@@ -41,19 +41,19 @@ class Replaced:
         self._fits: Counter[tuple[str, str | None]] = Counter()  # by search and why they were no part of a grid
         self._svc = 0
         for name, home in SEARCHES.items():
-            ours = getattr(common.sklearn, name)
+            ours = getattr(mpitune.sklearn, name)
             setattr(sklearn.model_selection, name, ours)
             setattr(home, name, ours)
-        sklearn.svm.SVC = kernel_svm.SVC
+        sklearn.svm.SVC = svm.SVC
         searches.watchers.append(self._searched)
-        fit = kernel_svm.SVC.fit
+        fit = svm.SVC.fit
 
         @functools.wraps(fit)
-        def counted(model: kernel_svm.SVC, *args: Any, **kwargs: Any) -> kernel_svm.SVC:
+        def counted(model: svm.SVC, *args: Any, **kwargs: Any) -> svm.SVC:
             self._svc += 1
             return fit(model, *args, **kwargs)
 
-        setattr(kernel_svm.SVC, "fit", counted)  # noqa: B010 - a type checker would not see it as an attribute
+        setattr(svm.SVC, "fit", counted)  # noqa: B010 - a type checker would not see it as an attribute
 
     def _searched(self, search: searches.OnEngine, reasons: Counter[str | None]) -> None:
         name = type(search).__name__

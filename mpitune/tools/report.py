@@ -1,4 +1,4 @@
-"""The report of a study, or of several side by side, from their journals: `python -m common.report RESULTS...`.
+"""The report of a study, or of several side by side, from their journals: `python -m mpitune report RESULTS...`.
 
 Works at any time, also while the study runs. Exit status 0, or 2 where there is no study.
 """
@@ -6,20 +6,18 @@ Works at any time, also while the study runs. Exit status 0, or 2 where there is
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Exit, UsageError
-from common.output import outlive_readers
-from common.programs import experiments
-from common.report.content import Note, Section
-from common.report.of import report_of
-from common.report.page import NAME, Report, write_report
-from common.report.study import Goal
-from common.settings import program, restored, setting
-from common.storage.history import read_study
+from mpitune.errors import Exit, UsageError
+from mpitune.report.build import report_of
+from mpitune.report.content import Note, Section
+from mpitune.report.findings import Goal
+from mpitune.report.page import NAME, Report, write_report
+from mpitune.settings import program, restored, setting
+from mpitune.storage.history import read_study
+from mpitune.tools.programs import experiments
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status."""
     description = "The report of a study, or of several side by side, from their journals."
-    return program(ReportOptions, _write, arguments, prog="python -m common.report", description=description)
+    return program(ReportOptions, _write, arguments, prog="python -m mpitune report", description=description)
 
 
 def _write(options: ReportOptions) -> Exit:
@@ -96,8 +94,3 @@ def _write(options: ReportOptions) -> Exit:
         raise UsageError(f"{path} cannot be written ({error.strerror}): give another file with --to") from error
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
     return Exit.DONE
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

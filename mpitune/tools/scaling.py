@@ -1,4 +1,4 @@
-"""Speed-up and efficiency on several layouts: `python -m common.scaling RESULTS... --into FOLDER`.
+"""Speed-up and efficiency on several layouts: `python -m mpitune scaling RESULTS... --into FOLDER`.
 
 Each results folder holds the same study, run on another number of GPUs or CPU slots (`slurm/scaling.sh` makes such
 folders). Writes scaling.csv, scaling.svg and scaling.png. The time of a study is the wall time of its command from
@@ -14,19 +14,17 @@ the same network, data and number of epochs. Batch sizes may differ; a row's nam
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common.engine.progress import duration
-from common.errors import Exit
-from common.output import outlive_readers
-from common.scaling.timings import RunTiming, read
-from common.settings import program, setting
-from common.storage.table import write_table
+from mpitune.engine.progress import duration
+from mpitune.errors import Exit
+from mpitune.settings import program, setting
+from mpitune.storage.table import write_table
+from mpitune.tools.timings import RunTiming, read
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,14 @@ def compare(all_measured: Sequence[RunTiming]) -> list[ScalingPoint]:
 
 def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
     """scaling.svg and scaling.png, see `figure_of`."""
-    from common.figures import save
+    from mpitune.plotting import save
 
     save(figure_of(points), folder, "scaling")
 
 
 def figure_of(points: Sequence[ScalingPoint]) -> Any:
     """Time with the perfect line, and efficiency with busy, against slots and nodes."""
-    from common.figures import BLUE, GREY, ORANGE, subplots
+    from mpitune.plotting import BLUE, GREY, ORANGE, subplots
 
     slots = [point.measured.n_slots for point in points]
     layouts = sorted({(point.measured.n_slots, point.measured.n_nodes) for point in points})
@@ -107,7 +105,7 @@ def figure_of(points: Sequence[ScalingPoint]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status."""
     description = "Speed-up of one study, or training, on several layouts."
-    return program(ScalingOptions, _show, arguments, prog="python -m common.scaling", description=description)
+    return program(ScalingOptions, _show, arguments, prog="python -m mpitune scaling", description=description)
 
 
 def _show(options: ScalingOptions) -> Exit:
@@ -122,8 +120,3 @@ def _show(options: ScalingOptions) -> Exit:
     write_table(options.into / "scaling.csv", [point.row() for point in points])
     draw(points, options.into)
     return Exit.DONE
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""How far a study is: `python -m common.status RESULTS`, from its journal and what rank 0 says while it runs.
+"""How far a study is: `python -m mpitune status RESULTS`, from its journal and what rank 0 says while it runs.
 
 It works on any machine that sees the results folder, such as a login node. With --watch it looks again and again until
 the study has ended; with --json it prints an object for scripts, with both a line for each look. With --repair, damaged
@@ -19,14 +19,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.engine.progress import RUNNING, Seen, duration, note_of, read_status_file
-from common.errors import Exit, UsageError, printable
-from common.output import outlive_readers
-from common.settings import program, setting
-from common.storage.history import NAME, History, read_study
-from common.storage.journal import is_running, repair
-from common.storage.table import last_line
-from common.trial import Result
+from mpitune.engine.progress import RUNNING, Seen, duration, note_of, read_status_file
+from mpitune.errors import Exit, UsageError, printable
+from mpitune.settings import program, setting
+from mpitune.storage.history import NAME, History, read_study
+from mpitune.storage.journal import is_running, repair
+from mpitune.storage.table import last_line
+from mpitune.trial import Result
 
 LOOK_SECONDS = 1.0  # between two looks of --watch, at least
 LINE_SECONDS = 10.0  # between two lines of it where nobody sits at a terminal
@@ -191,7 +190,7 @@ def look(folder: Path) -> Iterator[Status]:
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status, which says how far the study is."""
     description = "How far a study is, from its journal and what rank 0 says while it runs."
-    return program(StatusOptions, _show, arguments, prog="python -m common.status", description=description)
+    return program(StatusOptions, _show, arguments, prog="python -m mpitune status", description=description)
 
 
 def _show(options: StatusOptions) -> Exit:
@@ -271,8 +270,3 @@ def picture(status: Status, height: int) -> Any:
     failed = [printable(f"failed: {key} at {place}: {cause}") for key, place, cause in status.failures[-3:]]
     parts += [Text(line, style="red", no_wrap=True, overflow="ellipsis") for line in failed]
     return Group(*parts)
-
-
-if __name__ == "__main__":
-    outlive_readers()
-    sys.exit(main())

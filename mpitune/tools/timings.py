@@ -1,4 +1,4 @@
-"""How long a study or a training took, and on how many devices: what `common.scaling` compares."""
+"""How long a study or a training took, and on how many devices: what `mpitune scaling` compares."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import UsageError
-from common.storage.history import History, differing_setting, read_study, require_same_study
+from mpitune.errors import UsageError
+from mpitune.storage.history import History, differing_setting, read_study, require_same_study
 
 LAYOUT = ("nodes", "devices", "seconds")  # columns of a table of trainings that are needed
 SAME = ("network", "dataset", "epochs", "device", "strategy", "amp")  # columns in which its rows must agree

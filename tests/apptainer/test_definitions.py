@@ -87,13 +87,13 @@ def test_no_folder_in_tmp_has_a_name_that_others_know(path: Path) -> None:
 @each_definition
 def test_modules_are_those_of_the_image_and_scripts_find_their_neighbours(path: Path, tmp_path: Path) -> None:
     """The runscript in a folder that holds a package and a script with a helper."""
-    (tmp_path / "common").mkdir()
-    (tmp_path / "common" / "__init__.py").write_text("print('of the host')")
+    (tmp_path / "mpitune").mkdir()
+    (tmp_path / "mpitune" / "__init__.py").write_text("print('of the host')")
     (tmp_path / "helper.py").write_text("print('neighbour')")
     (tmp_path / "script.py").write_text("import helper")
     runscript = read(path).shell("runscript")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for arguments, expected in ((["-m", "common.status", "--help"], "usage"), (["script.py"], "neighbour")):
+    for arguments, expected in ((["-m", "mpitune", "status", "--help"], "usage"), (["script.py"], "neighbour")):
         command = ["sh", "-c", runscript, "sh", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
         assert expected in done.stdout and "of the host" not in done.stdout, done.stderr

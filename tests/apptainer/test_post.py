@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from common.storage.history import read_journal
+from mpitune.storage.history import read_journal
 from tests.apptainer.definitions import FOLDER, read
 from tests.helpers import ROOT, mpirun_command
 
@@ -109,7 +109,7 @@ def test_both_searches_run_inside_on_two_ranks(image: Path, arguments: str) -> N
     definition = read(FOLDER / "cpu.def")
     script = definition.shell("environment") + (
         f"cd /tmp\nmpirun --oversubscribe --bind-to none -n 2 python -m {arguments} --dataset digits --gpu none "
-        "--workers 1 --expect-nodes 2 --results /tmp/results\npython -m common.status /tmp/results\n"
+        "--workers 1 --expect-nodes 2 --results /tmp/results\npython -m mpitune status /tmp/results\n"
         "ls /tmp/results/figures\n"
     )
     done = inside(image, script, user="65534:65534")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the system packages that tests/cluster and the browser tests of tests/common/report need (Debian or Ubuntu, as
+# Install the system packages that tests/cluster and the browser tests of tests/mpitune/report need (Debian or Ubuntu, as
 # root). Quick when all is there.
 set -eu
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from common.cli import run
+from mpitune.cli import run
 from tests.toys import Toy
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, TOYS, journal_lines, table_without_run, wait_until
 
 from . import disk as disks
@@ -113,11 +113,11 @@ def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path
     for host in hosts:  # the dead node and the cut link stay so: the job goes on with what is left
         if fault == "node of rank 0 killed" and host.name == "node0":
             host.start()
-    status = hosts[0].run(sys.executable, "-m", "common.status", folder, check=False)
+    status = hosts[0].run(sys.executable, "-m", "mpitune", "status", folder, check=False)
     assert status.returncode == Exit.STOPPED and "stopped" in status.stdout
     living = hosts[:1] if fault == "link cut" else [hosts[0], hosts[1]]
     hosts[0].run(*mpirun(living, *command(folder)))
-    assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
+    assert hosts[0].run(sys.executable, "-m", "mpitune", "status", folder).returncode == Exit.DONE
     require_whole(folder, clean)
 
 
@@ -133,7 +133,7 @@ def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
     job.wait(PATIENCE)
     text = (tmp_path / "log").read_text()
     assert text.count("is lost") == n_killed, text
-    assert hosts[0].run(sys.executable, "-m", "common.status", folder).returncode == Exit.DONE
+    assert hosts[0].run(sys.executable, "-m", "mpitune", "status", folder).returncode == Exit.DONE
     require_whole(folder, clean)
     deadline = time.monotonic() + END_SECONDS
     while left := hosts.processes():
@@ -148,7 +148,7 @@ def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_
     (stopped,) = ranks(hosts[2])
     os.kill(stopped, signal.SIGSTOP)
     deadline = time.monotonic() + END_SECONDS
-    while hosts[0].run(sys.executable, "-m", "common.status", folder, check=False).returncode != Exit.DONE:
+    while hosts[0].run(sys.executable, "-m", "mpitune", "status", folder, check=False).returncode != Exit.DONE:
         assert time.monotonic() < deadline, (tmp_path / "log").read_text()
     assert "rank 2 is lost" in (tmp_path / "log").read_text()
     os.kill(stopped, signal.SIGCONT)
@@ -165,7 +165,7 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
     assert wait_until(lambda: journal.exists() and '{"run"' in journal.read_text()), log.read_text()
     hosts[1].cut()
     assert wait_until(lambda: not ranks(hosts[1]))
-    status = (sys.executable, "-m", "common.status", folder)
+    status = (sys.executable, "-m", "mpitune", "status", folder)
     assert wait_until(lambda: hosts[0].run(*status, check=False).returncode == Exit.DONE), log.read_text()
     assert "rank 1 is lost" in log.read_text()
     job.kill()

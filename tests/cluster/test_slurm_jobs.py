@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, journal_lines, table_without_run, wait_until
 
 from .hosts import environment
@@ -109,9 +109,9 @@ def test_a_search_on_three_nodes_is_that_of_one_process(jobs: Jobs, program: Any
 DEVICES = """
 import os, time
 from dataclasses import dataclass
-from common.cli import run
-from common.experiment import Experiment, one_round, per_trial
-from common.trial import Trial
+from mpitune.cli import run
+from mpitune.experiment import Experiment, one_round, per_trial
+from mpitune.trial import Trial
 
 @dataclass(frozen=True)
 class Devices(Experiment):
@@ -331,7 +331,7 @@ def test_a_scaling_study(jobs: Jobs, stubs: dict[str, str], program: Callable[..
     submitted = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", "--seconds", "0.2", cwd=ROOT, env=environ | AS_ROOT)
     for job in [line.split()[-1] for line in submitted.stdout.splitlines() if line.startswith("Submitted")]:
         jobs.wait(int(job))
-    program("-m", "common.scaling", *into.iterdir(), "--into", into)
+    program("-m", "mpitune", "scaling", *into.iterdir(), "--into", into)
     rows = [row.split(",") for row in (into / "scaling.csv").read_text().splitlines()]
     assert [row[:2] for row in rows] == [["slots", "nodes"], ["1", "1"], ["2", "1"], ["4", "2"]]
     uneven = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", cwd=ROOT, env={"GPUS": "1 5"}, check=False)
@@ -350,7 +350,7 @@ print(search.best_params_, round(search.best_score_, 4))
 def test_a_scikit_learn_script_unchanged_under_srun(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(ACCELERATED)
     plain = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "common.accelerate")
+    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "mpitune", "accelerate")
     done = slurm.run(*command, "script.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout == plain.stdout
     assert "accelerate: GridSearchCV: 12 fits solved as a grid" in done.stderr
@@ -360,7 +360,7 @@ def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path
     """Rank 0 and the job's own srun: a trial of two nodes has a process on each, and every rank gets the study."""
     command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m")
     results = tmp_path / "results"
-    done = slurm.run(*command, "tests.common.optimize.slurm_gangs", results, cwd=ROOT)
+    done = slurm.run(*command, "tests.mpitune.optimize.slurm_gangs", results, cwd=ROOT)
     said = [line for line in done.stdout.splitlines() if line[0] == "["]
     assert said == ["[1.0, 2.1, 1.2, 2.3] ['', '', '', '']"] * 3, done.stdout + done.stderr
     for number in range(4):

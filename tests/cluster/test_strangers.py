@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, TOYS, wait_for_lines
 
 from .hosts import Hosts
@@ -41,4 +41,4 @@ def test_nonsense_on_every_port_of_a_job_changes_nothing(hosts: Hosts, tmp_path:
         assert len(ports) >= 2  # of a rank, and of mpirun or its daemon
         assert int(hosts[2].run(sys.executable, "-c", STRANGER, host.address, *ports).stdout) >= len(ports)
     assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
-    assert hosts[0].run(sys.executable, "-m", "common.status", tmp_path / "r").returncode == Exit.DONE
+    assert hosts[0].run(sys.executable, "-m", "mpitune", "status", tmp_path / "r").returncode == Exit.DONE

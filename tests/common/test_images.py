@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from common.data import load, main, read_idx
-from common.errors import UsageError
 from common.images import ImageSettings, fold_slices, standardised
-from common.settings import Parser, add_settings, from_namespace, result_settings, setting
+from mpitune.errors import UsageError
+from mpitune.settings import Parser, add_settings, from_namespace, result_settings, setting
 from tests.helpers import N_TEST, N_TRAIN, PATIENCE, ROOT, idx, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -265,5 +265,5 @@ def test_without_data_and_network_one_line_names_the_ways_out(
     assert fetched_here("http://127.0.0.1:9/", tmp_path, root, monkeypatch) == 2
     err = capsys.readouterr().err
     line = err.splitlines()[-1]
-    for part in (f"python -m common.data --dataset mnist --data '{root}'", "--data", "--dataset digits"):
+    for part in (f"python -m mpitune data --dataset mnist --data '{root}'", "--data", "--dataset digits"):
         assert part in line

@@ -1,1 +1,1 @@
-"""Random searches by scikit-learn and by `common.sklearn`, compared: see `python -m tests.differential -h`."""
+"""Random searches by scikit-learn and by `mpitune.sklearn`, compared: see `python -m tests.differential -h`."""

@@ -150,7 +150,7 @@ def main() -> int:
 
 def as_rank(seeds: list[int]) -> int:
     """One rank of several: all make the searches, the first one compares."""
-    from common.cluster.launch import launched
+    from mpitune.ranks.launch import launched
 
     if launched().rank:
         for seed in seeds:

@@ -100,7 +100,7 @@ class Case:
         imports += [f"from {home} import {', '.join(names)}" for home, names in homes.items()]
         imports += [
             f"from sklearn.model_selection import {self.search} as Theirs",
-            f"from common.sklearn import {self.search} as Ours",
+            f"from mpitune.sklearn import {self.search} as Ours",
         ]
         given = ", ".join(filter(None, [", ".join(f"{key}={text}" for key, text in self.ours.items()), ours]))
         lines = ["if __name__ == '__main__':"]

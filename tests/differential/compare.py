@@ -252,7 +252,7 @@ EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
 
 
 def svc(case: Case) -> bool:
-    """Whether a grid of SVC may be solved by `kernel_svm`."""
+    """Whether a grid of SVC may be solved by `mpitune.svm`."""
     texts = [case.model, *(value for grid in case.grids for values in grid.values() for value in values)]
     return case.ours.get("accelerate") != "False" and any(re.search(r"\bSVC\(", text) for text in texts)
 

@@ -6,10 +6,10 @@ from tests.differential.case import _everything
 
 _everything()
 for name in (
-    "common.engine.worker",
-    "common.sklearn.folds",
-    "common.sklearn.walk",
-    "kernel_svm.search",
-    "kernel_svm.svc",
+    "mpitune.engine.worker",
+    "mpitune.sklearn.folds",
+    "mpitune.sklearn.graph_walk",
+    "mpitune.svm.candidates",
+    "mpitune.svm.svc",
 ):
     importlib.import_module(name)

@@ -27,8 +27,8 @@ from unittest.mock import patch
 import sklearn.model_selection as theirs
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 
-from common.cluster.devices import CPU, environment
-from common.engine import worker_process
+from mpitune.devices.devices import CPU, environment
+from mpitune.engine import worker_process
 from tests.differential.case import SEARCHES, Case
 
 CPU_SECONDS = 20  # that scikit-learn may take for a search with a LIBSVM in it
@@ -108,10 +108,10 @@ def ends(case: Case) -> bool:
 
 
 def _ours(case: Case, more: Mapping[str, Any]) -> Result:
-    import common.sklearn
+    import mpitune.sklearn
 
     own = {key: eval(text) for key, text in case.ours.items()}
-    return run(case, classes(common.sklearn), {**own, **more})
+    return run(case, classes(mpitune.sklearn), {**own, **more})
 
 
 def here(case: Case) -> Result:

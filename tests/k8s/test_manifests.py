@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from common.settings import from_namespace
-from common.storage.history import read_journal
+from mpitune.settings import from_namespace
+from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT
 from tests.k8s.manifests import (
     KUSTOMIZATIONS,
@@ -258,8 +258,8 @@ def test_deleting_a_search_keeps_its_results() -> None:
 
 
 def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
-    from common.settings import Parser, add_settings
     from mnist_nn.parallel.settings import Settings
+    from mpitune.settings import Parser, add_settings
 
     (job,) = overlay("ddp")
     asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.storage.history import read_journal
+from mpitune.storage.history import read_journal
 from tests.cluster import hosts as namespaces
 from tests.cluster import mpirun
 from tests.cluster.conftest import need

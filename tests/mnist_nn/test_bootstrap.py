@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from common.trial import seed_of
 from mnist_nn.bootstrap import (
     bootstrap_sample,
     disagreement,
@@ -10,6 +9,7 @@ from mnist_nn.bootstrap import (
     majority_vote,
     out_of_bag,
 )
+from mpitune.trial import seed_of
 
 
 @pytest.mark.parametrize(("n", "folds"), [(100, 5), (103, 5), (7, 7), (2, 2)])

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import Exit, UsageError
-from common.storage.journal import Journal
-from common.trial import Result, Trial
 from mnist_nn.ddp import main
 from mnist_nn.parallel.architecture import best_of
 from mnist_nn.parallel.warm import warm_up
 from mnist_nn.predict import load_model
+from mpitune.errors import Exit, UsageError
+from mpitune.storage.journal import Journal
+from mpitune.trial import Result, Trial
 from tests.helpers import ROOT
 from tests.mnist_nn.trainings import ONE_THREAD, losses, rows
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT
 from tests.mnist_nn.trainings import free_port
 
@@ -98,7 +98,7 @@ def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> No
 def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path: Path) -> None:
     """The second pod has an image of yesterday."""
     other = tmp_path / "other"
-    for package in ("common", "jit", "kernel_svm", "mnist_nn"):
+    for package in ("mpitune", "common", "mnist_nn"):
         shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
     with open(other / "mnist_nn" / "net.py", "a") as file:
         file.write("# of yesterday\n")

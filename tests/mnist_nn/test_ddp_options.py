@@ -19,12 +19,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from common.errors import Exit, UsageError
 from mnist_nn.ddp import main
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
 from mnist_nn.parallel.train import order_of
+from mpitune.errors import Exit, UsageError
 from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
 from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 

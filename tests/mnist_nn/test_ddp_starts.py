@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import Exit, UsageError
 from mnist_nn.ddp import main
 from mnist_nn.parallel.process import check_machine
 from mnist_nn.parallel.rendezvous import (
@@ -25,6 +24,7 @@ from mnist_nn.parallel.rendezvous import (
     refuse_two_on_a_gpu,
 )  # fmt: skip
 from mnist_nn.parallel.settings import Settings
+from mpitune.errors import Exit, UsageError
 from tests.helpers import ROOT
 from tests.mnist_nn.trainings import rows
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common import evaluate
-from common.cli import parser_of
-from common.engine.options import RunOptions
-from common.engine.study import Study
-from common.errors import Exit
-from common.experiment import Objective, WorkerContext, per_trial
-from common.settings import from_namespace
-from common.studies import run_study
-from common.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
 from mnist_nn.shapes import SMALL, weights_of
+from mpitune import evaluate
+from mpitune.cli import parser_of
+from mpitune.engine.options import RunOptions
+from mpitune.engine.study import Study
+from mpitune.errors import Exit
+from mpitune.experiment import Objective, WorkerContext, per_trial
+from mpitune.settings import from_namespace
+from mpitune.studies import run_study
+from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from tests.helpers import journal_lines, reported, table_without_run
 from tests.mnist_nn.small import TINY, computed, of_tiny
 

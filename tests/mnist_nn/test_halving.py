@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import studies
-from common.experiment import WorkerContext, per_trial
-from common.trial import Evaluation, Outcome, Trial
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import leading, rungs
 from mnist_nn.keys import EPOCH_LIMIT
+from mpitune import studies
+from mpitune.experiment import WorkerContext, per_trial
+from mpitune.trial import Evaluation, Outcome, Trial
 from tests.helpers import reported, table_without_run
 from tests.mnist_nn.small import FULL
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from common.data import load
-from common.errors import UsageError
 from mnist_nn.images import MAX_PIXELS, Frame, no_digit, read_image
+from mpitune.errors import UsageError
 
 MNIST = Frame(28, 28, 255, 20)
 DIGITS = Frame(8, 8, 16, 8)

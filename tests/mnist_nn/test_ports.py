@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import ROOT, family, listeners, mpirun_command
 from tests.mnist_nn.scaled_digits import write_as_mnist
 

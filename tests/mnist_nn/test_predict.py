@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 from common.data import load
-from common.trial import seed_of
 from mnist_nn.images import Frame
 from mnist_nn.net import Images
 from mnist_nn.predict import SavedNetwork, load_model, main, predict, save_model
 from mnist_nn.training import probabilities, train
+from mpitune.trial import seed_of
 
 pytestmark = pytest.mark.xdist_group("predict")  # one process trains the networks that they share
 PARAMS = {"n_conv_layer": 8, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.5}

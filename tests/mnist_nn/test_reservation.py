@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.cluster.memory_lock import spare_bytes
 from mnist_nn.memory import reservation
+from mpitune.devices.memory_lock import spare_bytes
 
 
 def test_a_cpu_workers_share_is_its_own(monkeypatch):

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from common.report.content import Bars, Lines, Note, Panel, Pictures, Section, Table
-from common.storage.history import History
-from common.trial import Outcome
+from mpitune.report.content import Bars, Lines, Note, Panel, Pictures, Section, Table
+from mpitune.storage.history import History
+from mpitune.trial import Outcome
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny

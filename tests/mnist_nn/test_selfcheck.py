@@ -13,16 +13,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from common.experiment import BEGINNINGS, WorkerContext  # noqa: E402
-from common.rates import NO_TIME, Budget  # noqa: E402
-from common.selfcheck import Verdict, run  # noqa: E402
-from common.trial import Outcome, Result, Trial  # noqa: E402
-from jit.compiler import missing_for_triton  # noqa: E402
 from mnist_nn import rates, trust  # noqa: E402
 from mnist_nn.objective import BaggingObjective, TrainingOptions  # noqa: E402
 from mnist_nn.steps import choose  # noqa: E402
 from mnist_nn.training import Trained  # noqa: E402
 from mnist_nn.trust import WAYS, mixed_ways, trusted_ways  # noqa: E402
+from mpitune._jit.compiler import missing_for_triton  # noqa: E402
+from mpitune.devices.rates import NO_TIME, Budget  # noqa: E402
+from mpitune.devices.selfcheck import Verdict, run  # noqa: E402
+from mpitune.experiment import BEGINNINGS, WorkerContext  # noqa: E402
+from mpitune.trial import Outcome, Result, Trial  # noqa: E402
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 NETWORK = dict(n_conv_layer=4, kernel_size=5, n_hidden_layer=30, learning_rate=0.01, momentum=0.5)

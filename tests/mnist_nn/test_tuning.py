@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import evaluate, per_trial
-from common.trial import Evaluation, Search
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
 from mnist_nn.keys import EPOCH_LIMIT, Sample
+from mpitune import evaluate, per_trial
+from mpitune.trial import Evaluation, Search
 from tests.helpers import table_without_run
 from tests.mnist_nn.small import FULL
 

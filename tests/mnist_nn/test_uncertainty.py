@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import evaluate
-from common.experiment import WorkerContext, per_trial
 from common.images import outer_split
-from common.trial import Evaluation, Outcome, Trial, seed_of
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
+from mpitune import evaluate
+from mpitune.experiment import WorkerContext, per_trial
+from mpitune.trial import Evaluation, Outcome, Trial, seed_of
 from tests.helpers import reported
 from tests.mnist_nn.small import TINY, computed, of_tiny
 

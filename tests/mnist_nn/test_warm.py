@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from jit.shipped import LEVELS, VARIABLE, level_here
+from mpitune._jit.shipped import LEVELS, VARIABLE, level_here
 from tests.helpers import ROOT
 from tests.mnist_nn.scaled_digits import write_as_mnist
 
 # A step of the search and a data-parallel training. Prints how often numba compiled something.
 PROGRAM = """
 import sys
-from jit.private import set_cache_variables
+from mpitune._jit.folders import set_cache_variables
 set_cache_variables()
 from numba.core import event
 with event.install_recorder("numba:compile") as compiled:
@@ -39,7 +39,7 @@ print(len(compiled.buffer))
 def test_what_an_image_carries_for_networks_is_not_compiled_again(tmp_path: Path) -> None:
     write_as_mnist(tmp_path / "data", 100, 50)
     code = tmp_path / "code"  # with whole seconds, as images keep the times of files
-    for room in ("common", "jit", "mnist_nn"):
+    for room in ("mpitune", "common", "mnist_nn"):
         for path in (path for path in (ROOT / room).rglob("*.py")):
             target = code / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_what_an_image_carries_for_networks_is_not_compiled_again(tmp_path: Path
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = run("-m", "jit.shipped", tmp_path / "image", "mnist_nn.warm:warm_up")
+    said = run("-m", "mpitune._jit.shipped", tmp_path / "image", "mnist_nn.warm:warm_up")
     assert said.count(" 6 functions") == len(LEVELS)
     (tmp_path / "home").mkdir(mode=0o700)
     options = ("--data", tmp_path / "data", "--epochs", 1, "--batch-size", 20, "--results", tmp_path / "results")

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import evaluate
-from common.errors import Exit, UsageError
 from common.images import standardised
-from common.statistics import cross_validated, mcnemar
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.points import TuningGrid, best_other, best_point
+from mpitune import evaluate
+from mpitune.errors import Exit, UsageError
+from mpitune.statistics import cross_validated, mcnemar
 from tests.helpers import table_without_run
 
 NAN = float("nan")

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import evaluate
-from common.engine.options import RunOptions
-from common.errors import UsageError
-from common.experiment import WorkerContext, per_trial
 from common.images import ImageSettings, standardised
-from common.settings import result_settings
-from common.studies import run_study
-from common.trial import Evaluation, NoRoom, Outcome, Trial
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, check_classes
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers.cuml import fit_cuml
 from mnist_svm.solvers.peers import fit_sklearn
+from mpitune import evaluate
+from mpitune.engine.options import RunOptions
+from mpitune.errors import UsageError
+from mpitune.experiment import WorkerContext, per_trial
+from mpitune.settings import result_settings
+from mpitune.studies import run_study
+from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
 from tests.helpers import ROOT, reported, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)

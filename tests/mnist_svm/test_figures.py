@@ -10,10 +10,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from common.figures import FIGURES_PER_HELPER, draw_all, save
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.figures import box_plot, draw_figures, heat_map
 from mnist_svm.points import best_point
+from mpitune.plotting import FIGURES_PER_HELPER, draw_all, save
 
 GENERATOR = np.random.default_rng(3)
 GRIDS = {

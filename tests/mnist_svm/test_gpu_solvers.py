@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sklearn.svm import SVC
 
-from common.experiment import WorkerContext
 from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
+from mpitune.experiment import WorkerContext
 from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.stand_ins import MODULES, A, Machine
 
@@ -23,7 +23,7 @@ DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="shar
 
 WORKER = """
 import os, sys
-from common.cluster import memory_lock
+from mpitune.devices import memory_lock
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.dataset import Dataset
@@ -67,7 +67,7 @@ def test_two_workers_take_the_memory_of_one_gpu_in_turn(tmp_path: Path) -> None:
 
 
 def test_cupys_tf32_is_off_and_a_gpu_with_a_display_is_refused(tmp_path: Path) -> None:
-    program = "import os; from kernel_svm.cuda import Gpu; Gpu(); print('CUPY_TF32' in os.environ)"
+    program = "import os; from mpitune.svm.cuda import Gpu; Gpu(); print('CUPY_TF32' in os.environ)"
     for fault, words in (("", "False"), ("display", "drives a display: give --gpu none")):
         environ = Machine(tmp_path).environ(CUPY_TF32="1", STAND_IN_FAULT=fault)
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True)
@@ -105,8 +105,8 @@ ASKED = """
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.cli import run
-from common.experiment import per_trial
+from mpitune.cli import run
+from mpitune.experiment import per_trial
 from mnist_svm.experiment import SvmGrid
 
 

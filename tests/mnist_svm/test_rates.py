@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.cluster import probe
-from common.cluster.devices import CPU, Device
-from tests.kernel_svm.emulator import COMPILER
+from mpitune.devices import probe
+from mpitune.devices.devices import CPU, Device
+from tests.mpitune.svm.emulator import COMPILER
 from tests.stand_ins import MODULES
 
 FUNCTION = "mnist_svm.solvers.rates:measured"

@@ -4,11 +4,11 @@ from functools import cache
 
 import numpy as np
 
-from common import evaluate
-from common.report.content import HeatMap, Note, Table
-from common.storage.history import History
-from common.trial import Outcome
 from mnist_svm.experiment import SvmGrid
+from mpitune import evaluate
+from mpitune.report.content import HeatMap, Note, Table
+from mpitune.storage.history import History
+from mpitune.trial import Outcome
 
 STUDY = SvmGrid(3, dataset="digits", train_size=120, test_size=50, folds=3)
 

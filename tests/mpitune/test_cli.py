@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import ROOT, TOYS
 
 REFUSED = {
@@ -41,7 +41,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
-    from common.cli import main
+    from mpitune.cli import main
     from tests.toys import Toy
 
     monkeypatch.chdir(tmp_path)

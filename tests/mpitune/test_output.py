@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from common.engine.progress import start_logging
-from common.errors import Exit, named, printable, shortened, utf8
-from common.output import lost_output, outliving
-from common.storage.history import read_journal
+from mpitune.engine.progress import start_logging
+from mpitune.errors import Exit, named, printable, shortened, utf8
+from mpitune.output import lost_output, outliving
+from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
@@ -39,7 +39,7 @@ def test_a_search_goes_on_when_its_reader_leaves(tmp_path: Path, stream: str) ->
     status, said = without_reader(stream, *TOYS, 5, "-v", *OPTIONS, "--results", tmp_path)
     assert status == 0 and len(journal_lines(tmp_path)) == 5
     assert "Traceback" not in said and "BrokenPipe" not in said and "Exception ignored" not in said
-    assert without_reader("stdout", "-m", "common.status", tmp_path) == (0, "")
+    assert without_reader("stdout", "-m", "mpitune", "status", tmp_path) == (0, "")
 
 
 def test_a_search_goes_on_when_its_log_is_on_a_full_disk(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_search_goes_on_when_its_streams_are_closed(tmp_path: Path, closed: st
 
 SEARCH = """
 import sys
-from common import Choice, Float, search
+from mpitune import Choice, Float, search
 
 def told(study, trial):
     print("trial", trial.number, "é" * 9000)
@@ -80,7 +80,7 @@ GRID = """
 import sys
 from sklearn.datasets import load_iris
 from sklearn.svm import SVC
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 search = GridSearchCV(SVC(), {"C": [1, 2]}, workers=1, results=sys.argv[1], verbose=3).fit(*load_iris(return_X_y=True))
 assert len(search.cv_results_["params"]) == 2
 """
@@ -145,7 +145,9 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
     assert log.read_text() == "kept\n"
 
 
-@pytest.mark.parametrize("program", [TOYS, ("-m", "common.doctor"), ("-m", "mnist_nn.predict"), ("-m", "mnist_nn.ddp")])
+@pytest.mark.parametrize(
+    "program", [TOYS, ("-m", "mpitune", "doctor"), ("-m", "mnist_nn.predict"), ("-m", "mnist_nn.ddp")]
+)
 def test_help_that_nobody_reads_is_no_error(program: tuple[str, ...]) -> None:
     assert without_reader("stdout", *program, "--help") == (0, "")
 
@@ -153,7 +155,7 @@ def test_help_that_nobody_reads_is_no_error(program: tuple[str, ...]) -> None:
 SLOW = """
 import time
 from tests.toys import Toy
-from common.cli import run
+from mpitune.cli import run
 
 class Slow(Toy):
     def report(self, *arguments):
@@ -173,7 +175,7 @@ def test_the_time_taken_includes_the_report(program: Any, tmp_path: Path) -> Non
 
 
 def test_elsewhere_than_on_linux_one_line_says_so(program: Any, tmp_path: Path) -> None:
-    code = "import sys; from common.cli import run; from tests.toys import Toy; sys.platform = 'darwin'; run(Toy)"
+    code = "import sys; from mpitune.cli import run; from tests.toys import Toy; sys.platform = 'darwin'; run(Toy)"
     done = program("-c", code, "3", "--results", tmp_path / "r", status=2)
     assert done.stderr.count("\n") == 1 and "runs on Linux (x86-64 or aarch64), not on darwin" in done.stderr
     assert not (tmp_path / "r").exists()
@@ -186,7 +188,7 @@ def test_texts_of_others_are_escaped_cut_and_counted(capsys: pytest.CaptureFixtu
     cut = shortened("a" * 70_000 + "b" * 70_000)
     assert len(cut) <= 64 << 10 and cut[0] == "a" and cut[-1] == "b" and "characters were cut" in cut
     assert named("abc") == "a, b, c" and named([]) == "none" and named(range(100)).endswith("19 and 80 others")
-    log = logging.getLogger("common")
+    log = logging.getLogger("mpitune")
     before = log.handlers[:], log.propagate, log.level
     try:
         start_logging(0, "host", 0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
+from mpitune.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
 
 
 def test_the_interval_of_a_cross_validation_by_hand() -> None:

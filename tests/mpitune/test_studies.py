@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import common
-from common import Experiment, RunOptions, Trial, evaluate, one_round, per_trial, run_study
-from common.errors import UsageError
-from common.experiment import WorkerContext
-from common.studies import StudyError
-from common.trial import NoRoom, Outcome
+import mpitune
+from mpitune import Experiment, RunOptions, Trial, evaluate, one_round, per_trial, run_study
+from mpitune.errors import UsageError
+from mpitune.experiment import WorkerContext
+from mpitune.studies import StudyError
+from mpitune.trial import NoRoom, Outcome
 from tests.helpers import PATIENCE, ROOT, journal_lines, on_one_core
 from tests.toys import Toy
 
@@ -25,8 +25,8 @@ SCRIPT = """
 import json, os, sys
 from dataclasses import dataclass
 import numpy as np
-from common import Experiment, RunOptions, Trial, one_round, per_trial, run_study
-from common.trial import Evaluation
+from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
+from mpitune.trial import Evaluation
 
 OFFSET = 3
 class Shape:
@@ -75,12 +75,12 @@ def test_a_notebook_has_no_file(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 2
 
 
-FRONT_DOOR = "from common import Experiment, RunOptions, Trial, one_round, per_trial, run_study\n"
+FRONT_DOOR = "from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study\n"
 ROOMS = """
-from common.engine.options import RunOptions
-from common.experiment import Experiment, one_round, per_trial
-from common.studies import run_study
-from common.trial import Trial
+from mpitune.engine.options import RunOptions
+from mpitune.experiment import Experiment, one_round, per_trial
+from mpitune.studies import run_study
+from mpitune.trial import Trial
 """
 
 
@@ -229,26 +229,26 @@ def test_what_cannot_be_sent_is_named() -> None:
 
 
 def test_the_front_door_is_light_and_complete() -> None:
-    code = "import sys, common; print(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'cloudpickle'}))"
+    code = "import sys, mpitune; print(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'cloudpickle'}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
     code = (
-        "import sys, common; [getattr(common, name) for name in common.__all__]; "
+        "import sys, mpitune; [getattr(mpitune, name) for name in mpitune.__all__]; "
         "heavy = {'torch', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy', 'optuna', 'pandas'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-    assert set(common.__all__) <= set(dir(common)) and len(common.__all__) <= 17
+    assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 17
 
 
 def test_an_error_before_any_study_is_one_line_too() -> None:
-    code = "from common import Float\nFloat(1, 0)"
+    code = "from mpitune import Float\nFloat(1, 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "low must be below high" in done.stderr
 
 
 def test_the_example_of_the_docstring_runs(program: Any) -> None:
-    code = "\n".join(line[4:] for line in (common.__doc__ or "").splitlines() if line.startswith("    "))
+    code = "\n".join(line[4:] for line in (mpitune.__doc__ or "").splitlines() if line.startswith("    "))
     done = program("-c", code, status=None, preexec_fn=on_one_core)
     assert done.stdout.startswith("{'lr': 0.0") and "'loss': " in done.stdout, done.stderr

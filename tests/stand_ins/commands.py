@@ -59,10 +59,12 @@ def python(words: list[str]) -> None:
         return
     need(words[0] == "-m", f"not a module: {words}")
     program, arguments = words[1], words[2:]
+    if program == "mpitune":
+        program, arguments = f"mpitune {arguments[0]}", arguments[1:]
     accepted(program, arguments)
-    if program == "common.status":
+    if program == "mpitune status":
         need(Path(arguments[0]).is_dir() or arguments[0].startswith("/results/"), f"{arguments[0]} holds no study")
-    if program == "common.scaling":
+    if program == "mpitune scaling":
         sources = arguments[: arguments.index("--into")]
         need(len(sources) > 1 and all(Path(source).is_dir() for source in sources), f"no results in {sources}")
 

@@ -1,4 +1,4 @@
-/* NVML as common.cluster.gpu_watch and common.engine.usage ask it. A GPU is 40 % busy and has 1 GiB in use. DEVICES: {name, number of the GPU that it is, or is a slice of}.
+/* NVML as mpitune.devices.gpu_watch and mpitune.engine.usage ask it. A GPU is 40 % busy and has 1 GiB in use. DEVICES: {name, number of the GPU that it is, or is a slice of}.
    What happens is told by files in the folder $NVML: "xid" (name and number) is one event, gone when it was heard;
    while "hang" is there nothing that is asked of a GPU returns; with "lost" they are lost. */
 #include <stddef.h>

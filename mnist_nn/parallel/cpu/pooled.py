@@ -24,8 +24,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from jit.cache import compiled
-from jit.llvm import address_of, broadcast, fused
+from mpitune._jit.cache import compiled
+from mpitune._jit.llvm import address_of, broadcast, fused
 
 LANES = 16
 REGISTERS = 24  # for sums, of the 32 there are

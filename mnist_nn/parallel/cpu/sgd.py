@@ -32,7 +32,7 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor, nn
 
-from jit.cache import compiled
+from mpitune._jit.cache import compiled
 
 CACHE_LINE = 64  # bytes that processors pass around as one: no two processes write to the same
 TOKEN = 16

@@ -1,6 +1,6 @@
 """What a search looks through: ranges, choices, conditions and constraints."""
 
-from common.spaces.parameters import Choice, Float, Int, Ordinal, Part
-from common.spaces.space import Point, Space, When
+from mpitune.optimize.spaces.parameters import Choice, Float, Int, Ordinal, Part
+from mpitune.optimize.spaces.space import Point, Space, When
 
 __all__ = ["Choice", "Float", "Int", "Ordinal", "Part", "Point", "Space", "When"]

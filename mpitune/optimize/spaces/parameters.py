@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UsageError
-from common.settings import without_address
-from common.trial import Parameter
+from mpitune.errors import UsageError
+from mpitune.settings import without_address
+from mpitune.trial import Parameter
 
 _PLAIN = (bool, int, float, str)
 MOST = 10_000_000  # values of one range in a grid

@@ -17,10 +17,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from common.errors import UsageError, named
-from common.settings import without_address
-from common.spaces.parameters import Choice, Part, same, same_value, shown
-from common.trial import Parameter
+from mpitune.errors import UsageError, named
+from mpitune.optimize.spaces.parameters import Choice, Part, same, same_value, shown
+from mpitune.settings import without_address
+from mpitune.trial import Parameter
 
 Point = dict[str, Parameter]
 EXAMPLE = '{"lr": Float(1e-5, 0.1, log=True)}'

@@ -5,7 +5,7 @@
     Proposer.tell(piece, told)    in the order asked
 
 A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
-A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`whole.py`), others take one.
+A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UsageError, named
-from common.settings import without_address
-from common.spaces import Point, Space
-from common.trial import Parameter, Result, Trial, seed_of
+from mpitune.errors import UsageError, named
+from mpitune.optimize.spaces import Point, Space
+from mpitune.settings import without_address
+from mpitune.trial import Parameter, Result, Trial, seed_of
 
 
 @dataclass(frozen=True)

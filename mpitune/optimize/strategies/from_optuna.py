@@ -19,22 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UsageError
-from common.settings import without_address
-from common.spaces import Choice, Float, Int, Ordinal, Part, Point, Space
-from common.spaces.parameters import shown
-from common.spaces.space import key_of
-from common.strategies.base import Piece, Problem, Proposer, Sampler, Told
-from common.strategies.halving import OneAtATime, Staged
-from common.strategies.whole import Points, Sampling
-from common.trial import Parameter
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point, Space
+from mpitune.optimize.spaces.parameters import shown
+from mpitune.optimize.spaces.space import key_of
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Sampler, Told
+from mpitune.optimize.strategies.halving import OneAtATime, Staged
+from mpitune.optimize.strategies.plain import Points, Sampling
+from mpitune.settings import without_address
+from mpitune.trial import Parameter
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 LOOKS = 4  # points that a sampler of a user's own is asked for twice, to see that they are the same
 LARGEST = 2**63
 EXACT = 2**53  # whole numbers below are floats without rounding
 DRAWN = 2**32  # a seed above is one that Optuna has drawn itself
-MISSING = 'Optuna is not installed: pip install "mpi-hybrid-search[search]", or use another strategy'
+MISSING = 'Optuna is not installed: pip install "mpitune[search]", or use another strategy'
 
 
 def optuna() -> Any:

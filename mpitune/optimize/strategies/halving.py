@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import UsageError
-from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.strategies.whole import Points, Sampling
+from mpitune.errors import UsageError
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.plain import Points, Sampling
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from common.errors import UsageError
-from common.strategies.base import Strategy
-from common.strategies.from_optuna import Optuna
-from common.strategies.halving import ASHA, Halving, Hyperband, MedianStopping, Staged
-from common.strategies.population import PopulationBased
-from common.strategies.racing import Racing
-from common.strategies.samplers import Grid, Halton, Random, Sobol
+from mpitune.errors import UsageError
+from mpitune.optimize.strategies.base import Strategy
+from mpitune.optimize.strategies.from_optuna import Optuna
+from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, MedianStopping, Staged
+from mpitune.optimize.strategies.population import PopulationBased
+from mpitune.optimize.strategies.racing import Racing
+from mpitune.optimize.strategies.samplers import Grid, Halton, Random, Sobol
 
 NAMES: dict[str, Callable[[], Strategy]] = {
     "grid": Grid,
@@ -48,4 +48,4 @@ def strategy_of(what: Any) -> Strategy:
     if hasattr(what, "sample_relative"):
         return Optuna(what)
     known = ", ".join(NAMES)
-    raise UsageError(f"strategy={what!r}: give {known}, one of common.strategies or a sampler of Optuna")
+    raise UsageError(f"strategy={what!r}: give {known}, one of mpitune.optimize.strategies or a sampler of Optuna")

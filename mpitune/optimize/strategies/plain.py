@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from common.errors import UsageError
-from common.spaces import Point
-from common.strategies.base import Piece, Problem, Proposer, Sampler, Strategy, Told
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Point
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Sampler, Strategy, Told
 
 MANY = 10_000  # the most proposers that trials are dealt to where there is nothing to learn
 

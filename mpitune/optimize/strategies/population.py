@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.errors import UsageError
-from common.spaces import Choice, Float, Int, Point
-from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.strategies.samplers import Random
-from common.strategies.whole import Points
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Choice, Float, Int, Point
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.plain import Points
+from mpitune.optimize.strategies.samplers import Random
 
 
 @dataclass(frozen=True)

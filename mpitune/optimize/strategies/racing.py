@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UsageError
-from common.strategies.base import Piece, Problem, Proposer, Strategy, Told
-from common.strategies.whole import Points, Sampling
+from mpitune.errors import UsageError
+from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.plain import Points, Sampling
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import UsageError
-from common.spaces import Point
-from common.strategies.base import Problem, Sampler
-from common.strategies.whole import Sampling
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Point
+from mpitune.optimize.strategies.base import Problem, Sampler
+from mpitune.optimize.strategies.plain import Sampling
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A family says in which parameters candidates may differ that one fit serves. `family_of` finds the family of a class; a
 subclass is not shared, as it may compute something else (it can have a `fit_grid` of its own, see
-`common.sklearn.grids`). Where a family cannot do something, it raises, and the candidates are fitted one by one.
+`mpitune.sklearn.grids`). Where a family cannot do something, it raises, and the candidates are fitted one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 
 from sklearn import get_config
 
-from common.sklearn.sharing.family import Family
+from mpitune.sklearn.sharing.family import Family
 
 # Class: the public module that has it, and the file here whose `FAMILIES` has its family.
 _HOMES = {
@@ -61,6 +61,6 @@ def family_of(kind: type, share: str | bool) -> Family | None:
         return None
     if getattr(import_module(home), kind.__name__, None) is not kind:
         return None
-    families: dict[str, Family] = import_module(f"common.sklearn.sharing.{file}").FAMILIES
+    families: dict[str, Family] = import_module(f"mpitune.sklearn.sharing.{file}").FAMILIES
     family = families[kind.__name__]
     return family if family.exact or share == "tolerance" else None

@@ -21,7 +21,7 @@ from sklearn.base import clone
 from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import _num_samples
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
 
 _OUTPUT = "_sklearn_output_config"  # what `set_output` sets
 

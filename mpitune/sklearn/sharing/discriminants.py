@@ -20,7 +20,7 @@ from sklearn import discriminant_analysis as theirs
 from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
 
 
 class _Covariances:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from common.sklearn.sharing.chance import why_unsure
-from common.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
+from mpitune.sklearn.sharing.chance import why_unsure
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
 
 
 class Filters(Family):

@@ -18,8 +18,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 
-from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import _OUT_OF_BAG, Answers, KnowsAnswers, Prefixes
+from mpitune.sklearn.sharing.family import Settings, SplitPart
+from mpitune.sklearn.sharing.prefixes import _OUT_OF_BAG, Answers, KnowsAnswers, Prefixes
 
 
 class _KnowsSums(KnowsAnswers):

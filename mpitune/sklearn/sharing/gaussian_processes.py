@@ -23,8 +23,8 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.utils.validation import validate_data
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from common.sklearn.sharing.kernel_ridge import _BAND, _FEW, _ILL, Band
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.kernel_ridge import _BAND, _FEW, _ILL, Band
 
 
 class _Kernel:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from common.sklearn.sharing.family import Settings, SplitPart
-from common.sklearn.sharing.prefixes import Answers, KnowsAnswers, Prefixes
+from mpitune.sklearn.sharing.family import Settings, SplitPart
+from mpitune.sklearn.sharing.prefixes import Answers, KnowsAnswers, Prefixes
 
 
 class _KnowsStages(KnowsAnswers):

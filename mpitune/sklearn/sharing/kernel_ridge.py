@@ -31,8 +31,8 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from common.sklearn.sharing.known import KnowsPredictions
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.known_samples import KnowsPredictions
 
 _BAND = 32  # width of the band, and of the blocks
 _PANEL = 128  # columns of the matrix that are worked on at a time, a multiple of it

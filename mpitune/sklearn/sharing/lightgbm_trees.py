@@ -21,7 +21,7 @@ from typing import Any
 
 from lightgbm import Booster, LGBMModel
 
-from common.sklearn.sharing.prefixes import Rounds
+from mpitune.sklearn.sharing.prefixes import Rounds
 
 _OWN = frozenset(
     {

@@ -19,9 +19,9 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import validate_data
 
-from common.sklearn.sharing import whole_numbers
-from common.sklearn.sharing.heaps import Heaps
-from common.sklearn.sharing.votes import Runs, voted
+from mpitune.sklearn.sharing import whole_numbers
+from mpitune.sklearn.sharing.heaps import Heaps
+from mpitune.sklearn.sharing.votes import Runs, voted
 
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
 _FEW = 8  # rows in doubt that cost less than a search

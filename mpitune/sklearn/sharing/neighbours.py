@@ -23,8 +23,8 @@ from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.utils.validation import _num_samples
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from common.sklearn.sharing.nearest import Nearest
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.nearest import Nearest
 
 
 class _KnowsNearest:

@@ -31,8 +31,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_array
 
-from common.sklearn.sharing.chance import why_unsure
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.chance import why_unsure
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
 _ALWAYS = frozenset(
     {

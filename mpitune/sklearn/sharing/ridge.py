@@ -26,8 +26,8 @@ from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import validate_data
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from common.sklearn.sharing.known import KnowsPredictions
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.known_samples import KnowsPredictions
 
 _BLOCK = 1 << 19  # bytes of samples that stay in the cache
 _SURE = 1e-12  # alpha over the norm of the matrix and the root of its size, from which on it is far from singular

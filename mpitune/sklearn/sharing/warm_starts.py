@@ -15,7 +15,7 @@ from typing import Any
 
 from sklearn.base import clone
 
-from common.sklearn.sharing.family import Family, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
 
 class WarmStarts(Family):

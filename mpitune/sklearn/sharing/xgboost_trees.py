@@ -14,7 +14,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from common.sklearn.sharing.prefixes import Rounds
+from mpitune.sklearn.sharing.prefixes import Rounds
 
 _OWN = frozenset(
     {

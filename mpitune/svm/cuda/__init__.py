@@ -7,13 +7,13 @@ within the tolerance.
     gpu = Gpu()                                              # compiles path.cu; needs cupy, which comes with cuML
     loaded = Loaded(gpu, prepare(x, y))
     for gamma, points in zip(gammas, solve_gammas(loaded, gammas, penalties, folds, "ovo")):
-        points                                               # [fold][C], as kernel_svm.solve_gamma returns them
+        points                                               # [fold][C], as mpitune.svm.solve_gamma returns them
 
 The host side works on any array module and anything that can run the kernel, see `ComputeDevice`.
 """
 
-from kernel_svm.cuda.device import ComputeDevice, Gpu
-from kernel_svm.cuda.grid import fit, solve_gammas
-from kernel_svm.cuda.plan import Loaded
+from mpitune.svm.cuda.device import ComputeDevice, Gpu
+from mpitune.svm.cuda.grid import fit, solve_gammas
+from mpitune.svm.cuda.plan import Loaded
 
 __all__ = ["ComputeDevice", "Gpu", "Loaded", "fit", "solve_gammas"]

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jit import WIDE
-from kernel_svm.smo import TAU
-from kernel_svm.walk import FREE, GAP
+from mpitune._jit import WIDE
+from mpitune.svm.solver.smo import TAU
+from mpitune.svm.solver.walk import FREE, GAP
 
 SOURCE = Path(__file__).with_name("path.cu")
 SCRATCH = 6144  # bytes of a block's shared memory that path.cu works with, before the state of its path

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.launch import solve_paths
-from kernel_svm.cuda.matrices import kernel_between, kernels_minus_one
-from kernel_svm.cuda.plan import CHUNK, LaunchPlan, Loaded, View, plan
-from kernel_svm.cuda.verify import check_launch
-from kernel_svm.grid import TOLERANCE, Classifier, Fold, PointResult, point_results
-from kernel_svm.kernel import sq_lengths
-from kernel_svm.multiclass import Solutions, keep
-from kernel_svm.path import Paths
+from mpitune.svm.cuda.launch import solve_paths
+from mpitune.svm.cuda.matrices import kernel_between, kernels_minus_one
+from mpitune.svm.cuda.plan import CHUNK, LaunchPlan, Loaded, View, plan
+from mpitune.svm.cuda.verify import check_launch
+from mpitune.svm.decide.multiclass import Solutions, keep
+from mpitune.svm.grid import TOLERANCE, Classifier, Fold, PointResult, point_results
+from mpitune.svm.kernel.rbf import sq_lengths
+from mpitune.svm.solver.path import Paths
 
 # Of a path and C, after which it counts as not converged. Nothing can stop a launch, and an iteration takes some 10 us
 # there: this is two minutes. The CPU's solver is patient for longer.
@@ -35,7 +35,7 @@ def solve_gammas(
 ) -> Iterator[list[list[PointResult]]]:
     """Solve all C of each gamma on each fold; yields [fold][C] in the order given, gamma by gamma.
 
-    It agrees with `kernel_svm.solve_gamma` within the tolerance. As many gammas are in flight as the memory allows; no
+    It agrees with `mpitune.svm.solve_gamma` within the tolerance. As many gammas are in flight as the memory allows; no
     point depends on that. Of each launch one solution is verified.
 
     Args:

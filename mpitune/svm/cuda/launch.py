@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jit import WIDE
-from kernel_svm.cuda.device import SCRATCH, STATE, ComputeDevice
-from kernel_svm.path import Path
+from mpitune._jit import WIDE
+from mpitune.svm.cuda.device import SCRATCH, STATE, ComputeDevice
+from mpitune.svm.solver.path import Path
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def solve_paths(
         problems: (number of its matrix, its lanes) of each. Blocks start in this order: the longest should come first.
         penalties: float64 (n_penalties,), ascending.
         tolerance: by which a solution may violate the optimality conditions.
-        max_iter: iterations per C, as for `kernel_svm.path.solve_path`.
+        max_iter: iterations per C, as for `mpitune.svm.solver.path.solve_path`.
 
     Returns:
         The path of each problem, in the same order.

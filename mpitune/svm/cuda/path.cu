@@ -1,6 +1,6 @@
 /* All C of many binary problems: one thread block walks the whole path of one problem, from the smallest C up.
 
-   The problem, its notation, its lanes and the rules of the path are those of ../smo.py and ../walk.py: signed
+   The problem, its notation, its lanes and the rules of the path are those of ../solver/smo.py and walk.py: signed
    multipliers beta = y alpha, gradient f = (K - 1) beta - y, pairs chosen by second order (WSS2), LIBSVM's stopping
    rule, warm start by an exact line search, cold after a bounded solution that does not fit, no iteration where no
    multiplier touched the bound. f and beta are double over one float32 matrix. Nothing is shrunk or gathered here,

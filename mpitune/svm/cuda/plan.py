@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.device import ComputeDevice
-from kernel_svm.cuda.launch import Lanes
-from kernel_svm.cuda.matrices import STRIP
-from kernel_svm.kernel import Samples, training_mask
-from kernel_svm.multiclass import binary_problems
+from mpitune.svm.cuda.device import ComputeDevice
+from mpitune.svm.cuda.launch import Lanes
+from mpitune.svm.cuda.matrices import STRIP
+from mpitune.svm.decide.multiclass import binary_problems
+from mpitune.svm.kernel.rbf import Samples, training_mask
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.device import SCRATCH, ComputeDevice, Gpu
-from kernel_svm.cuda.grid import solve_gammas
-from kernel_svm.cuda.launch import Lanes, solve_paths
-from kernel_svm.cuda.matrices import kernels_minus_one
-from kernel_svm.cuda.plan import Loaded, plan
-from kernel_svm.cuda.verify import WrongResult, check_solution
-from kernel_svm.grid import TOLERANCE, Fold
-from kernel_svm.kernel import Samples, prepare
-from kernel_svm.path import Path
+from mpitune.svm.cuda.device import SCRATCH, ComputeDevice, Gpu
+from mpitune.svm.cuda.grid import solve_gammas
+from mpitune.svm.cuda.launch import Lanes, solve_paths
+from mpitune.svm.cuda.matrices import kernels_minus_one
+from mpitune.svm.cuda.plan import Loaded, plan
+from mpitune.svm.cuda.verify import WrongResult, check_solution
+from mpitune.svm.grid import TOLERANCE, Fold
+from mpitune.svm.kernel.rbf import Samples, prepare
+from mpitune.svm.solver.path import Path
 
 FINDINGS = ("it runs", "kernel matrices", "solutions", "any block size", "state outside of the block", "twice the same",
             "memory is given back", "predictions")  # fmt: skip

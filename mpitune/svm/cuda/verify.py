@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.launch import Lanes
-from kernel_svm.path import Path
+from mpitune.svm.cuda.launch import Lanes
+from mpitune.svm.solver.path import Path
 
 SLACK = 10.0  # times the tolerance that a result may violate the conditions in a study: f was rounded on its way
 BYTES = 256 << 20  # of the rows of a matrix that are looked at together

@@ -14,10 +14,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import aligned_zeros, choose, compiled, fma, item, less, load, mul, part, splat, store, sub, widen
-from kernel_svm.multiclass import Solutions
-from kernel_svm.shares import add_shares, without_shares
+from mpitune._jit import LANES
+from mpitune._jit.simd import (
+    aligned_zeros,
+    choose,
+    compiled,
+    fma,
+    item,
+    less,
+    load,
+    mul,
+    part,
+    splat,
+    store,
+    sub,
+    widen,
+)
+from mpitune.svm.decide.multiclass import Solutions
+from mpitune.svm.decide.shares import add_shares, without_shares
 
 SIZES = 1, 2, 4  # of tiles: solutions of a problem that are computed together, in registers
 TILE = SIZES[-1]

@@ -15,9 +15,9 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from jit.simd import compiled
-from kernel_svm.kernel import Samples
-from kernel_svm.path import Paths
+from mpitune._jit.simd import compiled
+from mpitune.svm.kernel.rbf import Samples
+from mpitune.svm.solver.path import Paths
 
 
 @compiled

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernel_svm.path import Kernel, solve_paths
+from mpitune.svm.solver.path import Kernel, solve_paths
 
 FOLDS = 5
 STEEP = 0.02  # times 1/4 is how much the tolerance may change a probability

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import compiled, fma, load, part, splat, store
+from mpitune._jit import LANES
+from mpitune._jit.simd import compiled, fma, load, part, splat, store
 
 
 @part

@@ -1,7 +1,7 @@
 """Sources of the solver's matrices, and of decision values: one class for each way to compute a kernel.
 
-The solver wants K - u1' - 1u', where u is half the diagonal (see `smo.py`). That shifts the threshold of a binary
-problem by u'b, which `shift` is for.
+The solver wants K - u1' - 1u', where u is half the diagonal (see `solver/smo.py`). That shifts the threshold of a
+binary problem by u'b, which `shift` is for.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import aligned_zeros, writable
-from kernel_svm.decisions import Support
-from kernel_svm.functions import KernelFunction
-from kernel_svm.gemm import AT_ONCE, multiply_double
-from kernel_svm.kernel import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
-from kernel_svm.multiclass import Solutions
+from mpitune._jit import LANES
+from mpitune._jit.simd import aligned_zeros, writable
+from mpitune.svm.decide.decisions import Support
+from mpitune.svm.decide.multiclass import Solutions
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.gemm import AT_ONCE, multiply_double
+from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones

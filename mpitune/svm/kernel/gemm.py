@@ -21,9 +21,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from jit import LANES, padded
-from jit.llvm import F32, broadcast, fused, llvm_type, load_vector, store_vector
-from jit.simd import aligned_zeros, compiled, fma, item, load, part, splat, store, widen
+from mpitune._jit import LANES, padded
+from mpitune._jit.llvm import F32, broadcast, fused, llvm_type, load_vector, store_vector
+from mpitune._jit.simd import aligned_zeros, compiled, fma, item, load, part, splat, store, widen
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
 ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 3)

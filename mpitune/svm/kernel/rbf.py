@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit import LANES, WIDE, padded
-from jit.simd import (
+from mpitune._jit import LANES, WIDE, padded
+from mpitune._jit.simd import (
     add,
     aligned_zeros,
     choose,
@@ -33,7 +33,7 @@ from jit.simd import (
     transpose,
     writable,
 )
-from kernel_svm.gemm import multiply, packed
+from mpitune.svm.kernel.gemm import multiply, packed
 
 STRIP = 128  # rows of distances computed at once: finished while they are in the cache
 SEEN = 100  # samples whose median may be the value that most samples have

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import padded
-from jit.simd import aligned_zeros
-from kernel_svm.gemm import packed
-from kernel_svm.kernel import STRIP, Samples, distances_between, expm1_scaled
+from mpitune._jit import padded
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.kernel.gemm import packed
+from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled
 
 
 class Rows:
     """Rows of K - 1 computed when they are asked for; the oldest make room for new ones.
 
     Args:
-        capacity: rows that are kept. See `kernel_svm.path.Kernel` for the attributes.
+        capacity: rows that are kept. See `mpitune.svm.solver.path.Kernel` for the attributes.
     """
 
     def __init__(self, samples: Samples, gamma: float, capacity: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jit import padded
+from mpitune._jit import padded
 
 HEADER = 1 << 16  # bytes before a shared matrix: what it holds, when it was last taken, an agreement, a flag per strip
 DISTANCES = "distances"

@@ -9,17 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from kernel_svm.kernel import (
-    Samples,
-    distances_strip,
-    kernel_minus_one,
-    kernel_strip,
-    n_strips,
-    squared_distances,
-)
-from kernel_svm.layout import DISTANCES
-from kernel_svm.plan import MatrixPlan, choose_plan
-from kernel_svm.pool import Pool, SharedBuffers, SharedMatrix
+from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
+from mpitune.svm.memory.layout import DISTANCES
+from mpitune.svm.memory.matrix_plan import MatrixPlan, choose_plan
+from mpitune.svm.memory.pool import Pool, SharedBuffers, SharedMatrix
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jit import LANES
-from kernel_svm.gathered import MAX_ACTIVE
-from kernel_svm.kernel import Samples
-from kernel_svm.multiclass import binary_problems
-from kernel_svm.sources import CHUNK
+from mpitune._jit import LANES
+from mpitune.svm.decide.multiclass import binary_problems
+from mpitune.svm.decide.sources import CHUNK
+from mpitune.svm.kernel.rbf import Samples
+from mpitune.svm.solver.gathered import MAX_ACTIVE
 
 THREADS = 2  # where processes share a matrix: the cores of those that wait for another gamma's are not idle then
 

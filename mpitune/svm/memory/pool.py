@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernel_svm.layout import HEADER
+from mpitune.svm.memory.layout import HEADER
 
 PAUSE = 0.05  # seconds between two looks at whether a matrix has become free
 USE, CHOOSE, STRIPS = 0, 1, 2  # bytes that are locked: while a matrix is used, while one is chosen, from here on strips

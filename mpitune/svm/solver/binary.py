@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import part
+from mpitune._jit import LANES
+from mpitune._jit.simd import part
 
 
 class Binary(NamedTuple):

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import part
-from kernel_svm.binary import Binary
-from kernel_svm.newton import newton_step
-from kernel_svm.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
+from mpitune._jit import LANES
+from mpitune._jit.simd import part
+from mpitune.svm.solver.binary import Binary
+from mpitune.svm.solver.newton import newton_step
+from mpitune.svm.solver.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
 GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16

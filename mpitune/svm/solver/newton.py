@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import fma, load, mul, part, splat, store, sub, total_of
-from kernel_svm.smo import add_rows, aligned_doubles
+from mpitune._jit import LANES
+from mpitune._jit.simd import fma, load, mul, part, splat, store, sub, total_of
+from mpitune.svm.solver.smo import add_rows, aligned_doubles
 
 MOST = 1000  # multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix

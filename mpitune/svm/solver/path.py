@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import aligned_zeros, writable
-from kernel_svm.binary import Binaries
-from kernel_svm.projected import descend
-from kernel_svm.walk import ENDED, ROWS, STATE, walk
+from mpitune._jit import LANES
+from mpitune._jit.simd import aligned_zeros, writable
+from mpitune.svm.solver.binary import Binaries
+from mpitune.svm.solver.projected import descend
+from mpitune.svm.solver.walk import ENDED, ROWS, STATE, walk
 
 TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 

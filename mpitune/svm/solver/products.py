@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES, WIDE
-from jit.simd import fma, item, load, part, prefetch, splat, store, widen
+from mpitune._jit import LANES, WIDE
+from mpitune._jit.simd import fma, item, load, part, prefetch, splat, store, widen
 
 FOUR = 4  # problems whose sums are in registers at a time
 TALL = 64  # rows of a tile, which is WIDE columns wide

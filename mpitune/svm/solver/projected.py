@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import (
+from mpitune._jit import LANES
+from mpitune._jit.simd import (
     add,
     both,
     choose,
@@ -32,10 +32,10 @@ from jit.simd import (
     sub,
     total_of,
 )
-from kernel_svm.binary import one_of
-from kernel_svm.products import add_products
-from kernel_svm.smo import add_rows, aligned_doubles, set_masks, violation_of
-from kernel_svm.walk import DONE, PAIRS, PAYS, STAGE
+from mpitune.svm.solver.binary import one_of
+from mpitune.svm.solver.products import add_products
+from mpitune.svm.solver.smo import add_rows, aligned_doubles, set_masks, violation_of
+from mpitune.svm.solver.walk import DONE, PAIRS, PAYS, STAGE
 
 LESS = 0.5  # a step must leave at most this part of the violation: so much half an iteration for each sample does, too
 KEPT = 0.1  # and all steps together this part, or they are taken back: they may have moved samples of no importance

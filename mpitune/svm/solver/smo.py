@@ -44,8 +44,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jit import LANES, WIDE
-from jit.simd import (
+from mpitune._jit import LANES, WIDE
+from mpitune._jit.simd import (
     add,
     choose,
     div,

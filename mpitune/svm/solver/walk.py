@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jit import LANES
-from jit.simd import compiled, part
-from kernel_svm.binary import one_of
-from kernel_svm.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from kernel_svm.newton import MOST, newton_step
-from kernel_svm.smo import CONVERGED, MISSING, iterate, set_masks, violation_of
+from mpitune._jit import LANES
+from mpitune._jit.simd import compiled, part
+from mpitune.svm.solver.binary import one_of
+from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
+from mpitune.svm.solver.newton import MOST, newton_step
+from mpitune.svm.solver.smo import CONVERGED, MISSING, iterate, set_masks, violation_of
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 AHEAD = 64  # rows that are asked for together with a missing one

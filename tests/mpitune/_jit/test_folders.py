@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from common.cluster.kept import OnDisk
-from jit.private import NAME, locked, open_lock
+from mpitune._jit.folders import NAME, locked, open_lock
+from mpitune.memory.value_cache import OnDisk
 from tests.helpers import ROOT
 
 VICTIM, STRANGER = 12345, 65534
@@ -54,7 +54,7 @@ class Machine:
         return Path(path), done.stderr
 
 
-KEEP = "import os; from jit.private import private_folder; p = private_folder({}); s = os.lstat(p); " \
+KEEP = "import os; from mpitune._jit.folders import private_folder; p = private_folder({}); s = os.lstat(p); " \
     "print(p, s.st_uid, oct(s.st_mode & 0o7777))"  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_the_users_own_folder_is_refused_once_others_can_write_there(machine: Ma
 def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Machine) -> None:
     planted, own = machine.temporary / f"numba-{VICTIM}", machine.home / "numba"
     machine.run(STRANGER, "mkdir", "-m", "777", str(planted))
-    code = "import os; from jit.private import set_cache_variables as s; s(); print(os.environ['NUMBA_CACHE_DIR'])"
+    code = "import os, mpitune._jit.folders as f; f.set_cache_variables(); print(os.environ['NUMBA_CACHE_DIR'])"
     done = machine.run(VICTIM, sys.executable, "-c", code, NUMBA_CACHE_DIR=str(planted))
     assert done.stdout.strip() == str(machine.home / ".cache" / NAME / "numba")
     assert f"NUMBA_CACHE_DIR={planted} is not used: {planted} belongs to user {STRANGER}" in done.stderr
@@ -146,7 +146,7 @@ def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Mach
 
 
 COMPILE = """
-from jit.cache import compiled
+from mpitune._jit.cache import compiled
 def f():
     return 41
 f = compiled(f)

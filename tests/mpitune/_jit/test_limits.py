@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jit.limits import OWN, ROOT, cores_allowed, memory_left
+from mpitune._jit.limits import OWN, ROOT, cores_allowed, memory_left
 from tests.helpers import PATIENCE
 from tests.helpers import ROOT as REPOSITORY
 
@@ -76,12 +76,12 @@ def test_the_kernel_agrees(tmp_path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     code = (
         f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
-        "from jit.limits import free_memory\n"
+        "from mpitune._jit.limits import free_memory\n"
         "before = free_memory()\n"
         f"with open({str(data)!r}, 'rb') as file:\n"
         "    while file.read(1 << 20): pass\n"
         "print(before, free_memory(), end=' ')\n"
-        "from kernel_svm.solved import Data\n"
+        "from mpitune.svm.solved import Data\n"
         "import numpy as np\n"
         "print(Data(np.eye(8), np.arange(8) % 2, 'linear').memory)"
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from jit.shipped import LEVELS, VARIABLE, level_here, variables
+from mpitune._jit.shipped import LEVELS, VARIABLE, level_here, variables
 from tests.helpers import ROOT
 
 MODULE = """
-from jit.cache import compiled
+from mpitune._jit.cache import compiled
 
 @compiled
 def twice(x):
@@ -24,13 +24,13 @@ def warm_up():
     twice(1.0)
 """
 PROGRAM = """
-from jit.private import set_cache_variables
+from mpitune._jit.folders import set_cache_variables
 set_cache_variables()
 from numba.core import event
 with event.install_recorder("numba:compile") as compiled:
     import module
     assert module.twice(2.0) == 5.0
-    from jit import LANES
+    from mpitune._jit import LANES
     print(len(compiled.buffer), LANES)
 """
 
@@ -61,7 +61,7 @@ def test_what_an_image_carries_is_not_compiled_again(tmp_path: Path) -> None:
         return done.stdout
 
     image = tmp_path / "image"
-    assert run("-m", "jit.shipped", str(image), "module:warm_up").count("1 functions") == len(LEVELS)
+    assert run("-m", "mpitune._jit.shipped", str(image), "module:warm_up").count("1 functions") == len(LEVELS)
     (tmp_path / "home").mkdir(mode=0o700)
     here = {VARIABLE: str(image), "XDG_CACHE_HOME": str(tmp_path / "home")}
     n_lanes = "16" if level_here() == "x86-64-v4" else "8"

@@ -1,4 +1,4 @@
-"""Checks for the tests of `common.selfcheck`, each with a fault of its own."""
+"""Checks for the tests of `mpitune.devices.selfcheck`, each with a fault of its own."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.cluster import devices
-from common.cluster.devices import CPU, Device, choose, usable_cores, visible_gpus, why_no_gpu
-from common.errors import UsageError
+from mpitune.devices import devices
+from mpitune.devices.devices import CPU, Device, choose, usable_cores, visible_gpus, why_no_gpu
+from mpitune.errors import UsageError
 from tests.helpers import ROOT
 from tests.stand_ins import SLICES, A, B, Machine
 
@@ -45,7 +45,7 @@ def test_the_driver_lists_slices_in_place_of_their_gpu(driver: None) -> None:
 
 def asked(gpu: str | None = None) -> str:
     """What the program itself would say, in a process whose loader looks where LD_LIBRARY_PATH says."""
-    code = f"from common.cluster.devices import choose; print(*choose({gpu!r}, None, 1))"
+    code = f"from mpitune.devices.devices import choose; print(*choose({gpu!r}, None, 1))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     return done.stdout + (done.stderr.splitlines() or [""])[-1]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from common.cluster import gpu_watch
-from common.cluster.devices import Device
-from common.cluster.gpu_watch import GpuWatch, in_kernel
-from common.engine.agent import Agent
-from common.engine.messages import Died, Returned, Run
-from common.engine.worker import Setup
-from common.trial import Place, Trial
+from mpitune.devices import gpu_watch
+from mpitune.devices.devices import Device
+from mpitune.devices.gpu_watch import GpuWatch, in_kernel
+from mpitune.engine.agent import Agent
+from mpitune.engine.messages import Died, Returned, Run
+from mpitune.engine.worker import Setup
+from mpitune.trial import Place, Trial
 from tests.helpers import PATIENCE, ROOT
 from tests.stand_ins import SLICES, A, B, Machine
 from tests.toys import Toy
@@ -135,6 +135,6 @@ def test_a_worker_in_the_kernel_is_killed_only_while_its_gpu_does_not_answer(
 
 def test_without_nvml_nothing_is_said(tmp_path: Path) -> None:
     environ = {**os.environ, **Machine(tmp_path, driver=False).environ()}
-    words = [sys.executable, "-m", "common.cluster.gpu_watch", str(os.getpid()), A]
+    words = [sys.executable, "-m", "mpitune.devices.gpu_watch", str(os.getpid()), A]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

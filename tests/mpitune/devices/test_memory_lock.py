@@ -8,16 +8,16 @@ import time
 
 import pytest
 
-from common.cluster import memory_lock
-from common.cluster.memory_lock import device_name
-from tests.common.cluster.ledger import TOTAL, Ledger
+from mpitune.devices import memory_lock
+from mpitune.devices.memory_lock import device_name
 from tests.helpers import PATIENCE
+from tests.mpitune.devices.ledger import TOTAL, Ledger
 
 WORKER = """
 import logging, os, sys, time
 from pathlib import Path
-from common.cluster import memory_lock
-from tests.common.cluster.ledger import Ledger
+from mpitune.devices import memory_lock
+from tests.mpitune.devices.ledger import Ledger
 folder, name, wishes, seconds = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), float(sys.argv[4])
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 memory_lock.POLL_S, memory_lock.GRACE_S, memory_lock.LOG_S = 0.01, 0.3, 0.1

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.cluster import probe
-from common.cluster.devices import CPU
+from mpitune.devices import probe
+from mpitune.devices.devices import CPU
 
 LIMIT_S = 60.0
 
@@ -40,7 +40,7 @@ def hangs() -> None:
     ],
 )
 def test_the_last_answer_counts(end: str, found: dict[str, object]) -> None:
-    asked = probe.begin(CPU, "tests.common.cluster.test_probe:in_steps", arguments=[end])
+    asked = probe.begin(CPU, "tests.mpitune.devices.test_probe:in_steps", arguments=[end])
     assert probe.answer(asked, LIMIT_S) == found
 
 
@@ -48,12 +48,14 @@ def test_what_was_said_before_the_limit_counts() -> None:
     found, limit_s = dict[str, object](), 1.0
     while found.get("rows") != [1, 2] and limit_s < LIMIT_S:  # a loaded machine takes longer to start a process
         limit_s *= 2
-        found = probe.answer(probe.begin(CPU, "tests.common.cluster.test_probe:in_steps", arguments=["hangs"]), limit_s)
+        found = probe.answer(
+            probe.begin(CPU, "tests.mpitune.devices.test_probe:in_steps", arguments=["hangs"]), limit_s
+        )
     assert found == {"rows": [1, 2], "ended": f"no answer within {limit_s:g} s"}
 
 
 def test_no_answer_is_an_error() -> None:
-    asked = probe.begin(CPU, "tests.common.cluster.test_probe:hangs")
+    asked = probe.begin(CPU, "tests.mpitune.devices.test_probe:hangs")
     assert probe.answer(asked, 0.1) == {"error": "no answer within 0.1 s"}
     asked = probe.begin(CPU, "no.such.module:function")
     assert "ModuleNotFoundError" in str(probe.answer(asked, LIMIT_S)["error"])

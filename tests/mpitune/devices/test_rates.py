@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common import rates
-from common.storage.history import read_study
-from common.storage.provenance import processor
-from jit.private import library_folder
+from mpitune._jit.folders import library_folder
+from mpitune.devices import rates
+from mpitune.storage.history import read_study
+from mpitune.storage.provenance import processor
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_a_file_for_each_model_keeps_the_rates_of_all_programs(cache: Path) -> N
 
 @pytest.mark.slow
 def test_the_doctor_measures_this_processor(program: Any, tmp_path: Path) -> None:
-    done = program("-m", "common.doctor", "--gpu", "none", "--workers", "1", "--benchmark", "--dataset", "digits",
+    done = program("-m", "mpitune", "doctor", "--gpu", "none", "--workers", "1", "--benchmark", "--dataset", "digits",
                    "--results", tmp_path / "r")  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if "mnist_" in line]
     assert any("a copy" in line and "GB/s" in line for line in lines), done.stdout

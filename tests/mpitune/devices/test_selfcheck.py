@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from common import selfcheck
-from common.selfcheck import check
+from mpitune.devices import selfcheck
+from mpitune.devices.selfcheck import check
 from tests.helpers import ROOT, wait_for_the_end_of, wait_until
 from tests.stand_ins import A, Machine
 
-CHECKS = "tests.common.checks"
+CHECKS = "tests.mpitune.devices.checks"
 KEY = {"gpu": "NVIDIA L4", "driver": "550.54", "sources": "12ab"}
 
 
@@ -51,7 +51,7 @@ def test_a_check_that_hangs_is_killed_with_what_it_started(tmp_path):
 
 
 def test_it_ends_with_the_process_that_asked(tmp_path):
-    code = f"from common.selfcheck import run; run({CHECKS!r}, 'hang', {str(tmp_path)!r})"
+    code = f"from mpitune.devices.selfcheck import run; run({CHECKS!r}, 'hang', {str(tmp_path)!r})"
     asking = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     try:
         while not (tmp_path / "child").exists():
@@ -68,7 +68,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path):
 
 def test_one_check_is_enough_for_all_who_ask(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from common.selfcheck import check\n"
+        "import sys; from pathlib import Path; from mpitune.devices.selfcheck import check\n"
         f"verdict = check({CHECKS!r}, {KEY!r}, 'slow', {str(tmp_path)!r}, folder=Path({str(tmp_path)!r}))\n"
         "print(verdict.trusts('second'), verdict.kept)"
     )
@@ -140,17 +140,17 @@ import os, time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.cli import run
-from common.experiment import Experiment, one_round, per_trial
-from common.selfcheck import Verdict, check
-from common.settings import setting
-from common.trial import Trial
+from mpitune.cli import run
+from mpitune.experiment import Experiment, one_round, per_trial
+from mpitune.devices.selfcheck import Verdict, check
+from mpitune.settings import setting
+from mpitune.trial import Trial
 
 FOLDER = Path(__file__).resolve().parent
 
 
 def verdict(what):
-    found = check("tests.common.checks", {}, what, str(FOLDER))
+    found = check("tests.mpitune.devices.checks", {}, what, str(FOLDER))
     with (FOLDER / "checked").open("a") as file:  # the check may end after the worker, which only reads its verdict
         file.write(os.environ["CUDA_VISIBLE_DEVICES"] + f"{found.kept}\\n")
     return found

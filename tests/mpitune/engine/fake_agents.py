@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.engine.coordinator import Coordinator, slots_of
-from common.engine.messages import Died, Drain, Returned, Run
-from common.engine.queue import Costs
-from common.engine.study import Study
-from common.storage.journal import Journal
-from common.trial import Place, Result, Search, Trial
+from mpitune.engine.coordinator import Coordinator, slots_of
+from mpitune.engine.messages import Died, Drain, Returned, Run
+from mpitune.engine.queue import Costs
+from mpitune.engine.study import Study
+from mpitune.storage.journal import Journal
+from mpitune.trial import Place, Result, Search, Trial
 from tests.helpers import HEADER
 
 

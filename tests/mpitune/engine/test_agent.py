@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from common.cluster.devices import CPU
-from common.engine import agent as module
-from common.engine.agent import Agent
-from common.engine.messages import Died, Returned, Run
-from common.engine.worker import LENGTH, Setup, write
-from common.engine.worker_process import WorkerProcess
-from common.trial import Place, Trial
+from mpitune.devices.devices import CPU
+from mpitune.engine import agent as module
+from mpitune.engine.agent import Agent
+from mpitune.engine.messages import Died, Returned, Run
+from mpitune.engine.worker import LENGTH, Setup, write
+from mpitune.engine.worker_process import WorkerProcess
+from mpitune.trial import Place, Trial
 from tests.helpers import PATIENCE
 from tests.toys import Toy
 

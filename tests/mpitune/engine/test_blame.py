@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common import Float, RunOptions, search
+from mpitune import Float, RunOptions, search
 
 # Rank 1 tells its workers that they have no scratch: fits of one criterion raise there, and scores of the other.
 SCRIPT = """
@@ -16,7 +16,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
 import sklearn.model_selection as theirs
 from sklearn.datasets import load_iris
 from sklearn.tree import DecisionTreeClassifier
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 
 class Scratched(DecisionTreeClassifier):
     def fit(self, X, y):

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.cluster.transport import Lost
-from common.engine.messages import Died, Drained, Interrupted, Returned
-from common.engine.queue import Costs, Queue, end_of
-from common.storage.history import read_journal
-from common.trial import NoRoom, Result, Search, Trial
-from tests.common.engine.fake_agents import FakeAgents, places
+from mpitune.engine.messages import Died, Drained, Interrupted, Returned
+from mpitune.engine.queue import Costs, Queue, end_of
+from mpitune.ranks.transport import Lost
+from mpitune.storage.history import read_journal
+from mpitune.trial import NoRoom, Result, Search, Trial
+from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 HEADER = {"settings": {"experiment": "toy"}}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import (
     PATIENCE,
     TOYS,
@@ -99,7 +99,7 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
-    """On two ranks; one is in tests/common/test_studies.py."""
+    """On two ranks; one is in tests/mpitune/test_studies.py."""
     arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build", "--results", tmp_path)
     done = program(*arguments, ranks=2, status=Exit.ERROR)
     assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr

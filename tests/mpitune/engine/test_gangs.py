@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.transport import Lost
-from common.engine.messages import Drained, Interrupted, Lend, Run
-from common.trial import Gang, Search, Trial
-from tests.common.engine.fake_agents import FakeAgents, places
+from mpitune.engine.messages import Drained, Interrupted, Lend, Run
+from mpitune.ranks.transport import Lost
+from mpitune.trial import Gang, Search, Trial
+from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
 def gang_of(trial: Trial) -> Gang:

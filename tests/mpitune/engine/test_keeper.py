@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from common import Float, RunOptions, search
-from common.cluster.process import start_resource_tracker
+from mpitune import Float, RunOptions, search
+from mpitune.ranks.process import start_resource_tracker
 from tests.helpers import PATIENCE, ROOT, alive, parent_of, wait_until
 
 QUIET = RunOptions(quiet=True)
@@ -137,8 +137,8 @@ def test_nothing_of_a_trial_stays_where_a_keeper_is_killed(
 SCRIPT = """
 import sys
 from pathlib import Path
-from common import Float, search
-from tests.common.engine.test_keeper import hang, leaving
+from mpitune import Float, search
+from tests.mpitune.engine.test_keeper import hang, leaving
 folder = Path(sys.argv[1])
 search(leaving(folder, False, hang), {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=1)
 """

@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.devices import Device
-from common.engine.coordinator import Coordinator
-from common.engine.live import Overview
-from common.engine.messages import STARTING, STEP_SECONDS, WORKING, Headway, Returned, Run, Stepped
-from common.engine.progress import RUNNING, note_of, read_status_file
-from common.engine.queue import Costs
-from common.engine.study import Study
-from common.engine.worker import Built, Setup
-from common.engine.worker_process import WorkerProcess
-from common.experiment import WorkerContext
-from common.storage.journal import Journal
-from common.trial import Place, Result, Trial
+from mpitune.devices.devices import Device
+from mpitune.engine.coordinator import Coordinator
+from mpitune.engine.live import Overview
+from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Headway, Returned, Run, Stepped
+from mpitune.engine.progress import RUNNING, note_of, read_status_file
+from mpitune.engine.queue import Costs
+from mpitune.engine.study import Study
+from mpitune.engine.worker import Built, Setup
+from mpitune.engine.worker_process import WorkerProcess
+from mpitune.experiment import WorkerContext
+from mpitune.storage.journal import Journal
+from mpitune.trial import Place, Result, Trial
 from tests.helpers import (
     PATIENCE,
     ROOT,
@@ -186,8 +186,8 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
 
 WORKS = """
 import sys, time
-from common.engine.progress import start_logging
-from common.storage.waiting import working
+from mpitune.engine.progress import start_logging
+from mpitune.storage.waiting import working
 start_logging(0, "host", 0)
 with working("the data are loaded", int(sys.argv[1])):
     time.sleep(2.5)
@@ -225,9 +225,9 @@ import sys, time
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
-from common import Experiment, Trial, one_round, per_trial, run, setting
-from common.engine import progress
-from common.storage import waiting
+from mpitune import Experiment, Trial, one_round, per_trial, run, setting
+from mpitune.engine import progress
+from mpitune.storage import waiting
 
 @dataclass(frozen=True)
 class Gated(Experiment):

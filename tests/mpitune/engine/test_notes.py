@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from common.cluster.transport import Lost
-from common.engine.messages import Died, Headway, Returned, Stepped
-from common.errors import UsageError
-from common.storage.history import read_journal
-from common.trial import Result, Search, Trial
-from tests.common.engine.fake_agents import FakeAgents, places
+from mpitune.engine.messages import Died, Headway, Returned, Stepped
+from mpitune.errors import UsageError
+from mpitune.ranks.transport import Lost
+from mpitune.storage.history import read_journal
+from mpitune.trial import Result, Search, Trial
+from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
 def trials(n: int) -> Search:

@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
-from common.engine.pace import SHORT, Pace
-from common.engine.queue import Costs, QueuedBatch
-from common.engine.slots import Given, SlotState
-from common.trial import Place, Trial
+from mpitune.engine.pace import SHORT, Pace
+from mpitune.engine.queue import Costs, QueuedBatch
+from mpitune.engine.slots import Given, SlotState
+from mpitune.trial import Place, Trial
 
 
 def given(cost: float, begun: float) -> Given:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command
 
 
 def test_every_package_of_ours_is_in_the_fingerprint(tmp_path: Path) -> None:
     """Also one that is imported in the workers alone, and what is compiled on the GPU."""
-    for package in ("common", "jit", "kernel_svm"):
+    for package in ("mpitune",):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from common.storage.provenance import code_and_libraries; print(code_and_libraries()['code'])"
+    code = "from mpitune.storage.provenance import code_and_libraries; print(code_and_libraries()['code'])"
 
     def fingerprint() -> str:
         command = [sys.executable, "-c", code]
@@ -26,7 +26,7 @@ def test_every_package_of_ours_is_in_the_fingerprint(tmp_path: Path) -> None:
 
     found = [fingerprint(), fingerprint()]
     assert found[0] == found[1]
-    for changed in ("jit/simd.py", "kernel_svm/cuda/path.cu"):
+    for changed in ("mpitune/_jit/simd.py", "mpitune/svm/cuda/path.cu"):
         with open(tmp_path / changed, "a") as file:
             file.write("\n")
         found.append(fingerprint())
@@ -36,9 +36,9 @@ def test_every_package_of_ours_is_in_the_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
-    for package in ("common", "jit", "kernel_svm", "tests"):
+    for package in ("mpitune", "tests"):
         shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    with open(other / "common" / "trial.py", "a") as file:
+    with open(other / "mpitune" / "trial.py", "a") as file:
         file.write("# a version of yesterday\n")
 
     def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command, wait_until
 
 SCRIPT = """
 import os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
-from common.cli import run
-from common.experiment import Experiment, one_round, per_trial
-from common.trial import Trial
+from mpitune.cli import run
+from mpitune.experiment import Experiment, one_round, per_trial
+from mpitune.trial import Trial
 
 def lingers(phase):
     if os.environ.get("LINGER") == phase:
@@ -44,7 +44,7 @@ if rank == "0":
     while os.environ.get("LINGER") == "connect" and not Path(os.environ["MARK"]).exists():
         time.sleep(0.05)
 if "--script" in sys.argv:
-    from common import RunOptions, run_study
+    from mpitune import RunOptions, run_study
     run_study(Slow(), RunOptions(gpu="none", workers=1, results=Path(sys.argv[-2])))
 else:
     run(Slow)

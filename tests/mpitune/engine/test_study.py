@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from common.engine.study import Shard, Study
-from common.errors import UsageError
-from common.storage.history import read_journal
-from common.storage.journal import Journal
-from common.trial import Result, Search, Trial
+from mpitune.engine.study import Shard, Study
+from mpitune.errors import UsageError
+from mpitune.storage.history import read_journal
+from mpitune.storage.journal import Journal
+from mpitune.trial import Result, Search, Trial
 
 
 def square(trial: Trial) -> Result:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from common.engine import usage
-from common.engine.usage import Meter, Peak
-from common.engine.worker import evaluated, unpacked
-from common.report.timeline import timeline_of
-from common.storage.history import read_study
-from common.trial import Evaluation, Result, Trial, Used
+from mpitune.engine import usage
+from mpitune.engine.usage import Meter, Peak
+from mpitune.engine.worker import evaluated, unpacked
+from mpitune.report.timeline import timeline_of
+from mpitune.storage.history import read_study
+from mpitune.trial import Evaluation, Result, Trial, Used
 from tests.helpers import TOYS
 from tests.stand_ins import SLICES, A, Machine
 

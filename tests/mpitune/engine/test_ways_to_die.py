@@ -11,8 +11,8 @@ from subprocess import Popen
 
 import pytest
 
-from common.errors import Exit
-from common.storage.history import read_journal
+from mpitune.errors import Exit
+from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, maps_of_sharers, parent_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")

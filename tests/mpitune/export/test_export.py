@@ -1,4 +1,4 @@
-"""Exports, each opened by the tool that it is for, and `common.load`."""
+"""Exports, each opened by the tool that it is for, and `mpitune.load`."""
 
 import csv
 import json
@@ -15,12 +15,12 @@ from wsgiref.util import setup_testing_defaults
 import numpy as np
 import pytest
 
-import common
-from common.errors import Exit, UsageError
-from common.export.__main__ import main
-from common.storage.journal import Journal
-from common.strategies.halving import Hyperband
-from common.trial import Place, Result, Trial, Used
+import mpitune
+from mpitune.errors import Exit, UsageError
+from mpitune.optimize.strategies.halving import Hyperband
+from mpitune.storage.journal import Journal
+from mpitune.tools.export import main
+from mpitune.trial import Place, Result, Trial, Used
 from tests.helpers import HEADER
 
 pytestmark = pytest.mark.xdist_group("export")  # one process makes the studies that they share
@@ -36,9 +36,13 @@ def stepped(trial: Any) -> Any:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder of a search whose trials have stages, and the study that it gave."""
     folder = tmp_path_factory.mktemp("searched") / "r"
-    space = {"lr": common.Float(1e-5, 1e-1, log=True), "units": common.Int(1, 9), "act": common.Choice("relu", "gelu")}
+    space = {
+        "lr": mpitune.Float(1e-5, 1e-1, log=True),
+        "units": mpitune.Int(1, 9),
+        "act": mpitune.Choice("relu", "gelu"),
+    }
     strategy = Hyperband(max_steps=4)
-    study = common.search(stepped, space, strategy=strategy, n_trials=6, minimize="loss", results=folder, workers=0)
+    study = mpitune.search(stepped, space, strategy=strategy, n_trials=6, minimize="loss", results=folder, workers=0)
     return folder, study
 
 
@@ -64,7 +68,7 @@ def exported(folder: Path, to: str, into: Path, *options: str) -> Path:
 
 
 def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]) -> None:
-    trials, arrays = common.load(written)
+    trials, arrays = mpitune.load(written)
     assert list(trials.index) == ["a/0", "a/1", HOSTILE]
     first = trials.loc["a/0"]
     assert (first["param_C"], first["value_loss"], first["state"], first["gpu"]) == (0.001, 0.25, "complete", 0.75)
@@ -73,7 +77,7 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
     assert list(arrays) == ["a/0"]
     np.testing.assert_array_equal(arrays["a/0"]["p"], [0, 1, 2])
     folder, study = searched
-    trials, arrays = common.load(str(folder))
+    trials, arrays = mpitune.load(str(folder))
     assert list(trials["value_loss"]) == [trial.values["loss"] for trial in study.trials] and not arrays
     assert list(trials["state"]) == [trial.state for trial in study.trials] and "pruned" in set(trials["state"])
 
@@ -81,9 +85,9 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
 def test_load_of_a_study_without_trials(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)):
         pass
-    assert len(common.load(tmp_path).trials) == 0
+    assert len(mpitune.load(tmp_path).trials) == 0
     with pytest.raises(UsageError, match="holds no study"):
-        common.load(tmp_path / "nowhere")
+        mpitune.load(tmp_path / "nowhere")
 
 
 def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_what_is_not_installed_is_one_line(
     monkeypatch.setitem(sys.modules, module, None)
     assert main([str(written), "--to", to, "--into", str(tmp_path / "x")]) == Exit.USAGE
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "mpi-hybrid-search[export]" in said and not (tmp_path / "x").exists()
+    assert said.count("\n") == 1 and "mpitune[export]" in said and not (tmp_path / "x").exists()
 
 
 def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_path: Path, capsys: Any) -> None:

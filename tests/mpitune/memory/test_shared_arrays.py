@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.shared_arrays import SharedArrays, Spec, specs_of
-from common.errors import UsageError
-from common.trial import Trial, seed_of
+from mpitune.errors import UsageError
+from mpitune.memory.shared_arrays import SharedArrays, Spec, specs_of
+from mpitune.trial import Trial, seed_of
 from tests.helpers import PATIENCE
 
 ARRAYS = {"x": np.arange(12, dtype=np.uint8).reshape(3, 4), "empty": np.zeros((0, 5)), "scalar": np.float64(3.5)}

@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.cluster.kept import BUFFER, _Packed, in_memory
-from common.cluster.shared_arrays import SharedArrays, Spec
-from common.cluster.shared_cache import INDEX, SharedCache
+from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.memory.shared_cache import INDEX, SharedCache
+from mpitune.memory.value_cache import BUFFER, _Packed, in_memory
 from tests.helpers import PATIENCE
 
 SIZE = 4096
@@ -112,7 +112,7 @@ def test_one_process_computes_and_if_it_is_killed_the_next_one_does(tmp_path: Pa
     text=st.text(max_size=20),
 )
 def test_values_are_packed_whole(arrays: list[tuple[str, int, bool]], text: str) -> None:
-    from common.cluster.kept import _read
+    from mpitune.memory.value_cache import _read
 
     made = [np.arange(3 * n).reshape(3, n, order="F" if fortran else "C").astype(kind) for kind, n, fortran in arrays]
     value = {"text": text, "arrays": made, "function": lambda x: x + 1}

@@ -1,4 +1,4 @@
-"""Searches with chains that tests run as a user's script: python -m tests.common.optimize.chains '{...}'."""
+"""Searches with chains that tests run as a user's script: python -m tests.mpitune.optimize.chains '{...}'."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from common import Int, RunOptions, search
-from common.optimize import Chain, Link
+from mpitune import Int, RunOptions, search
+from mpitune.optimize import Chain, Link
 
 SPACE = {"penalty": Int(0, 1), "power": Int(1, 2), "degree": Int(1, 3)}
 FILE = "CHAIN_FILE"  # variable that names the file with a line for each link that was computed

@@ -1,4 +1,4 @@
-"""Searches whose trials need several nodes: python -m tests.common.optimize.gangs function|command."""
+"""Searches whose trials need several nodes: python -m tests.mpitune.optimize.gangs function|command."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from common import Int, RunOptions, search
-from common.optimize import Command
+from mpitune import Int, RunOptions, search
+from mpitune.optimize import Command
 
 RING = """
 import json, sys

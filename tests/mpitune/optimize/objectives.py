@@ -1,4 +1,4 @@
-"""Searches that tests run as a user's script: python -m tests.common.optimize.objectives '{"strategy": ..., ...}'."""
+"""Searches that tests run as a user's script: python -m tests.mpitune.optimize.objectives '{"strategy": ..., ...}'."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from common import Choice, Float, Int, RunOptions, When, search
+from mpitune import Choice, Float, Int, RunOptions, When, search
 
 SPACE = {
     "x": Float(0, 1),
@@ -45,9 +45,9 @@ if __name__ == "__main__":
     strategy: Any = how.pop("strategy")
     objective = {"plain": plain, "stepped": stepped, "folds": folds}[how.pop("objective", "plain")]
     if "(" in strategy:
-        import common.strategies
+        import mpitune.optimize.strategies
 
-        strategy = eval(strategy, vars(common.strategies))
+        strategy = eval(strategy, vars(mpitune.optimize.strategies))
     space = {name: part for name, part in SPACE.items() if name != "y" or not how.get("flat")}
     how.pop("flat", None)
     study = search(

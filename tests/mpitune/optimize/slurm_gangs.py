@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from common import Int, RunOptions, search
-from common.optimize import Command
+from mpitune import Int, RunOptions, search
+from mpitune.optimize import Command
 
 PROGRAM = """
 import json, os, sys

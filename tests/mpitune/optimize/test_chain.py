@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import Choice, Float, Int, RunOptions, search
-from common.errors import UsageError
-from common.optimize import Chain, Link
-from common.strategies import Racing
-from tests.common.optimize.chains import FILE, SPACE, chain, features, model, powers, stepped
+from mpitune import Choice, Float, Int, RunOptions, search
+from mpitune.errors import UsageError
+from mpitune.optimize import Chain, Link
+from mpitune.optimize.strategies import Racing
+from tests.mpitune.optimize.chains import FILE, SPACE, chain, features, model, powers, stepped
 
 QUIET = RunOptions(quiet=True)
-SCRIPT = ("-m", "tests.common.optimize.chains")
+SCRIPT = ("-m", "tests.mpitune.optimize.chains")
 
 
 def ran(program: Any, file: Path, ranks: int = 0, **how: Any) -> tuple[str, Counter[str]]:
@@ -111,7 +111,7 @@ def test_the_last_function_may_be_a_generator_and_folds_may_be_raced() -> None:
     assert chained.staged
     space = {"degree": 1, "penalty": Int(0, 8)}
     how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET)
-    from common.strategies import Halving
+    from mpitune.optimize.strategies import Halving
 
     study = search(chained, space, strategy=Halving(max_steps=3), n_trials=9, **how)
     assert study.best.params["penalty"] == 0 and {t.state for t in study.trials} == {"pruned", "complete"}

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import Choice, Float, Int, RunOptions, Space, When, search
-from common.engine import pace
-from common.errors import UsageError
-from common.optimize import AskTell, Command
-from common.optimize.commands import _code
-from common.storage.journal import Journal
-from common.strategies import Grid
-from tests.common.optimize.objectives import SPACE, plain
+from mpitune import Choice, Float, Int, RunOptions, Space, When, search
+from mpitune.engine import pace
+from mpitune.errors import UsageError
+from mpitune.optimize import AskTell, Command
+from mpitune.optimize.commands import _code
+from mpitune.optimize.strategies import Grid
+from mpitune.storage.journal import Journal
 from tests.helpers import journal_lines
+from tests.mpitune.optimize.objectives import SPACE, plain
 
 QUIET = RunOptions(quiet=True)
-SCRIPT = ("-m", "tests.common.optimize.objectives")
+SCRIPT = ("-m", "tests.mpitune.optimize.objectives")
 
 
 def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
@@ -356,7 +356,7 @@ def test_several_devices_for_each_trial() -> None:
     assert [t.values["loss"] for t in study.trials] == [41.0, 22.0, 13.0]
 
 
-GANGS = ("-m", "tests.common.optimize.gangs")
+GANGS = ("-m", "tests.mpitune.optimize.gangs")
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import Choice, Float, Int, Ordinal, Space, When
-from common.errors import UsageError
+from mpitune import Choice, Float, Int, Ordinal, Space, When
+from mpitune.errors import UsageError
 
 UNIT = st.floats(0, 1, exclude_max=True)
 

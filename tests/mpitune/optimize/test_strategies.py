@@ -17,9 +17,9 @@ import numpy as np
 import optuna
 import pytest
 
-from common import Choice, Float, Int, Ordinal, RunOptions, Space, When, search
-from common.errors import UsageError
-from common.strategies import (
+from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When, search
+from mpitune.errors import UsageError
+from mpitune.optimize.strategies import (
     ASHA,
     Grid,
     Halving,
@@ -31,9 +31,9 @@ from common.strategies import (
     Racing,
     Random,
 )
-from common.strategies.base import Piece, Problem, Sampler, Told
-from common.strategies.names import strategy_of
-from common.strategies.racing import winning
+from mpitune.optimize.strategies.base import Piece, Problem, Sampler, Told
+from mpitune.optimize.strategies.names import strategy_of
+from mpitune.optimize.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -363,7 +363,7 @@ def test_layouts_agree(program: Any, strategy: str, objective: str, ranks: int) 
     flat = strategy.startswith("Population")  # without conditions, which do not fit it
     asked = {"strategy": strategy, "objective": objective, "flat": flat, "n_trials": 10, "workers": 2, "seed": 3}
     how = json.dumps(asked)
-    script = ("-m", "tests.common.optimize.objectives")
+    script = ("-m", "tests.mpitune.optimize.objectives")
     here = program(*script, how).stdout
     rows = json.loads(here)
     assert len(rows) == 10
@@ -533,12 +533,12 @@ def test_options_of_strategies(bad: Callable[[], Any]) -> None:
 def test_without_optuna_its_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
-        "from common import search, Float\n"
+        "from mpitune import search, Float\n"
         "search(lambda t: 1.0, {'x': Float(0, 1)}, strategy='tpe', n_trials=3, minimize='loss', workers=0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert 'Optuna is not installed: pip install "mpi-hybrid-search[search]"' in done.stderr
+    assert 'Optuna is not installed: pip install "mpitune[search]"' in done.stderr
 
 
 @pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9)])

@@ -1,6 +1,6 @@
 """What a transport promises, case by case, for one class as for the other.
 
-    mpirun -n 3 python -m tests.common.cluster.contract messages starts
+    mpirun -n 3 python -m tests.mpitune.ranks.contract messages starts
 
 Every rank plays its part and asserts what it sees; the job's status is 0 when all did, and all came to a proper end.
 Faults are what happens to the last rank, which is on this machine like all others.
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from common.cluster.launch import connect, launched
-from common.cluster.transport import GivenUp, Lost, Transport
+from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.transport import GivenUp, Lost, Transport
 
 SILENCE = 1.0  # seconds
 LARGE = 1 << 20  # numbers in a large message: far more than any library sends before it is asked for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command
 
 # The first messages of ranks from before the first words: each sends its host's name, and waits for all names.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.cluster.launch import Launch, connect, launched
-from common.errors import UsageError
+from mpitune.errors import UsageError
+from mpitune.ranks.launch import Launch, connect, launched
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
 SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
@@ -53,7 +53,7 @@ def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], launch:
 )
 def test_ranks_that_cannot_see_each_other_are_refused(program, launch: Launch, fix: str) -> None:  # type: ignore[no-untyped-def]
     """MPI may be initialised once in a process, so each case has its own."""
-    code = f"from common.cluster.launch import *\ntry: connect({launch})\nexcept UsageError as error: print(error)"
+    code = f"from mpitune.ranks.launch import *\ntry: connect({launch})\nexcept UsageError as error: print(error)"
     said = program("-c", code).stdout
     assert said.startswith(f"{launch.launcher} started 3 processes, but MPI (") and said.rstrip().endswith(fix)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.cluster.slurm import end_of_job
-from common.errors import Exit
+from mpitune.errors import Exit
+from mpitune.ranks.slurm import end_of_job
 from tests.helpers import TOYS, journal_lines
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.cluster.transport import LocalTransport
+from mpitune.ranks.transport import LocalTransport
 
 from . import contract
 
@@ -23,7 +23,7 @@ def test_one_process_keeps_the_contract(case: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
-    done = program("-m", "tests.common.cluster.contract", "messages", "large_messages", "starts", ranks=ranks)
+    done = program("-m", "tests.mpitune.ranks.contract", "messages", "large_messages", "starts", ranks=ranks)
     assert done.stdout.count(" ended") == ranks
 
 
@@ -33,20 +33,20 @@ def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
 def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks: int, level: str) -> None:
     """Below MPI_THREAD_SERIALIZED the beats come from a timer."""
     environ = {"MPI4PY_RC_THREAD_LEVEL": level}
-    done = program("-m", "tests.common.cluster.contract", "suspended", ranks=ranks, env=environ)
+    done = program("-m", "tests.mpitune.ranks.contract", "suspended", ranks=ranks, env=environ)
     assert done.stdout.count(" ended") == ranks
 
 
 @pytest.mark.slow
 def test_a_rank_that_waits_for_the_system_is_not_lost(program: Program) -> None:
-    done = program("-m", "tests.common.cluster.contract", "waits_for_the_system", ranks=2)
+    done = program("-m", "tests.mpitune.ranks.contract", "waits_for_the_system", ranks=2)
     assert done.stdout.count(" ended") == 2
 
 
 LEAVES_ALONE = """
 import time
-from common.cluster import mpi
-from common.cluster.launch import connect, launched
+from mpitune.ranks import mpi
+from mpitune.ranks.launch import connect, launched
 mpi.FINALIZE_SECONDS = 1.0
 transport = connect(launched())
 if transport.rank == 1:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.report.page import Report, page
-from tests.common.report.journals import many, read
+from mpitune.report.page import Report, page
+from tests.mpitune.report.journals import many, read
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from common.report.study import Goal, StudyRead, read_candidates
-from common.storage.history import History, read_study
-from common.storage.journal import Journal
-from common.trial import Place, Result, Trial
+from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.storage.history import History, read_study
+from mpitune.storage.journal import Journal
+from mpitune.trial import Place, Result, Trial
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&{{7*7}}${7*7}"
 BEGAN = 1_700_000_000.0

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.report.content import HeatMap, Section
-from common.report.page import Report, page
-from common.report.study import StudyRead, read_candidates
-from tests.common.report.journals import HOSTILE, death, many, read, trial_line, write
+from mpitune.report.content import HeatMap, Section
+from mpitune.report.findings import StudyRead, read_candidates
+from mpitune.report.page import Report, page
 from tests.helpers import ROOT
+from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 

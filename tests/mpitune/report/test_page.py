@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import Exit
-from common.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
-from common.report.page import Report, page
-from tests.common.report.journals import HOSTILE, death, header, many, read, trial_line, write
+from mpitune.errors import Exit
+from mpitune.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
+from mpitune.report.page import Report, page
 from tests.helpers import studied
+from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write
 
 
 class Seen(HTMLParser):
@@ -150,18 +150,18 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any
     studied(tmp_path / "r", 4)
     first = (tmp_path / "r" / "report.html").read_text()
     assert "4 candidates" in Seen(first).text
-    done = program("-m", "common.report", tmp_path / "r", "--goal", "minimize square", "--price", "2")
+    done = program("-m", "mpitune", "report", tmp_path / "r", "--goal", "minimize square", "--price", "2")
     assert "report.html" in done.stdout
     again = Seen((tmp_path / "r" / "report.html").read_text())
     assert "x = 0" in again.text and "node hours at 2" in again.text
     both = tmp_path / "both.html"
-    program("-m", "common.report", tmp_path / "r", tmp_path / "r", "--to", both)
+    program("-m", "mpitune", "report", tmp_path / "r", tmp_path / "r", "--to", both)
     assert Seen(both.read_text()).tags.count("article") == 2
 
 
 SCRIPT = """
 from dataclasses import dataclass
-from common import Experiment, Trial, one_round, per_trial, run, setting
+from mpitune import Experiment, Trial, one_round, per_trial, run, setting
 
 @dataclass(frozen=True)
 class Broken(Experiment):
@@ -188,6 +188,6 @@ def test_a_report_that_breaks_leaves_the_study_done(program: Any, tmp_path: Path
     (line,) = done.stderr.splitlines()
     assert "report.html was not written (RuntimeError: a section that breaks)" in line and "results:" not in done.stdout
     assert (tmp_path / "r" / "trials.csv").exists() and not (tmp_path / "r" / "report.html").exists()
-    program("-m", "common.status", tmp_path / "r")
+    program("-m", "mpitune", "status", tmp_path / "r")
     (tmp_path / "broken.py").write_text(SCRIPT.replace('raise RuntimeError("a section that breaks")', "return ()"))
     assert "results:" in program(*command).stdout and (tmp_path / "r" / "report.html").exists()

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.report.importance import importance_of
-from common.report.study import Goal, StudyRead, read_candidates
-from common.report.timeline import timeline_of
-from common.storage.history import History, read_study
-from common.storage.journal import Journal
-from common.trial import Used
-from tests.common.report.journals import BEGAN, death, header, many, trial_line, write
+from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.report.importance import importance_of
+from mpitune.report.timeline import timeline_of
+from mpitune.storage.history import History, read_study
+from mpitune.storage.journal import Journal
+from mpitune.trial import Used
+from tests.mpitune.report.journals import BEGAN, death, header, many, trial_line, write
 
 LOSS = Goal("loss", maximize=False)
 

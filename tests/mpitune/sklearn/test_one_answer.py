@@ -19,11 +19,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from common.sklearn import GridSearchCV, HalvingGridSearchCV
-from common.sklearn.folds import Evaluator
-from common.sklearn.searches import OnEngine
-from common.sklearn.task import Task
-from tests.common.sklearn.iris import X, Y, same
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from mpitune.sklearn.folds import Evaluator
+from mpitune.sklearn.searches import OnEngine
+from mpitune.sklearn.task import Task
+from tests.mpitune.sklearn.iris import X, Y, same
 
 WINE, KINDS = load_wine(return_X_y=True)
 
@@ -67,11 +67,11 @@ def test_the_refit_of_a_grid_has_its_score() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("search", [GridSearchCV, HalvingGridSearchCV])
 def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, search: Any, sparse: bool) -> None:
-    import kernel_svm
+    from mpitune import svm
 
     fitted = []
-    fit = kernel_svm.SVC.fit
-    monkeypatch.setattr(kernel_svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    fit = svm.SVC.fit
+    monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
     samples: Any = scipy.sparse.csr_matrix(X) if sparse else X
     more = {} if search is GridSearchCV else {"random_state": 0}
     ours = search(SVC(), {"C": [0.5, 2.0], "gamma": [0.1, 0.5]}, cv=3, workers=0, **more).fit(samples, Y)
@@ -83,12 +83,12 @@ def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, se
 
 
 def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    import kernel_svm
+    from mpitune import svm
 
     def refused(self: Any, *args: Any) -> Any:
         raise MemoryError("too many")
 
-    monkeypatch.setattr(kernel_svm.SVC, "fit", refused)
+    monkeypatch.setattr(svm.SVC, "fit", refused)
     same(
         GridSearchCV(SVC(), {"C": [0.5, 2.0]}, cv=3, workers=0).fit(X, Y),
         theirs.GridSearchCV(SVC(), {"C": [0.5, 2.0]}, cv=3).fit(X, Y),
@@ -102,11 +102,11 @@ def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.Mo
 )
 def test_who_scored_a_candidate_refits_it(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], own: bool) -> None:
     """A Pipeline whose scorer may look into it is not solved as a grid, nor is its best candidate."""
-    import kernel_svm
+    from mpitune import svm
 
     fitted = []
-    fit = kernel_svm.SVC.fit
-    monkeypatch.setattr(kernel_svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    fit = svm.SVC.fit
+    monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
     model = make_pipeline(StandardScaler(), SVC())
     search = GridSearchCV(model, {"svc__C": [0.5, 2.0]}, cv=3, workers=0, **more).fit(X, Y)
     assert len(fitted) == own and type(search.best_estimator_[-1]) is SVC
@@ -157,7 +157,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fits take no time, so that lines are equal."""
     monkeypatch.setattr("sklearn.model_selection._validation.logger.short_format_time", lambda t: "0.0s")
-    monkeypatch.setattr("common.sklearn.verbose.short_format_time", lambda t: "0.0s")
+    monkeypatch.setattr("mpitune.sklearn.verbose.short_format_time", lambda t: "0.0s")
     yield
 
 
@@ -188,7 +188,7 @@ def test_workers_have_their_lines_printed_too(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("n_jobs, workers", [(1, 1), (2, 2), (64, 2), (-1, 2), (-2, 1), (None, None)])
 def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch, n_jobs: int | None, workers: int | None) -> None:
-    monkeypatch.setattr("common.sklearn.searches.usable_cores", lambda: 2)
+    monkeypatch.setattr("mpitune.sklearn.searches.usable_cores", lambda: 2)
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs)._n_workers == workers
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs, workers=5)._n_workers == 5
 

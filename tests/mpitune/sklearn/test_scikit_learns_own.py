@@ -18,10 +18,10 @@ import sklearn.model_selection
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from common.engine.options import RunOptions
-from common.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
-from common.sklearn import searches as ours_module
-from common.sklearn.searches import OnEngine
+from mpitune.engine.options import RunOptions
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
+from mpitune.sklearn import searches as ours_module
+from mpitune.sklearn.searches import OnEngine
 from tests.differential.ways import forked
 
 # Tests that cannot have workers, each with the reason.

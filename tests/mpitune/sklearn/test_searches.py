@@ -21,10 +21,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from common.errors import UsageError
-from common.sklearn import GridSearchCV, RandomizedSearchCV
-from tests.common.sklearn.iris import X, Y, same, table
+from mpitune.errors import UsageError
+from mpitune.sklearn import GridSearchCV, RandomizedSearchCV
 from tests.helpers import journal_lines
+from tests.mpitune.sklearn.iris import X, Y, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
 
@@ -34,7 +34,7 @@ import json, sys
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 
 class Nearest(ClassifierMixin, BaseEstimator):
     def __init__(self, power=2, weigh=None):
@@ -124,7 +124,7 @@ def test_what_else_of_svc_is_solved_as_a_grid(
     monkeypatch: pytest.MonkeyPatch, estimator: Any, grid: Any, scoring: Any
 ) -> None:
     reference = theirs.GridSearchCV(estimator, grid, cv=3, scoring=scoring).fit(X, Y)
-    monkeypatch.setattr("common.sklearn.folds._validation", None)  # that fits one by one
+    monkeypatch.setattr("mpitune.sklearn.folds._validation", None)  # that fits one by one
     search = GridSearchCV(estimator, grid, cv=3, scoring=scoring, workers=0).fit(X, Y)
     np.testing.assert_allclose(
         search.cv_results_["mean_test_score"], reference.cv_results_["mean_test_score"], atol=1e-4
@@ -135,7 +135,7 @@ def test_what_else_of_svc_is_solved_as_a_grid(
 def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
-    monkeypatch.setattr("common.sklearn.folds._validation", None)
+    monkeypatch.setattr("mpitune.sklearn.folds._validation", None)
     search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
     assert table(search) == table(reference)
 
@@ -240,7 +240,7 @@ def test_a_search_is_made_here_only_where_that_is_known_to_be_shorter_than_the_s
     def begin(*_: Any) -> Any:
         raise StudyBegins
 
-    monkeypatch.setattr("common.sklearn.searches.run_study", begin)
+    monkeypatch.setattr("mpitune.sklearn.searches.run_study", begin)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -262,7 +262,7 @@ def test_a_search_is_made_here_only_where_that_is_known_to_be_shorter_than_the_s
 
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A polynomial of high degree on samples that nobody scaled (scikit-learn's issues 13176 and 20547)."""
-    monkeypatch.setattr("kernel_svm.solved.LIMIT", 20_000)
+    monkeypatch.setattr("mpitune.svm.solved.LIMIT", 20_000)
     rng = np.random.default_rng(0)
     x, y = rng.normal(100, 1, (60, 2)), rng.integers(0, 2, 60)
     grid = [{"kernel": ["poly"], "degree": [4], "coef0": [1e4], "C": [1.0, 1e4]}, {"kernel": ["rbf"], "C": [1.0, 10.0]}]
@@ -288,7 +288,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.linear_model import LogisticRegression
 from sklearn.datasets import load_iris
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 factor = float(sys.argv[1])
 model = make_pipeline(FunctionTransformer(lambda x, factor=factor: x * factor), LogisticRegression())
 GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="r").fit(*load_iris(return_X_y=True))

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from common.data import read_idx
-from common.errors import UsageError
-from common.export.trials import read as exported
-from common.report import live, parts
-from common.report.of import report_of
-from common.report.timeline import timeline_of
-from common.status import described, status_of
-from common.storage.history import NAME, read_journal, read_study
-from common.storage.journal import Journal
+from mpitune.errors import UsageError
+from mpitune.export.trials import read as exported
+from mpitune.report import chart_data, parts
+from mpitune.report.build import report_of
+from mpitune.report.timeline import timeline_of
+from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.journal import Journal
+from mpitune.tools.status import described, status_of
 from tests.helpers import HEADER, journal_of, outcome
 
 quickly = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -42,7 +42,7 @@ def accepted(folder: Path) -> bool:
             whole = read_study(folder)
             read = report_of(folder, whole, None, None).read
             assert parts.facts_of(read, (), None, timeline_of(whole)) and parts.table_of(read) and parts.about_of(read)
-            live.study_json(read, (), timeline_of(whole)).encode()
+            chart_data.study_json(read, (), timeline_of(whole)).encode()
             assert len(exported(folder).rows()) <= len(whole.trials)
     except UsageError as error:
         assert "\n" not in str(error) and NAME in str(error)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.errors import UsageError
-from common.storage.history import NAME, History, no_collection, read_header, read_journal, read_study
-from common.storage.journal import Journal, repair
+from mpitune.errors import UsageError
+from mpitune.storage.history import NAME, History, no_collection, read_header, read_journal, read_study
+from mpitune.storage.journal import Journal, repair
 from tests.helpers import HEADER, journal_of, outcome
 
 RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"end": {"complete": True, "seconds": 2.5}}

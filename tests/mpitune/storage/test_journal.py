@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.errors import StorageError, UsageError
-from common.storage import history as history_module
-from common.storage import journal as journal_module
-from common.storage.history import FORMAT, NAME, Death, read_journal, read_study
-from common.storage.journal import Journal, is_running, no_locks, repair
-from common.storage.table import last_line
-from common.trial import Result, Trial, Used
+from mpitune.errors import StorageError, UsageError
+from mpitune.storage import history as history_module
+from mpitune.storage import journal as journal_module
+from mpitune.storage.history import FORMAT, NAME, Death, read_journal, read_study
+from mpitune.storage.journal import Journal, is_running, no_locks, repair
+from mpitune.storage.table import last_line
+from mpitune.trial import Result, Trial, Used
 from tests.helpers import HEADER, outcome
 
 

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.engine.study import Study
-from common.errors import UsageError
-from common.storage.history import NAME, read_journal, read_study
-from common.storage.journal import Journal, repair
-from common.storage.known import StoredResults, StoredTrials, known_params
-from common.storage.lines import (
-    UNREADABLE,
-    TrialLines,
-    parsed,
-    with_checksum,
-)
-from common.trial import Result, Search, Trial, Used, seed_of
+from mpitune.engine.study import Study
+from mpitune.errors import UsageError
+from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.journal import Journal, repair
+from mpitune.storage.lines import UNREADABLE, TrialLines, parsed, with_checksum
+from mpitune.storage.stored import StoredResults, StoredTrials, known_params
+from mpitune.trial import Result, Search, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 
 

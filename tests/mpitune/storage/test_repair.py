@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import Exit, UsageError
-from common.report import __main__ as report
-from common.storage.history import NAME, read_journal, read_study
-from common.storage.journal import Journal, repair
-from common.storage.lines import with_checksum
+from mpitune.errors import Exit, UsageError
+from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.journal import Journal, repair
+from mpitune.storage.lines import with_checksum
+from mpitune.tools import report
 from tests.helpers import HEADER, ROOT, journal_of, outcome, studied
 
 OLD = ROOT / "tests" / "data" / "journal-format-1"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import status
-from common.engine.options import RunOptions
-from common.errors import Exit, UsageError
-from common.storage.history import NAME, read_journal
-from common.studies import run_study
+from mpitune.engine.options import RunOptions
+from mpitune.errors import Exit, UsageError
+from mpitune.storage.history import NAME, read_journal
+from mpitune.studies import run_study
+from mpitune.tools import status
 from tests.helpers import (
     PATIENCE,
     ROOT,
@@ -285,9 +285,7 @@ def test_a_file_system_without_locks_is_named(program: Any, tmp_path: Path) -> N
     env = {"LD_PRELOAD": str(library)}
     done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
     assert "file system without locks (Function not implemented)" in one_line(done.stderr) and "-o flock" in done.stderr
-    says = (
-        "import pathlib, sys; from common.doctor.checks import check_results as c; print(*c(pathlib.Path(sys.argv[1])))"
-    )
+    says = "import pathlib, sys, mpitune.tools.doctor_checks as d; print(*d.check_results(pathlib.Path(sys.argv[1])))"
     assert "file system without locks" in program("-c", says, tmp_path / "r", env=env).stdout
 
 

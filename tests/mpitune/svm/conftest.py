@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from common.cluster.shared_arrays import SharedArrays, Spec
-from kernel_svm.layout import buffer_sizes
+from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.svm.memory.layout import buffer_sizes
 
 Scratch = Callable[..., SharedArrays]  # (width, *names)
 Spawned = Callable[..., tuple[Any, Connection]]  # (function, *arguments)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_svm.cuda.device import DEFINITIONS, SOURCE
+from mpitune.svm.cuda.device import DEFINITIONS, SOURCE
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
@@ -36,7 +36,7 @@ def library(*options: str) -> ctypes.CDLL:
 
 
 class Emulator:
-    """See `kernel_svm.cuda.ComputeDevice`. schedule: the order in which threads run, see emulator.h.
+    """See `mpitune.svm.cuda.ComputeDevice`. schedule: the order in which threads run, see emulator.h.
 
     options: further options of the compiler. there: bytes that others leave, of those which `memory` promises.
     """

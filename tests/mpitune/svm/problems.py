@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-import kernel_svm as shared
 from common.images import fold_slices
-from kernel_svm.cuda.launch import Lanes, solve_paths
-from kernel_svm.kernel import kernel_minus_one
-from kernel_svm.path import Path as Walked
+from mpitune import svm as shared
+from mpitune.svm.cuda.launch import Lanes, solve_paths
+from mpitune.svm.kernel.rbf import kernel_minus_one
+from mpitune.svm.solver.path import Path as Walked
 
 TOLERANCE = 1e-3
 

@@ -17,26 +17,26 @@ from sklearn.datasets import load_digits
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
-import kernel_svm as shared
 from common.data import load
-from common.errors import UsageError
-from common.experiment import WorkerContext
 from common.images import standardised
-from kernel_svm.cuda import Gpu, Loaded, fit, solve_gammas
-from kernel_svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE
-from kernel_svm.cuda.launch import STATE, Lanes
-from kernel_svm.cuda.matrices import STRIP, kernels_minus_one
-from kernel_svm.cuda.plan import plan
-from kernel_svm.kernel import kernel_minus_one
-from kernel_svm.path import Path as Walked
-from kernel_svm.path import Whole, solve_path
 from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers.cuda import CudaSolver
+from mpitune import svm as shared
+from mpitune.errors import UsageError
+from mpitune.experiment import WorkerContext
+from mpitune.svm.cuda import Gpu, Loaded, fit, solve_gammas
+from mpitune.svm.cuda.device import DEFINITIONS, SCRATCH, SOURCE
+from mpitune.svm.cuda.launch import STATE, Lanes
+from mpitune.svm.cuda.matrices import STRIP, kernels_minus_one
+from mpitune.svm.cuda.plan import plan
+from mpitune.svm.kernel.rbf import kernel_minus_one
+from mpitune.svm.solver.path import Path as Walked
+from mpitune.svm.solver.path import Whole, solve_path
 from tests.helpers import ROOT
-from tests.kernel_svm.emulator import COMPILER, Emulator
-from tests.kernel_svm.problems import TOLERANCE, Binary, clouds, folds_of
+from tests.mpitune.svm.emulator import COMPILER, Emulator
+from tests.mpitune.svm.problems import TOLERANCE, Binary, clouds, folds_of
 
 GAMMAS, PENALTIES = [1e-3, 1e-1], [0.01, 1.0, 100.0, 1e4]
 GB = 10**9
@@ -135,10 +135,10 @@ class TestKernel:
 @pytest.mark.skipif(not sanitizer(), reason="the C compiler has no ThreadSanitizer")
 def test_no_thread_touches_what_another_does_between_two_barriers() -> None:
     program = (
-        "from tests.kernel_svm.emulator import RACES\n"
-        "from kernel_svm.cuda.device import SCRATCH\n"
-        "from tests.kernel_svm.emulator import Emulator\n"
-        "from tests.kernel_svm.problems import Binary\n"
+        "from tests.mpitune.svm.emulator import RACES\n"
+        "from mpitune.svm.cuda.device import SCRATCH\n"
+        "from tests.mpitune.svm.emulator import Emulator\n"
+        "from tests.mpitune.svm.problems import Binary\n"
         "for shared_memory in (1 << 20, SCRATCH):\n"
         "    device = Emulator(64, shared_memory, options=RACES)\n"
         "    print(Binary(100, 1.0).path(device, [0.1, 1e3, 1e4], max_iter=4).iterations)"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit import LANES
-from jit.simd import aligned_zeros
-from kernel_svm.decisions import SIZES, Support
+from mpitune._jit import LANES
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.decide.decisions import SIZES, Support
 
 N_PANELS = 11  # an odd number, and more than a group
 CUTS = np.array([0, 15, 33, 50])  # where the support vectors of each class begin

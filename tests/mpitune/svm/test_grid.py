@@ -10,10 +10,10 @@ from sklearn.svm import SVC
 
 from common.data import load
 from common.images import standardised
-from kernel_svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
-from kernel_svm.multiclass import binary_problems, choose_class
-from kernel_svm.plan import MatrixPlan
-from tests.kernel_svm.problems import Sized, folds_of
+from mpitune.svm import choose_plan, fit, kernel_minus_one, prepare, solve_gamma, squared_distances
+from mpitune.svm.decide.multiclass import binary_problems, choose_class
+from mpitune.svm.memory.matrix_plan import MatrixPlan
+from tests.mpitune.svm.problems import Sized, folds_of
 
 pytestmark = pytest.mark.numerical
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit import LANES, padded
-from jit.simd import aligned_zeros
-from kernel_svm.gemm import DEPTH, VECTORS, multiply, packed
-from kernel_svm.kernel import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
-from kernel_svm.rows import Rows
-from kernel_svm.sources import product
-from tests.kernel_svm.problems import random_samples
+from mpitune._jit import LANES, padded
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.decide.sources import product
+from mpitune.svm.kernel.gemm import DEPTH, VECTORS, multiply, packed
+from mpitune.svm.kernel.rbf import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
+from mpitune.svm.kernel.rows import Rows
+from tests.mpitune.svm.problems import random_samples
 
 pytestmark = pytest.mark.numerical
 

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.cluster.shared_arrays import NOTHING, SharedArrays, Spec
-from common.engine.queue import Costs, Queue
 from common.images import fold_slices
-from kernel_svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
-from kernel_svm.matrices import NodeMatrices, PrivateMatrices, keep
 from mnist_svm.experiment import SvmGrid
+from mpitune.engine.queue import Costs, Queue
+from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
+from mpitune.svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
+from mpitune.svm.memory.matrices import NodeMatrices, PrivateMatrices, keep
 from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
-from tests.kernel_svm.conftest import Scratch, Spawned, matrix_spec
-from tests.kernel_svm.problems import Sized
+from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
+from tests.mpitune.svm.problems import Sized
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -211,11 +211,11 @@ def with_memory(kib: int, folder: Path, *command: Any) -> subprocess.CompletedPr
 
 FILL_UP = """
 import os
-from common.cluster.shared_arrays import SharedArrays
-from tests.kernel_svm.conftest import matrix_spec
-from kernel_svm import prepare
-from kernel_svm.matrices import keep
-from tests.kernel_svm.test_memory import drawn
+from mpitune.memory.shared_arrays import SharedArrays
+from tests.mpitune.svm.conftest import matrix_spec
+from mpitune.svm import prepare
+from mpitune.svm.memory.matrices import keep
+from tests.mpitune.svm.test_memory import drawn
 samples = prepare(*drawn(300))
 spec = matrix_spec(samples.width)
 shared = SharedArrays.allocate_what_fits({"kernel 0": spec, "kernel 1": spec, "distances": spec})

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jit import LANES, padded
-from jit.simd import aligned_zeros
-from kernel_svm.binary import Binary
-from kernel_svm.kernel import kernel_minus_one, prepare
-from kernel_svm.newton import newton_step
-from kernel_svm.path import Whole, solve_path
-from kernel_svm.smo import set_masks
-from tests.kernel_svm.problems import require_optimal
+from mpitune._jit import LANES, padded
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
+from mpitune.svm.solver.binary import Binary
+from mpitune.svm.solver.newton import newton_step
+from mpitune.svm.solver.path import Whole, solve_path
+from mpitune.svm.solver.smo import set_masks
+from tests.mpitune.svm.problems import require_optimal
 
 pytestmark = [pytest.mark.numerical, pytest.mark.xdist_group("newton")]  # one process compiles the step
 

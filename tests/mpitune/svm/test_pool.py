@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from common.cluster.shared_arrays import SharedArrays, Spec
-from kernel_svm.pool import Pool, SharedMatrix
+from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.svm.memory.pool import Pool, SharedMatrix
 from tests.helpers import PATIENCE
-from tests.kernel_svm.conftest import Scratch, Spawned
+from tests.mpitune.svm.conftest import Scratch, Spawned
 
 WIDTH, N_STRIPS = 32, 4
 

@@ -12,17 +12,17 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-import kernel_svm.path as path_module
-from jit import LANES, padded
-from jit.simd import aligned_zeros
-from kernel_svm import fit_grid
-from kernel_svm.binary import Binaries
-from kernel_svm.kernel import kernel_minus_one, prepare
-from kernel_svm.path import Whole, solve_path, solve_paths
-from kernel_svm.projected import descend, project
-from kernel_svm.smo import set_masks
-from kernel_svm.walk import AT, DONE, PAYS, STATE
-from tests.kernel_svm.problems import require_optimal
+from mpitune._jit import LANES, padded
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm import fit_grid
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
+from mpitune.svm.solver import path as path_module
+from mpitune.svm.solver.binary import Binaries
+from mpitune.svm.solver.path import Whole, solve_path, solve_paths
+from mpitune.svm.solver.projected import descend, project
+from mpitune.svm.solver.smo import set_masks
+from mpitune.svm.solver.walk import AT, DONE, PAYS, STATE
+from tests.mpitune.svm.problems import require_optimal
 
 pytestmark = pytest.mark.numerical
 

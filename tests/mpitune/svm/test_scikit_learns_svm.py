@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import sklearn.svm
 
-from kernel_svm import SVC
+from mpitune.svm import SVC
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from sklearn.metrics import get_scorer
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 
-from kernel_svm import SVC, fit_grid
-from kernel_svm.svc import as_sklearn
-from tests.kernel_svm.problems import problems
+from mpitune.svm import SVC, fit_grid
+from mpitune.svm.svc import as_sklearn
+from tests.mpitune.svm.problems import problems
 
 # The solution is asked for tightly, so that both solvers must find the same one.
 TIGHT = {"tol": 1e-6}

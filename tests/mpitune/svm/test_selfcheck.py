@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from common.selfcheck import Verdict, run
-from kernel_svm.cuda.selfcheck import FINDINGS
 from mnist_svm.solvers import name_here, trust
-from tests.kernel_svm.emulator import COMPILER
+from mpitune.devices.selfcheck import Verdict, run
+from mpitune.svm.cuda.selfcheck import FINDINGS
+from tests.mpitune.svm.emulator import COMPILER
 from tests.stand_ins import MODULES
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the kernel for the host")
@@ -23,7 +23,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def checked(faulty: pytest.MonkeyPatch, fault: str, limit_s: float = 200.0) -> Verdict:
     faulty.setenv("STAND_IN_FAULT", fault)
-    return run("kernel_svm.cuda.selfcheck", *SMALL, limit_s=limit_s)
+    return run("mpitune.svm.cuda.selfcheck", *SMALL, limit_s=limit_s)
 
 
 @pytest.mark.slow

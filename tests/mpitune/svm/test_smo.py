@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from kernel_svm.gathered import MAX_ACTIVE
-from kernel_svm.kernel import kernel_minus_one, prepare
-from kernel_svm.path import Whole, solve_path, solve_paths
-from kernel_svm.rows import Rows
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
+from mpitune.svm.kernel.rows import Rows
+from mpitune.svm.solver.gathered import MAX_ACTIVE
+from mpitune.svm.solver.path import Whole, solve_path, solve_paths
 
 pytestmark = pytest.mark.numerical
 

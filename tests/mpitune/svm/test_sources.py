@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from jit import LANES
-from jit.simd import aligned_zeros
-from kernel_svm.functions import KernelFunction
-from kernel_svm.kernel import STRIP, kernel_minus_one, mirror, prepare, squared_distances
-from kernel_svm.sources import DoubleSource, RbfSource
-from tests.kernel_svm.problems import random_samples
+from mpitune._jit import LANES
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.decide.sources import DoubleSource, RbfSource
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.rbf import STRIP, kernel_minus_one, mirror, prepare, squared_distances
+from tests.mpitune.svm.problems import random_samples
 
 pytestmark = pytest.mark.numerical
 

@@ -16,9 +16,9 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from kernel_svm import SVC, fit_grid
-from kernel_svm.svc import LARGE, as_sklearn, dense
-from tests.kernel_svm.problems import problems
+from mpitune.svm import SVC, fit_grid
+from mpitune.svm.svc import LARGE, as_sklearn, dense
+from tests.mpitune.svm.problems import problems
 
 # Two solutions to the tolerance differ by it, as scikit-learn's do, which fails the same two checks.
 DIFFER = {

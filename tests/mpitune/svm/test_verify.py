@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import kernel_svm as shared
-from kernel_svm.cuda import Loaded, solve_gammas
-from kernel_svm.cuda.device import SOURCE
-from kernel_svm.cuda.launch import Lanes
-from kernel_svm.cuda.verify import WrongResult, check_launch, check_solution
-from kernel_svm.path import Path, Whole, solve_path
-from tests.kernel_svm.emulator import COMPILER, Emulator
-from tests.kernel_svm.problems import Binary, clouds, folds_of
+from mpitune import svm as shared
+from mpitune.svm.cuda import Loaded, solve_gammas
+from mpitune.svm.cuda.device import SOURCE
+from mpitune.svm.cuda.launch import Lanes
+from mpitune.svm.cuda.verify import WrongResult, check_launch, check_solution
+from mpitune.svm.solver.path import Path, Whole, solve_path
+from tests.mpitune.svm.emulator import COMPILER, Emulator
+from tests.mpitune.svm.problems import Binary, clouds, folds_of
 
 pytestmark = pytest.mark.numerical
 

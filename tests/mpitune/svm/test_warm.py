@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from jit.private import locked, private_folder
+from mpitune._jit.folders import locked, private_folder
 from tests.helpers import PATIENCE, ROOT
 
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
 
-from kernel_svm import warm  # noqa: E402
+from mpitune.svm import warm  # noqa: E402
 
 SIGNATURES = """
 import numpy as np
-from jit.shipped import functions
-from kernel_svm import SVC, fit, fit_grid, warm_up
-from kernel_svm.plan import MatrixPlan
-from kernel_svm.grid import solve_gamma
-from kernel_svm.kernel import kernel_minus_one, prepare, squared_distances
+from mpitune._jit.shipped import functions
+from mpitune.svm import SVC, fit, fit_grid, warm_up
+from mpitune.svm.memory.matrix_plan import MatrixPlan
+from mpitune.svm.grid import solve_gamma
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
 
 def known():
     return {name: function.signatures for name, function in functions().items()}
@@ -73,7 +73,7 @@ class Heard(event.Listener, logging.Handler):
 def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # locks of this test's own
     heard = Heard()
-    logger = logging.getLogger("kernel_svm.warm")
+    logger = logging.getLogger("mpitune.svm.warm")
     logger.addHandler(heard)
     yield heard
     logger.removeHandler(heard)
@@ -130,7 +130,7 @@ def test_what_was_warmed_is_all_that_a_search_needs() -> None:
 
 def test_kept_machine_code_is_read_without_much_of_scipy() -> None:
     """numba imports the modules that a function's code comes from; for `array.sum` one that imports scipy.linalg."""
-    program = "import sys; from kernel_svm import warm_up; warm_up(); print('scipy.linalg' in sys.modules)"
+    program = "import sys; from mpitune.svm import warm_up; warm_up(); print('scipy.linalg' in sys.modules)"
     for _ in range(2):  # the first may compile
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -50,7 +50,7 @@ def test_a_script_prints_the_same_once(
         runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
     plain = capsys.readouterr().out
     options = {"ranks": ranks, "preexec_fn": on_one_core}
-    done = program("-m", "common.accelerate", "script.py", "out", cwd=tmp_path, status=4, **options)
+    done = program("-m", "mpitune", "accelerate", "script.py", "out", cwd=tmp_path, status=4, **options)
     assert done.stdout == plain and len(plain.splitlines()) == 3
     assert (tmp_path / "out").read_text() == "written\n"
     said = [line for line in done.stderr.splitlines() if line.startswith("accelerate: ")]
@@ -81,13 +81,13 @@ raise KeyError("its own")
 def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path: Path) -> None:
     (tmp_path / "halving.py").write_text(HALVING)
     plain = program("halving.py", cwd=tmp_path, status=1)
-    done = program("-m", "common.accelerate", "-q", "halving.py", ranks=2, cwd=tmp_path, status=1)
-    assert done.stdout == plain.stdout.replace("sklearn ", "common ")
+    done = program("-m", "mpitune", "accelerate", "-q", "halving.py", ranks=2, cwd=tmp_path, status=1)
+    assert done.stdout == plain.stdout.replace("sklearn ", "mpitune ")
     assert "KeyError: 'its own'" in done.stderr and "accelerate: " not in done.stderr
-    assert "common/accelerate" not in done.stderr
+    assert "mpitune/tools" not in done.stderr
 
 
 def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
-    done = program("-m", "common.accelerate", "none.py", cwd=tmp_path, status=2)
-    assert done.stderr.startswith("python -m common.accelerate: none.py cannot be run: ") and not done.stdout
+    done = program("-m", "mpitune", "accelerate", "none.py", cwd=tmp_path, status=2)
+    assert done.stderr.startswith("python -m mpitune accelerate: none.py cannot be run: ") and not done.stdout
     assert len(done.stderr.splitlines()) == 1 and sys.executable not in done.stderr

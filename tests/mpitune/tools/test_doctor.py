@@ -1,4 +1,4 @@
-"""What the preflight says of a layout, and what `python -m common.doctor` finds on this machine."""
+"""What the preflight says of a layout, and what `python -m mpitune doctor` finds on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from common.cluster.devices import usable_cores, visible_gpus
-from common.cluster.preflight import Node, problems, survey
-from common.doctor.checks import (
+from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.engine.preflight import Node, problems, survey
+from mpitune.errors import Exit
+from mpitune.tools.doctor_checks import (
     GIB,
     Examined,
     GpuInfo,
@@ -24,12 +25,11 @@ from common.doctor.checks import (
     file_system,
     memory_of_jobs_that_have_gone,
 )
-from common.errors import Exit
-from common.trial import Place
+from mpitune.trial import Place
 from tests.helpers import PATIENCE, ROOT, TOYS, start, wait_for_lines, write_files
 from tests.stand_ins import Machine
 
-DOCTOR = ("-m", "common.doctor")
+DOCTOR = ("-m", "mpitune", "doctor")
 DIGITS = ("--dataset", "digits")
 
 

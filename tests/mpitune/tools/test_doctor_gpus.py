@@ -1,4 +1,4 @@
-"""What `python -m common.doctor` says of GPUs in use, on machines that are stand-ins."""
+"""What `python -m mpitune doctor` says of GPUs in use, on machines that are stand-ins."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
+from mpitune.errors import Exit
 from tests.helpers import ROOT, alive, write_files
 from tests.stand_ins import SLICES, A, B, Machine
 
-DOCTOR = ("-m", "common.doctor")
+DOCTOR = ("-m", "mpitune", "doctor")
 TORCH = "import numpy\ndef ones(n, device): return numpy.ones(n)\n"
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from common import cli, status
-from common.engine.study import Shard, Study
-from common.errors import Exit, UsageError
-from common.merge import main, merge
-from common.storage.history import read_journal
-from common.trial import Search, Trial
+from mpitune import cli
+from mpitune.engine.study import Shard, Study
+from mpitune.errors import Exit, UsageError
+from mpitune.storage.history import read_journal
+from mpitune.tools import status
+from mpitune.tools.merge import main, merge
+from mpitune.trial import Search, Trial
 from tests.helpers import journal_lines, studied, table_without_run
 from tests.toys import Toy
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from common.errors import Exit
-from common.scaling.__main__ import compare, main
-from common.scaling.timings import RunTiming, timing_of
-from common.storage.history import History
-from common.storage.journal import Journal
+from mpitune.errors import Exit
+from mpitune.storage.history import History
+from mpitune.storage.journal import Journal
+from mpitune.tools.scaling import compare, main
+from mpitune.tools.timings import RunTiming, timing_of
 from tests.helpers import TOYS
 
 SLOTS = ["node1/0/0/cuda:0", "node2/1/0/cuda:0"]

@@ -1,4 +1,4 @@
-"""What `python -m common.status` says of a study, from its journal and what rank 0 says while it runs."""
+"""What `python -m mpitune status` says of a study, from its journal and what rank 0 says while it runs."""
 
 import fcntl
 import itertools
@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from common.engine.progress import STATUS_FILE, read_status_file
-from common.errors import Exit
-from common.status import look, main, now
-from common.storage.journal import Journal
-from common.trial import Place, Result, Trial
+from mpitune.engine.progress import STATUS_FILE, read_status_file
+from mpitune.errors import Exit
+from mpitune.storage.journal import Journal
+from mpitune.tools.status import look, main, now
+from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, wait_for_lines, wait_until, workers_of
 
-STATUS = ("-m", "common.status")
+STATUS = ("-m", "mpitune", "status")
 
 
 def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

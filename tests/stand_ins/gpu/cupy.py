@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy
 
-from kernel_svm.cuda.device import SOURCE
-from tests.kernel_svm.emulator import Emulator
+from mpitune.svm.cuda.device import SOURCE
+from tests.mpitune.svm.emulator import Emulator
 
 __version__ = "0.stand-in"
 FAULT = os.environ.get("STAND_IN_FAULT", "")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 
-from common.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV
 
 
 def compared(
@@ -17,9 +17,9 @@ def compared(
     share, weights = arguments.pop("share", "exact"), arguments.pop("fit_params", {})
     arguments = {"cv": 3, "refit": False, **arguments}
     reference = theirs.GridSearchCV(estimator, grid, **arguments).fit(X, y, **weights)
-    with caplog.at_level(logging.INFO, logger="common.sklearn.walk"):
+    with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):
         ours = GridSearchCV(estimator, grid, workers=0, share=share, **arguments).fit(X, y, **weights)
-    assert not [record for record in caplog.records if record.name == "common.sklearn.walk"], caplog.text
+    assert not [record for record in caplog.records if record.name == "mpitune.sklearn.graph_walk"], caplog.text
     for name, column in reference.cv_results_.items():
         if "score" in name and "time" not in name and "rank" not in name:
             np.testing.assert_allclose(ours.cv_results_[name], column, rtol=0, atol=atol, err_msg=name)

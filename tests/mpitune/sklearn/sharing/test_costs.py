@@ -16,10 +16,10 @@ from sklearn.svm import SVC
 
 from benchmarks.sharing_played import ROWS, batches_of, costs_of, study_of
 from benchmarks.svm_division import play
-from common.engine.queue import Costs
-from common.sklearn.costs import expected, expected_alone, shape_of
-from common.sklearn.formulas import after
-from common.sklearn.groups import graph_of
+from mpitune.engine.queue import Costs
+from mpitune.sklearn.costs import expected, expected_alone, shape_of
+from mpitune.sklearn.formulas import after
+from mpitune.sklearn.groups import graph_of
 
 
 @pytest.mark.parametrize("n_slots", [2, 3])

@@ -36,12 +36,12 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
-from common.sklearn import GridSearchCV
-from common.sklearn.sharing import family_of, kernel_ridge
-from common.sklearn.sharing.family import SplitPart
-from common.sklearn.sharing.gaussian_processes import NoiseLevels
-from common.sklearn.sharing.kernel_ridge import Band
-from tests.common.sklearn.sharing.beside import compared
+from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.sharing import family_of, kernel_ridge
+from mpitune.sklearn.sharing.family import SplitPart
+from mpitune.sklearn.sharing.gaussian_processes import NoiseLevels
+from mpitune.sklearn.sharing.kernel_ridge import Band
+from tests.mpitune.sklearn.sharing.beside import compared
 
 drawn = settings(
     max_examples=max(1, settings().max_examples // 100),  # each is whole searches: one here, three in make check

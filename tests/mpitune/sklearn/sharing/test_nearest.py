@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
-from common.sklearn.sharing import nearest, whole_numbers
-from common.sklearn.sharing.family import SplitPart
-from common.sklearn.sharing.heaps import Heaps
-from common.sklearn.sharing.neighbours import Neighbours
+from mpitune.sklearn.sharing import nearest, whole_numbers
+from mpitune.sklearn.sharing.family import SplitPart
+from mpitune.sklearn.sharing.heaps import Heaps
+from mpitune.sklearn.sharing.neighbours import Neighbours
 
 drawn = settings(max_examples=20, deadline=None, derandomize=True)
 

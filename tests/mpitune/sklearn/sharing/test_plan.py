@@ -28,15 +28,15 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
-from common.cluster.kept import in_memory
-from common.cluster.shared_arrays import NOTHING, SharedArrays
-from common.experiment import WorkerContext
-from common.sklearn import GridSearchCV, HalvingGridSearchCV, folds, searches, walk
-from common.sklearn.scores import standard
-from common.sklearn.shared_steps import SharedSteps
-from tests.common.sklearn.iris import X, Y, same
-from tests.common.sklearn.sharing.beside import compared
+from mpitune.experiment import WorkerContext
+from mpitune.memory.shared_arrays import NOTHING, SharedArrays
+from mpitune.memory.value_cache import in_memory
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk, searches
+from mpitune.sklearn.scores import standard
+from mpitune.sklearn.shared_steps import SharedSteps
 from tests.helpers import ROOT, journal_lines
+from tests.mpitune.sklearn.iris import X, Y, same
+from tests.mpitune.sklearn.sharing.beside import compared
 
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
 GRID: dict[str, Any] = {"pca__n_components": [1, 2, 3], "knn__n_neighbors": [1, 3, 9], "knn__p": [1, 2]}
@@ -62,7 +62,7 @@ def test_the_plan_of_a_pipeline_shares_on_each_level(capsys: pytest.CaptureFixtu
 def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only fits move: 6 s for 6 candidates, 12 s for 6, and twice 3 s for 3."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(walk, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(graph_walk, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def takes(seconds: float, method: Any) -> Any:
         def longer(*args: Any, **kwargs: Any) -> Any:
@@ -262,7 +262,7 @@ def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
     search = GridSearchCV(model, {"select__k": list(range(490, 500))}, cv=3, workers=0, refit=False)
     tracemalloc.start()
     try:
-        with caplog.at_level(logging.INFO, logger="common.sklearn.walk"):
+        with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):
             search.fit(samples, np.arange(2000) % 2)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -24,8 +24,8 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from common.sklearn.sharing import family_of
-from common.sklearn.sharing.family import SplitPart
+from mpitune.sklearn.sharing import family_of
+from mpitune.sklearn.sharing.family import SplitPart
 
 drawn = settings(max_examples=3, deadline=None, derandomize=True)
 

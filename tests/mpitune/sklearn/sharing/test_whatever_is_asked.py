@@ -34,8 +34,8 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
-from common.sklearn.sharing import family_of
-from common.sklearn.sharing.family import SplitPart
+from mpitune.sklearn.sharing import family_of
+from mpitune.sklearn.sharing.family import SplitPart
 
 MEMBERS = {"n_estimators": [2, 5]}
 SOME: list[tuple[Any, dict[str, list[Any]]]] = [

@@ -1,0 +1,50 @@
+"""`python -m mpitune TOOL ...`, or `mpitune TOOL ...`: tools for studies, machines and scripts, one file each.
+
+A tool is a module with a function `main` that takes its arguments and returns an exit status. It is imported when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from mpitune.output import outlive_readers
+
+TOOLS = {
+    "status": "how far a study is, and what has failed; repairs a damaged journal",
+    "report": "one page about a study, or about several side by side",
+    "doctor": "what would go wrong in a job, with its fix",
+    "merge": "join the journals of a study that ran in shards",
+    "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
+    "accelerate": "run a scikit-learn script, unchanged, on all devices",
+    "scaling": "speed-up and efficiency of one study on several layouts",
+    "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
+}
+PROG = "python -m mpitune"
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool that the first word names. Returns the exit status."""
+    outlive_readers()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    tool, *rest = words
+    if tool not in TOOLS:
+        print(f"{PROG}: there is no tool {tool!r}\n\n{_overview()}", file=sys.stderr)
+        return USAGE_ERROR
+    return int(import_module(f"mpitune.tools.{tool}").main(rest))
+
+
+def _overview() -> str:
+    width = max(map(len, TOOLS))
+    lines = [f"  {name:{width}}  {what}" for name, what in TOOLS.items()]
+    return "\n".join([f"usage: {PROG} TOOL ...", "", *lines, "", f"{PROG} TOOL --help tells more."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Which matrices are kept, how they lie in memory, and who shares them."""

@@ -71,7 +71,7 @@ def differences(case: Case, right: Result, ours: Result) -> list[Difference]:
             found.append(Difference("best" if name.startswith("best") else "attribute", name, u, v))
     if hasattr(a, "best_estimator_") and hasattr(b, "best_estimator_"):
         if a.best_index_ == b.best_index_:
-            found += _refits(a, b, right.names["X"])
+            found += _refits(a, b, right.names["X"], ours.names["X"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found += _scored(case, b, ours.names)
@@ -113,18 +113,21 @@ def _tables(right: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Differenc
     return found
 
 
-def _refits(a: Any, b: Any, X: Any) -> list[Difference]:
-    """The refitted models of the same candidate."""
+def _refits(a: Any, b: Any, X: Any, own: Any) -> list[Difference]:
+    """The refitted models of the same candidate, each asked about the very object it was fitted to.
+
+    scikit-learn computes kernels of an object with itself in another way than those of equal ones.
+    """
     found = []
     if type(a.best_estimator_).__name__ != type(b.best_estimator_).__name__:
         found.append(Difference("refit", "class", type(a.best_estimator_), type(b.best_estimator_)))
     for method in METHODS:
         said = []
-        for model in (a.best_estimator_, b.best_estimator_):
+        for model, samples in ((a.best_estimator_, X), (b.best_estimator_, own)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
-                    said.append(np.asarray(getattr(model, method)(X)))
+                    said.append(np.asarray(getattr(model, method)(samples)))
                 except Exception as error:
                     said.append(type(error).__name__)
         if not _same(*said):

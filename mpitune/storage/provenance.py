@@ -45,7 +45,9 @@ def commit() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    done = subprocess.run(
+        ["git", "--no-optional-locks", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
     return done.stdout.strip()
 
 

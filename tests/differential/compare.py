@@ -244,7 +244,10 @@ def _labels(case: Case, found: Difference, right: Result, ours: Result) -> bool:
             return False
         if found.where == "predict":
             return int((np.ravel(found.right) != np.ravel(found.ours)).sum()) <= LABELS
-        return bool(np.abs(found.right - found.ours).max() <= 0.02 * max(1.0, float(np.abs(found.right).max())))
+        apart = np.abs(found.right - found.ours) > 0.02 * max(1.0, float(np.abs(found.right).max()))
+        # With more than two classes a pair's decision near 0 is a vote, which decision_function counts as 1.
+        votes = LABELS if found.where == "decision_function" and apart.ndim == 2 else 0
+        return int(apart.reshape(len(apart), -1).any(axis=1).sum()) <= votes
     return False
 
 

@@ -112,6 +112,10 @@ class Experiment(ABC):
     def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
         """Raise UsageError if these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
 
+    def why_cores(self) -> str:
+        """Why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use GPUs."""
+        return ""
+
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
         return {}

@@ -116,6 +116,8 @@ class _RanksPart:
         try:
             if options.workers != 0:
                 devices, note = choose(options.gpu, options.workers, options.threads)
+                if devices[0].kind != CPU.kind and (why := self.experiment.why_cores()):
+                    devices, note = choose("none", None, options.threads)[0], why
             self.experiment.check(devices[0].kind)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
         except UsageError as error:

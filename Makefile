@@ -1,6 +1,6 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
 # make test    install into .venv and prove on this machine what the README promises, in about five minutes
-# make check   linters and all tests: several hosts, Slurm, other MPI libraries, sanitizers; what CI runs
+# make check   linters and all tests: several hosts, Slurm, other MPI libraries; what CI runs
 # make docs    the documentation as a site in results/site; a warning or a link that leads nowhere is an error
 # make coverage     what make test runs of each room: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512

@@ -11,11 +11,6 @@ solver runs before, between and after the others; the median counts.
 With --peer-sample K, the others solve K of the 25 points, and these on the first fold only. The points are spread as
 far apart as the grid allows. Every other point is assumed to cost as much as the nearest measured one, by steps of the
 grid (the mean of several at the same distance), and every fold as much as the first.
-
-    python -m benchmarks.svm_grid 60000 --peers --gpu
-
-With --gpu, the shared solver on the first visible GPU and cuML are measured too, in seconds of the clock, after one run
-each on a few images.
 """
 
 # ruff: noqa: E402 - threads are limited before the libraries that start them are imported
@@ -29,7 +24,6 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
 import argparse
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -99,55 +93,7 @@ def peer(name: str) -> Callable[..., Any]:
     return IntelSVC
 
 
-def run_gpu(device: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, Errors]:
-    """Seconds of the clock of the whole grid, all gammas in flight that fit, and its errors."""
-    from mpitune.svm.cuda import Loaded, solve_gammas
-
-    begin = time.perf_counter()
-    folds, errors = splits(len(y)), {}
-    for g, grid in enumerate(
-        solve_gammas(Loaded(device, prepare(x, y)), GAMMAS.tolist(), PENALTIES.tolist(), folds, "ovo")
-    ):
-        for f, points in enumerate(grid):
-            for c, point in enumerate(points):
-                errors[g, c, f] = int((point.predictions != y[folds[f][1]]).sum())
-    return time.perf_counter() - begin, errors
-
-
-def compare_gpu(device: Any, x: np.ndarray, y: np.ndarray, errors: Errors, points: Sequence[GridPoint]) -> str:
-    """A table of the solvers on the GPU; cuML solves ``points`` on the first fold, where it is installed."""
-    few = slice(0, 500)
-    run_gpu(device, x[few], y[few])
-    runs = [run_gpu(device, x, y) for _ in range(3)]
-    differ = sum(runs[0][1][key] != count for key, count in errors.items())
-    ours = statistics.median(seconds for seconds, _ in runs)
-    rows = [
-        {
-            "solver": "shared on the GPU",
-            "seconds": f"{ours:.2f}",
-            "ratio": "1",
-            "errors that differ": f"{differ} of 125",
-        }
-    ]
-    if importlib.util.find_spec("cuml"):
-        from mnist_svm.solvers.cuml import fit_cuml
-
-        train, validation = splits(len(y))[0]
-        seconds, differ = {}, 0
-        fit_cuml(x[few], y[few], x[few], penalty=1.0, gamma=1e-3, multiclass="ovo")
-        for g, c in points:
-            begin = time.perf_counter()
-            point = {"penalty": float(PENALTIES[c]), "gamma": float(GAMMAS[g]), "multiclass": "ovo"}
-            fit = fit_cuml(x[train], y[train], x[validation], **point)
-            seconds[g, c] = time.perf_counter() - begin
-            differ += int((fit.predictions != y[validation]).sum()) != errors[g, c, 0]
-        total = extrapolated(seconds)
-        rows.append({"solver": f"cuML ({len(points)} points of the first fold measured)", "seconds": f"{total:.1f}",
-                     "ratio": f"{total / ours:.1f}", "errors that differ": f"{differ} of {len(points)}"})  # fmt: skip
-    return table(rows)
-
-
-def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory: int, gpu: bool = False) -> str:
+def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory: int) -> str:
     arrays = load("mnist", data, train_size=n, download=False)
     x, y = standardised(arrays["train_images"], 255), arrays["train_labels"]
     begin = time.process_time()
@@ -196,14 +142,6 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
     measured = "every fit measured"
     if sample:
         measured = f"{len(points)} points on the first fold measured, the rest extrapolated"
-    on_gpu = []
-    if gpu:
-        import cupy
-
-        from mpitune.svm.cuda import Gpu
-
-        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        on_gpu = [f"{name}, cupy {cupy.__version__}:", compare_gpu(Gpu(), x, y, errors, points)]
     return "\n\n".join(
         [
             facts,
@@ -212,7 +150,6 @@ def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory
             table(rows),
             "Errors on " + ("the first fold" if sample else "each fold") + ":",
             table(details),
-            *on_gpu,
         ]
     )
 
@@ -222,13 +159,12 @@ def main() -> None:
     parser.add_argument("n", type=int, help="the first n training images")
     parser.add_argument("--peers", nargs="*", choices=list(TITLES), default=list(TITLES))
     parser.add_argument("--peer-sample", type=int, metavar="K", help="measure K points of the others only")
-    parser.add_argument("--gpu", action="store_true", help="measure the solvers for a GPU too")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="torchvision's folder of MNIST")
     parser.add_argument("--memory", type=float, default=8.0, metavar="GB", help="what the shared solver may use")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep the table in this file")
     settings = parser.parse_args()
     memory = int(settings.memory * 1e9)
-    text = compare(settings.n, settings.peers, settings.peer_sample, settings.data, memory, settings.gpu)
+    text = compare(settings.n, settings.peers, settings.peer_sample, settings.data, memory)
     publish(text, settings.results)
 
 

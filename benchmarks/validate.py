@@ -64,7 +64,6 @@ class Done:
 def steps(folder: Path) -> list[Step]:
     """In the order in which they tell most: what comes late may find no time."""
     sanitizer = shutil.which("compute-sanitizer")
-    kernels = ["tests/mpitune/svm/test_cuda.py", "tests/mnist_nn/test_triton_kernel.py"]
     pytest = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-v"]  # a step that is ended has named what failed
     parallel = [*pytest, "-n", "auto", "--maxprocesses", "8"]
     svm = ["python", *SVM, "--results", str(folder / "svm")]
@@ -79,26 +78,23 @@ def steps(folder: Path) -> list[Step]:
         Step("doctor", [*doctor, "--gpu", "all"] if visible_gpus() else doctor, 120),
         Step("self-checks", [*doctor, "--gpu", "all", "--self-check"], 420, on_gpu=True),
         Step("tests for a GPU", [*pytest, "-m", "gpu"], 300, on_gpu=True),
-        Step("vector machines, GPU", [*svm, "--gpu", "0", "--solver", "shared"], 240, on_gpu=True),
+        Step("vector machines, GPU", [*svm, "--gpu", "0", "--solver", "cuml"], 240, on_gpu=True),
         Step("vector machines, CPU", [*_cpu(svm), "--solver", "shared"], 240),
         Step("vector machines agree", [*agree, "--agree", str(folder / "svm")], 60, on_gpu=True),
         Step("networks, GPU", [*nn, "--gpu", "0", "--step", "grouped"], 240, on_gpu=True),
         Step("networks, CPU", _cpu(nn), 240),
         Step("networks agree", [*agree, "--agree", str(folder / "nn")], 60, on_gpu=True),
         Step("data parallel, all devices", ddp, 120),
-        Step("vector machines, two on a GPU", [*_into(svm, "two"), "--gpu", "0,0", "--solver", "shared"], 240,
-             on_gpu=True),
         Step("networks, two on a GPU", [*_into(nn, "two"), "--gpu", "0,0", "--step", "grouped"], 240, on_gpu=True),
         *(Step(f"data parallel, {name}", [*_into(ddp, name), *words], 180, on_gpu=True)
           for name, words in variants.items()),
-        *([Step("addresses", [sanitizer, "--tool", "memcheck", *pytest, "-m", "gpu", *kernels], 240, on_gpu=True),
-           Step("races", [sanitizer, "--tool", "racecheck", *pytest, "-m", "gpu", kernels[0], "-k", "bits"], 240,
-                on_gpu=True)]
+        *([Step("addresses", [sanitizer, "--tool", "memcheck", *pytest, "-m", "gpu",
+                              "tests/mnist_nn/test_triton_kernel.py"], 240, on_gpu=True)]
           if sanitizer else []),
         Step("rates of this device", [*doctor, "--benchmark"], 300),
         Step("rates of steps", ["python", "-m", "benchmarks.nn_step", "--sizes", "small", "medium"], 180, on_gpu=True),
-        Step("tests of the self-checks", [*parallel, "-m", "slow", "tests/mnist_nn/test_selfcheck.py",
-                                          "tests/mpitune/svm/test_selfcheck.py"], 420, {"CUDA_VISIBLE_DEVICES": ""}),
+        Step("tests of the self-checks", [*parallel, "-m", "slow", "tests/mnist_nn/test_selfcheck.py"], 420,
+             {"CUDA_VISIBLE_DEVICES": ""}),
         Step("tests without a GPU", [*parallel, "-m", "not gpu and not slow and not cluster"], 900,
              {"CUDA_VISIBLE_DEVICES": ""}),
     ]  # fmt: skip

@@ -127,11 +127,6 @@ class Solver(ABC):
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         """A Fit of each point of one gamma, in their order, each as soon as it is known."""
 
-    def together(self, dataset: Dataset, rows: Sequence[tuple[float, Sequence[GridPoint]]]) -> Iterator[Fit]:
-        """A Fit of each point of each row (gamma, points), in their order: row by row, where that is no slower."""
-        for gamma, points in rows:
-            yield from self(dataset, gamma, points)
-
 
 def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:
     """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class.

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +47,6 @@ class SvmGrid(ImageSettings):
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
         optional={"cuda": ("cupy", "cuml")},
-        self_checks=("mnist_svm.solvers.trust:verdict_of_gpu",),
-        benchmarks=("mnist_svm.solvers.rates:measured",),
     )
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
@@ -58,8 +55,8 @@ class SvmGrid(ImageSettings):
     )
     solver: str = setting(
         "auto",
-        "auto (shared; on a GPU if it passes its check there, else on one core a slot), shared (the whole grid as one "
-        "computation), sklearn or cuml",
+        "auto (shared), shared (the whole grid as one computation, on CPU cores), sklearn (on CPU cores) or cuml "
+        "(point by point, on GPUs)",
         choices=("auto", "shared", "sklearn", "cuml"),
     )
     compare: bool = setting(
@@ -74,14 +71,6 @@ class SvmGrid(ImageSettings):
         changes_results=False,
         metavar="GB",
     )
-    gammas_per_batch: int | None = setting(
-        None,
-        "values of gamma that one slot solves together, with all their folds (shared solver on a GPU: more paths at a "
-        "time, more memory; default: 1, and folds apart where there are many slots)",
-        low=1,
-        changes_results=False,
-        metavar="N",
-    )
 
     @cached_property
     def penalties(self) -> np.ndarray:
@@ -93,28 +82,28 @@ class SvmGrid(ImageSettings):
         """gamma, float64 (n_tuning,), ascending."""
         return 10 ** np.linspace(-6, -2, self.n_tuning)
 
-    def check(self, device: str) -> None:
-        """Raises UsageError for a solver that this kind of device or this installation does not have.
+    def why_cores(self) -> str:
+        """Only cuML computes on GPUs; the other solvers have all cores."""
+        if self.solver == "cuml":
+            return ""
+        why = "it has no code for GPUs" if self.solver == "sklearn" else "points of the grid share work only there"
+        return f"--solver {self.solver} uses all CPU cores, as {why}; --solver cuml fits point by point on the GPUs"
 
-        Whether its library can be imported is found out in a process of its own, as a rank holds no GPU library.
+    def check(self, device: str) -> None:
+        """Raises UsageError where cuML is asked for and cannot be used.
+
+        Whether it can be imported is found out in a process of its own, as a rank holds no GPU library.
         """
+        if self.solver != "cuml":
+            return
         if device == "cpu":
-            if self.solver == "cuml":
-                raise UsageError(f"--solver {self.solver} needs a GPU: name one with --gpu, or use --solver shared")
-            return
-        library = {"shared": "cupy", "cuml": "cuml"}.get(self.solver)
-        if library is None:
-            return
-        found = probe.answer(probe.begin(Device("cuda", os.environ.get("CUDA_VISIBLE_DEVICES", "0")), library))
+            raise UsageError("--solver cuml needs a GPU: name one with --gpu, or use --solver shared")
+        found = probe.answer(probe.begin(Device("cuda", os.environ.get("CUDA_VISIBLE_DEVICES", "0")), "cuml"))
         if wrong := found.get("error") or (None if found["installed"] else "it is not installed"):
             raise UsageError(
-                f"--solver {self.solver} needs {library} on a GPU, which cannot be imported ({wrong}): "
-                "pip install -r requirements-cu12.txt (or -cu11, -cu13), or give --gpu none"
+                f"--solver cuml cannot import cuml ({wrong}): "
+                "pip install -r requirements-cu12.txt (or -cu11, -cu13), or use --solver shared"
             )
-
-    def self_checks(self) -> Sequence[Sequence[str]]:
-        asked = self.solver in ("auto", "shared") and find_spec("cupy")
-        return [("mnist_svm.solvers.trust:verdict_of_gpu", "")] if asked else []
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""
@@ -142,11 +131,7 @@ class SvmGrid(ImageSettings):
             What `TuningGrid.errors` says.
         """
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
-        together = self.gammas_per_batch or 1
-        groups = [rows[start : start + together] for start in rows[::together]]
-        results = yield [
-            tuple(grid.trial(g, c, fold) for g in group for fold in folds for c in columns) for group in groups
-        ]
+        results = yield [tuple(grid.trial(g, c, fold) for fold in folds for c in columns) for g in rows]
         errors = grid.errors({result.key: result for result in results})
         point = grid.chosen(errors)
         if point is not None:
@@ -158,7 +143,7 @@ class SvmGrid(ImageSettings):
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
         """Buffers of the shared solver: with one-vs-rest a kernel matrix for each worker; squared distances."""
-        if device != "cpu" or self.solver not in ("auto", "shared") or n_workers == 1:
+        if self.solver not in ("auto", "shared") or n_workers == 1:
             return {}
         _, sizes = np.unique(data["train_labels"], return_counts=True)
         return {
@@ -169,24 +154,17 @@ class SvmGrid(ImageSettings):
     def objective(self, worker: WorkerContext) -> Objective:
         from mnist_svm.dataset import Dataset
         from mnist_svm.objective import SvmObjective
-        from mnist_svm.solvers import make_solver, name_here
+        from mnist_svm.solvers import make_solver
 
         memory = 0.6 * free_memory() / worker.n_workers if self.memory is None else self.memory * 1e9
-        name = name_here(self.solver, worker.device)
         # The largest batch of one gamma: not the first that comes, which after a resume may be a single point.
         n_points = self.n_tuning * (1 if self._is_divided(worker.n_workers) else self.folds)
         dataset = Dataset.of(worker.data, self.folds, self.max_pixel)
-        solver = make_solver(name, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
-        on_gpu = worker.device == "cuda" and name not in ("shared-on-cpu", "sklearn")
-        return SvmObjective(dataset, solver, on_gpu)
+        solver = make_solver(self.solver, worker, multiclass=self.multiclass, memory=int(memory), n_points=n_points)
+        return SvmObjective(dataset, solver)
 
     def split_batch(self, batch: Batch) -> list[Batch]:
-        """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds).
-
-        Where `gammas_per_batch` is given, batches stay as they are: a GPU then walks the paths of all folds at once.
-        """
-        if self.gammas_per_batch is not None:
-            return [batch]
+        """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds)."""
         folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
         return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
 
@@ -194,8 +172,7 @@ class SvmGrid(ImageSettings):
         """The kernel matrix of a gamma, which the folds have in common: KERNEL_PART of the whole grid's work on it.
 
         Nothing where points are fitted one by one. Nothing with one-vs-rest where workers of a node share the matrix:
-        they may have memory for one only, so all of them work on the same gamma. A GPU has a matrix of its own,
-        and walks the paths of all folds at once.
+        they may have memory for one only, so all of them work on the same gamma.
         """
         if self.solver in ("sklearn", "cuml") or self._is_divided(workers):
             return 0.0

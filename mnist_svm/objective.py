@@ -17,19 +17,18 @@ class SvmObjective:
 
     A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its values
     are `error` (or `test_error`), a fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell
-    (cuML); `on_gpu`, 1 if a GPU solved it. A refit on all training images also has the array `predictions`, uint8
-    (n_test,). With the shared solver the points of one fold start from each other, so they may depend, within the
-    solver's tolerance, on which C a batch holds. Where the solver has too little memory here, the answer is `NoRoom`.
+    (cuML). A refit on all training images also has the array `predictions`, uint8 (n_test,). With the shared solver the
+    points of one fold start from each other, so they may depend, within the solver's tolerance, on which C a batch
+    holds. Where the solver has too little memory here, the answer is `NoRoom`.
     """
 
-    def __init__(self, dataset: Dataset, solver: Solver, on_gpu: bool = False) -> None:
+    def __init__(self, dataset: Dataset, solver: Solver) -> None:
         self.dataset = dataset
         self.solver = solver
-        self.on_gpu = on_gpu
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         rows = [(gamma, [self._point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        fits = self.solver.together(self.dataset, rows)
+        fits = (fit for gamma, points in rows for fit in self.solver(self.dataset, gamma, points))
         for number, trial in enumerate(batch):
             try:
                 fit = next(fits)
@@ -43,8 +42,6 @@ class SvmObjective:
         counts = {"n_support": float(fit.n_support)}
         if fit.converged is not None:
             counts["converged"] = float(fit.converged)
-        if self.on_gpu:
-            counts["on_gpu"] = 1.0
         error = float(np.mean(fit.predictions != split.labels))
         if split.is_refit:
             arrays = {"predictions": fit.predictions.astype(np.uint8)}

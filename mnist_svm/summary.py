@@ -99,8 +99,6 @@ def summarised(
         summary["second"] = _second(grid, results, errors, point, test_labels)
     if nested:
         summary["nested_cross_validation"] = _nested(nested)
-    on_gpu = ["on_gpu" in result.values for result in results.values() if not result.failed]
-    summary["fits_on_gpus"], summary["fits_on_cpus"] = sum(on_gpu), len(on_gpu) - sum(on_gpu)
     summary["failed_fits"] = int(np.isnan(errors).sum())
     summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
     return summary
@@ -153,9 +151,6 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
     print(f"test error:               {test_error}")
     if second := summary.get("second"):
         print(f"second point:             C {second['C']:.6g}, gamma {second['gamma']:.6g}, {_compared(second)}")
-    if summary["fits_on_gpus"] and summary["fits_on_cpus"]:
-        n_gpu, n_cpu = summary["fits_on_gpus"], summary["fits_on_cpus"]
-        print(f"fits on GPUs:             {n_gpu} of {n_gpu + n_cpu}, the others on CPUs, within the tolerance")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
     if summary["unconverged_fits"]:

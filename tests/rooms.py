@@ -24,9 +24,6 @@ ROOMS = {
     "mpitune.svm.solver": {"mpitune._jit"},
     "mpitune.svm.decide": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver"},
     "mpitune.svm.memory": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide"},
-    "mpitune.svm.cuda": {
-        "mpitune._jit", "mpitune.svm", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide",
-    },
     "mpitune": {
         "mpitune.engine", "mpitune.export", "mpitune.memory", "mpitune.optimize", "mpitune.optimize.spaces",
         "mpitune.ranks", "mpitune.report", "mpitune.storage",
@@ -64,8 +61,7 @@ ROOMS = {
         "mpitune.svm.memory", "mnist_svm.solvers",
     },
     "mnist_svm.solvers": {
-        "mpitune", "mpitune.devices", "mpitune.svm", "mpitune.svm.cuda", "mpitune.svm.decide", "mpitune.svm.kernel",
-        "mpitune.svm.memory", "mpitune.svm.solver", "mnist_svm",
+        "mpitune", "mpitune.svm", "mpitune.svm.memory", "mnist_svm",
     },
     "mnist_nn": {
         "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.memory", "mpitune.optimize.spaces",

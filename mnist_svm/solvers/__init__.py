@@ -9,31 +9,17 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
 from mpitune.experiment import WorkerContext
 
 
-def name_here(name: str, device: str) -> str:
-    """The name for `make_solver` that the user's choice, perhaps "auto", means on "cpu" or "cuda"."""
-    if device == "cuda":
-        from mnist_svm.solvers.trust import name_for_gpu
-
-        return name_for_gpu(name)
-    return "shared" if name == "auto" else name
-
-
 def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: int, n_points: int) -> Solver:
     """The solver of that name for this worker. `SvmGrid.check` says whether it can work there.
 
     Args:
-        name: "shared", "shared-on-cpu", "sklearn" or "cuml".
+        name: "auto", "shared", "sklearn" or "cuml".
         worker: its device, and the buffers that workers of the node share.
         multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
         memory: bytes that this worker may use, which the shared-kernel solver keeps to.
         n_points: the most points of one gamma that it will be asked for at once.
     """
-    if name == "shared" and worker.device == "cuda":
-        from mnist_svm.solvers.cuda import CudaSolver
-
-        worker.report_step(0, unit="compiling")
-        return CudaSolver(multiclass)
-    if name in ("shared", "shared-on-cpu"):
+    if name in ("auto", "shared"):
         from mnist_svm.solvers.cpu import SharedSolver
 
         return SharedSolver(worker, multiclass, memory=memory, n_points=n_points)

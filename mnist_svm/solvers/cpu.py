@@ -1,4 +1,4 @@
-"""The grid solver of `mpitune.svm` on a CPU."""
+"""The grid solver of `mpitune.svm`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from mpitune._jit.folders import locked, private_folder
 from mpitune.storage.files import written_whole
 from mpitune.storage.provenance import versions
 
-LIBRARIES = ("numpy", "numba", "torch", "triton", "cupy")
+LIBRARIES = ("numpy", "numba", "torch", "triton")
 
 
 class Budget:

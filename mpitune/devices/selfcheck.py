@@ -132,8 +132,8 @@ def run(module: str, *arguments: str, limit_s: float = LIMIT_S) -> Verdict:
 
 
 def digest(*paths: Path) -> str:
-    """A digest of files, and of all Python and CUDA files in folders, for the key of a verdict."""
-    files = [file for path in paths for file in (sorted(path.glob("*.py")) + sorted(path.glob("*.cu")) or [path])]
+    """A digest of files, and of all Python files in folders, for the key of a verdict."""
+    files = [file for path in paths for file in (sorted(path.glob("*.py")) or [path])]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

@@ -16,7 +16,6 @@ _LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu
 
 # What every program here stands on.
 _OURS = ("mpitune",)
-_SOURCES = (".py", ".cu")
 
 
 def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
@@ -67,7 +66,7 @@ def fingerprint(*modules: str) -> str:
     for name in dict.fromkeys(module.partition(".")[0] for module in modules):
         top = sys.modules.get(name) or find_spec(name)
         file = Path(getattr(top, "__file__", None) or getattr(top, "origin", None) or ".")
-        whole = [path for path in sorted(file.parent.rglob("*")) if path.suffix in _SOURCES]
+        whole = sorted(file.parent.rglob("*.py"))
         for path in whole if file.name == "__init__.py" else [file]:
             if path.is_file():
                 total.update(f"{path.relative_to(file.parent)}\n".encode() + path.read_bytes())

@@ -11,8 +11,7 @@ C, folds and class pairs; and each C starts from what the smaller ones have foun
             samples, gamma, penalties=penalties, folds=folds, plan=plan, distances=distances
         )
 
-`memory.matrices.keep` makes plan and matrices for one of several processes of a node that share them; `cuda/` is the
-same on a GPU.
+`memory.matrices.keep` makes plan and matrices for one of several processes of a node that share them.
 
 `SVC` is an estimator with scikit-learn's interface, and `fit_grid` fits every candidate of a search on every fold, for
 any of its kernels and weights, for any scorer:

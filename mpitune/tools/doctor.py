@@ -58,7 +58,7 @@ class Wishes:
     """Further checks that can be asked for."""
 
     self_check: bool = setting(False, "check again that the code for GPUs is right on these devices; prints a table")
-    benchmark: bool = setting(False, "measure and keep the rates of steps and solvers, within two minutes a model")
+    benchmark: bool = setting(False, "measure and keep the rates of training steps, within two minutes a model")
     validate: bool = setting(False, "run all that a machine with a GPU can show, within 20 minutes, into one folder")
 
 

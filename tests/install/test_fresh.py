@@ -84,7 +84,7 @@ def test_pip_install_of_the_project_is_enough(environment: Path, tmp_path: Path)
     code = "import mpitune; print(mpitune.__path__[0])"
     installed = Path(run(environment, "-c", code, folder=elsewhere).strip()).parent
     for room in wheel_rooms():
-        read = (".py", ".cu", ".html", ".css", ".js", ".gz", "")  # the last: licences
+        read = (".py", ".html", ".css", ".js", ".gz", "")  # the last: licences
         for path in [path for path in (source / room).rglob("*") if path.is_file() and path.suffix in read]:
             assert (installed / path.relative_to(source)).exists(), path.relative_to(source)
     assert not (installed / "tests").exists() and not (installed / "k8s").exists()

@@ -84,21 +84,6 @@ def test_a_batch_is_every_penalty_of_one_gamma_in_all_folds_and_can_be_divided_b
     assert json.loads(json.dumps(trials[-1].params)) == trials[-1].params
 
 
-def test_gammas_can_share_a_batch_and_results_do_not_depend_on_it() -> None:
-    answers = []
-    for together, sizes in ((1, [15, 15, 15]), (2, [30, 15]), (7, [45])):
-        experiment = replace(SMALL, solver="shared", gammas_per_batch=together)
-        assert result_settings(experiment) == result_settings(replace(SMALL, solver="shared"))
-        (search,) = experiment.searches()
-        batches, objective = next(search), experiment.objective(WorkerContext("cpu", experiment.data()))
-        assert [len(batch) for batch in batches] == sizes
-        assert [trial.key for batch in batches for part in experiment.split_batch(batch) for trial in part] == [
-            f"g{g:02}/c{c:02}/f{fold}" for g in range(3) for fold in range(5) for c in range(3)
-        ]
-        answers.append([(result.key, result.values) for batch in batches for result in objective(batch)])
-    assert answers[0] == answers[1] == answers[2]
-
-
 def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def short(trial: Trial) -> Evaluation:
         result = bowl(trial)
@@ -108,22 +93,6 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
     assert "fits short of tolerance:  1 of 45" in capsys.readouterr().out
     said = {(row["gamma"], row["C"]): row["unconverged_folds"] for row in rows(tmp_path / "results.csv")}
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
-
-
-@pytest.mark.parametrize(("on_gpu", "said"), [({"refit", "g00/c00/f3"}, "2 of 6"), (set(), ""), (None, "")])
-def test_a_study_solved_on_gpus_and_cpus_says_so(
-    on_gpu: set[str] | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def mixed(trial: Trial) -> Evaluation:
-        result = bowl(trial)
-        return replace(
-            result, values={**result.values, **({"on_gpu": 1.0} if on_gpu is None or trial.key in on_gpu else {})}
-        )
-
-    single = replace(SMALL, n_tuning=1)
-    reported(single, study(single, mixed), {}, tmp_path)
-    line = next((line for line in capsys.readouterr().out.splitlines() if line.startswith("fits on GPUs")), "")
-    assert said in line and bool(said) == bool(line)
 
 
 def test_the_best_point_is_refitted() -> None:
@@ -286,8 +255,8 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
         tmp_path / "r",
     )
     done = program(*command, env=env, status=2)
-    assert "needs cuml on a GPU, which cannot be imported (AttributeError: " in done.stderr
-    assert "'_get_default_requests'" in done.stderr and "--gpu none" in done.stderr
+    assert "--solver cuml cannot import cuml (AttributeError: " in done.stderr
+    assert "'_get_default_requests'" in done.stderr and "--solver shared" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
 
 

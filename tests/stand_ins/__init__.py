@@ -1,4 +1,4 @@
-"""Stand-ins for what only a machine with a GPU has: nvidia-smi, NVIDIA's driver, NVML, cupy.
+"""Stand-ins for what only a machine with a GPU has: nvidia-smi, NVIDIA's driver, NVML.
 
 They act as the real ones do, as far as this project asks them, and answer with status or error where it asks more.
 """
@@ -21,7 +21,6 @@ from tests.helpers import ROOT
 A, B = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f", "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc40"
 SLICES = ("MIG-8f0c1d2e-0000-5555-aaaa-1234567890ab", "MIG-8f0c1d2e-0000-5555-aaaa-1234567890ac")
 NVML = Path(__file__).with_name("nvml.c")
-MODULES = Path(__file__).with_name("gpu")  # for PYTHONPATH: cupy as numpy, whose kernel the emulator runs
 
 DRIVER = """
 #include <string.h>
@@ -117,7 +116,7 @@ class Machine:
         environ = {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-            "PYTHONPATH": f"{MODULES}:{ROOT}",
+            "PYTHONPATH": str(ROOT),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             # All of them, also where the tests themselves run with the real ones hidden.
             "CUDA_VISIBLE_DEVICES": ",".join(name for uuid, slices in self.gpus.items() for name in slices or (uuid,)),

@@ -42,11 +42,10 @@ def test_the_doctor_measures_this_processor(program: Any, tmp_path: Path) -> Non
                    "--results", tmp_path / "r")  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if "mnist_" in line]
     assert any("a copy" in line and "GB/s" in line for line in lines), done.stdout
-    for what in ("small, autograd", "small, manual", "samples, 20 paths"):
+    for what in ("small, autograd", "small, manual"):
         assert any(what in line and processor() in line for line in lines), done.stdout
     kept = rates.kept("mnist_nn", "cpu")[processor()]
     assert kept["copy"] > 1e8 and all(seconds > 0 for of in kept["seconds"].values() for seconds in of.values())
-    assert all(rate > 0 for rate in rates.kept("mnist_svm", "cpu")[processor()]["iterations_per_second"].values())
     assert "docs/gpus.md says where to send it" in done.stdout
 
 

@@ -118,10 +118,10 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
 
 def test_the_digest_depends_on_every_file(tmp_path):
     (tmp_path / "a.py").write_text("1")
-    (tmp_path / "b.cu").write_text("2")
+    (tmp_path / "b.py").write_text("2")
     before = selfcheck.digest(tmp_path)
     assert selfcheck.digest(tmp_path) == before
-    (tmp_path / "b.cu").write_text("3")
+    (tmp_path / "b.py").write_text("3")
     assert selfcheck.digest(tmp_path) != before and selfcheck.digest(tmp_path / "a.py") != before
 
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import strategies as st
 
 from common.images import fold_slices
-from mpitune import svm as shared
-from mpitune.svm.cuda.launch import Lanes, solve_paths
-from mpitune.svm.kernel.rbf import kernel_minus_one
 from mpitune.svm.solver.path import Path as Walked
-
-TOLERANCE = 1e-3
 
 
 def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
-
-
-def clouds(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    y = np.where(np.arange(n) % 3, 1, -1)
-    return rng.normal(size=(n, 6)) + 0.4 * y[:, None], y
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -31,42 +18,6 @@ def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[
     rng = np.random.default_rng(seed)
     x = rng.normal(3.0, 2.0, size=(n, n_features))
     return x, np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
-
-
-class Binary:
-    """One problem of two classes with some lanes left out, its matrix K - 1, and its path on any device."""
-
-    def __init__(self, n: int, gamma: float, seed: int = 0) -> None:
-        x, y = clouds(n, seed)
-        samples = shared.prepare(x, -y)  # the positive class first
-        self.matrix = kernel_minus_one(samples, gamma)
-        self.sign = np.zeros(samples.width, np.int8)
-        self.sign[samples.row_of] = y
-        self.sign[samples.row_of[: n // 5]] = 0  # a fold
-        self.exact = self.matrix.astype(np.float64)
-
-    def path(self, device: Any, penalties: list[float], max_iter: int = 10**7) -> Walked:
-        kernels = device.xp.asarray(self.matrix).ravel()
-        problems = [(0, Lanes.of(self.sign))]
-        (path,) = solve_paths(
-            device, kernels, [(0, len(self.matrix))], problems, np.array(penalties), TOLERANCE, max_iter
-        )
-        return path
-
-    def spread(self, path: Walked) -> np.ndarray:
-        """betas, (n_penalties, width)"""
-        betas = np.zeros((len(path.betas), len(self.sign)))
-        betas[:, path.columns] = path.betas
-        return betas
-
-    def objective(self, beta: np.ndarray) -> float:
-        return 0.5 * beta @ self.exact @ beta - self.sign @ beta
-
-    def violation(self, beta: np.ndarray, bound: float) -> float:
-        gradient, alpha = self.exact @ beta - self.sign, self.sign * beta
-        up = np.where(self.sign > 0, alpha < bound, alpha > 0) & (self.sign != 0)
-        low = np.where(self.sign > 0, alpha > 0, alpha < bound) & (self.sign != 0)
-        return gradient[low].max() - gradient[up].min()
 
 
 def require_optimal(

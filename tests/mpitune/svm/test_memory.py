@@ -170,7 +170,6 @@ def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
     assert set(specs.values()) == {matrix_spec(width)}
     assert list(replace(experiment, multiclass="ovo").shared_buffers("cpu", data, 2)) == ["distances"]
     assert not experiment.shared_buffers("cpu", data, 1)
-    assert not experiment.shared_buffers("cuda", data, 2)
     assert not replace(experiment, solver="sklearn").shared_buffers("cpu", data, 2)
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Submit the same study on 1, 2, 3, 6, 9 and 12 GPUs, each with a results folder of its own. From the repository's root:
 #
-#     SBATCH_TIMELIMIT=8:00:00 slurm/scaling.sh -m mnist_svm 24
+#     SBATCH_TIMELIMIT=8:00:00 slurm/scaling.sh -m mnist_nn 10 20
 #
 # sbatch reads SBATCH_ACCOUNT, SBATCH_PARTITION and SBATCH_TIMELIMIT, slurm/search.sbatch reads LAUNCH and IMAGE.
 set -euo pipefail

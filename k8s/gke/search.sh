@@ -4,7 +4,7 @@
 search_command() {
     case ${COMMAND:+given}$SEARCH in
         given*) echo "$COMMAND" ;;
-        svm) echo "mnist_svm 24" ;;
+        svm) echo "mnist_svm 24 --solver cuml" ;;
         nn) echo "mnist_nn 10 20" ;;
     esac
 }

@@ -134,7 +134,7 @@ def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
         ("get service nfs",),
         ("get pods", "app in (files,nfs)"),
         ("wait", "load-data"),
-        ("exec files", "mnist_svm 24"),
+        ("exec files", "mnist_svm 24 --solver cuml"),
         ("apply --server-side", "mpi-operator"),
         ("node-pools create", "type=nvidia-l4,count=1", "--threads-per-core 1", "--spot", "--min-nodes 0"),
         ("get nodes",),

@@ -131,22 +131,25 @@ def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
     """nn_step: time per step against the number of weights, a line for each way, and what memory allows."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    from mpitune.plotting import BLUE, GREY, ORANGE, RED, save, subplots
+    from mpitune.plotting import BLUE, GREY, ORANGE, RED, save, styled, subplots
 
     weights = [1e6 * float(row["weights"].split()[0]) for row in rows]
-    figure, axis = subplots(size=(6.4, 4.2))
-    axis.set(xscale="log", yscale="log", xlabel="weights of the network", ylabel="CPU ms per step, batch 10, one core")
-    for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE), "osD", strict=True):
-        axis.plot(weights, [float(row[f"{way}, ms"]) for row in rows], color=colour, marker=mark, label=way)
-    n_bytes = BYTES_MOVED["cpu"]["manual"]
-    limit = [1e3 * n_bytes * n / CORE for n in weights]
-    text = f"{n_bytes} bytes per weight at {CORE / 1e9:.0f} GB/s"
-    axis.plot(weights, limit, color=GREY, linestyle="--", linewidth=1, label=text)
-    axis.xaxis.set_major_locator(FixedLocator(weights))
-    axis.xaxis.set_major_formatter(FixedFormatter([f"{row['size']}\n{row['weights']}" for row in rows]))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.legend()
-    save(figure, folder, "nn_step")
+    with styled():
+        figure, axis = subplots(size=(6.4, 4.2))
+        axis.set(
+            xscale="log", yscale="log", xlabel="weights of the network", ylabel="CPU ms per step, batch 10, one core"
+        )
+        for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE), "osD", strict=True):
+            axis.plot(weights, [float(row[f"{way}, ms"]) for row in rows], color=colour, marker=mark, label=way)
+        n_bytes = BYTES_MOVED["cpu"]["manual"]
+        limit = [1e3 * n_bytes * n / CORE for n in weights]
+        text = f"{n_bytes} bytes per weight at {CORE / 1e9:.0f} GB/s"
+        axis.plot(weights, limit, color=GREY, linestyle="--", linewidth=1, label=text)
+        axis.xaxis.set_major_locator(FixedLocator(weights))
+        axis.xaxis.set_major_formatter(FixedFormatter([f"{row['size']}\n{row['weights']}" for row in rows]))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.legend()
+        save(figure, folder, "nn_step")
 
 
 def main() -> None:

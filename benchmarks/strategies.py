@@ -24,7 +24,7 @@ from benchmarks.problems import TASKS, quality
 from mpitune import RunOptions, Space, When, search
 from mpitune.optimize.strategies.base import Problem
 from mpitune.optimize.strategies.from_optuna import Optuna, suggested
-from mpitune.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, save, subplots
+from mpitune.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, save, styled, subplots
 
 QUIET = RunOptions(quiet=True)
 NAMED = {"tpe": "TPESampler", "cmaes": "CmaEsSampler", "nsga2": "NSGAIISampler"}
@@ -104,6 +104,7 @@ def _spread(found: np.ndarray | None) -> str:
     return f"{statistics.median(last):.3g} ({min(last):.3g} to {max(last):.3g})"
 
 
+@styled()
 def draw(curves: Curves, folder: Path) -> None:
     """A panel for each task: the median of the best value against trials, and the range of all seeds."""
     figure, panels = subplots(2, 4, size=(11.0, 5.6))

@@ -9,7 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-from mpitune.plotting import BLUE, GREEN, RED, save, subplots
+from mpitune.plotting import BLUE, GREEN, RED, save, styled, subplots
 
 SOLVERS = {"scikit-learn": RED, "scikit-learn-intelex": GREEN, "shared": BLUE}
 
@@ -22,6 +22,7 @@ def read(path: Path) -> tuple[int, dict[str, float]]:
     return int(n), {name: float(seconds) for name, seconds in rows if name in SOLVERS}
 
 
+@styled()
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time of a grid against the number of images.")
     parser.add_argument("tables", nargs="+", type=Path)

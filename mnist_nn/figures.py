@@ -12,7 +12,7 @@ import numpy as np
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 from mpitune.errors import printable
 from mpitune.experiment import Data
-from mpitune.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, subplots
+from mpitune.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, styled, subplots
 from mpitune.statistics import calibration
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
@@ -101,6 +101,7 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
     draw_all(folder, figures)
 
 
+@styled()
 def box_plot(shown: Shown, noun: str) -> Any:
     """Certainty of the networks per class, with the image at the right; the true class is green."""
     figure, (axes, right) = subplots(1, 2, size=(7.2, 3.6), width_ratios=(3.4, 1))
@@ -115,6 +116,7 @@ def box_plot(shown: Shown, noun: str) -> Any:
     return figure
 
 
+@styled()
 def draw_sheet(shown: Sequence[Shown]) -> Any:
     """The first 20 labelled images, at least two, with small box plots, on one sheet."""
     shown = shown[: SHEET_ROWS * SHEET_COLUMNS]
@@ -178,6 +180,7 @@ def _plain(text: str) -> str:
     return text if len(text) <= 34 else f"{text[:20]}…{text[-12:]}"
 
 
+@styled()
 def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]) -> Any:
     """Losses, and the error on the test images, after each epoch from the first on."""
     epochs = range(1, len(accuracy) + 1)
@@ -195,6 +198,7 @@ def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: 
     return figure
 
 
+@styled()
 def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:
     """How often the ensemble is as right as it is sure; the error on the surest images.
 

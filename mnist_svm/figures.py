@@ -12,7 +12,20 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from mpitune.plotting import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, alike, boxes, draw_all, percent_axis, subplots
+from mpitune.plotting import (
+    BEST,
+    COLOUR_MAP,
+    GREY,
+    INK,
+    ONE,
+    PALE,
+    alike,
+    boxes,
+    draw_all,
+    percent_axis,
+    styled,
+    subplots,
+)
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -42,6 +55,7 @@ def draw_figures(
     draw_all(folder, {"heat_map": map_of_all, **alike(plots)})
 
 
+@styled()
 def box_plot(
     errors: np.ndarray,
     gamma: float,
@@ -86,6 +100,7 @@ def box_plot(
     return figure
 
 
+@styled()
 def heat_map(means: np.ndarray, gammas: np.ndarray, *, penalties: np.ndarray, best: tuple[int, int] | None) -> Any:
     """Mean error, (n_gamma, n_C), in colour; points with a failed fold are hatched, the best one is framed."""
     figure, axes = subplots(size=(7.0, 5.4))

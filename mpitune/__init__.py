@@ -73,7 +73,6 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     for module, names in _HOME.items():
         if name in names:
-            import_module("mpitune.scripts").say_errors_in_one_line()
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")
 

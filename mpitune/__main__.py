@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from mpitune._jit.folders import set_cache_variables
 from mpitune.output import outlive_readers
 
 TOOLS = {
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tool not in TOOLS:
         print(f"{PROG}: there is no tool {tool!r}\n\n{_overview()}", file=sys.stderr)
         return USAGE_ERROR
+    if tool != "accelerate":  # which runs somebody's script: that is not ours to change
+        set_cache_variables()
     return int(import_module(f"mpitune.tools.{tool}").main(rest))
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -69,9 +71,16 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
 }
-matplotlib.rcParams.update(STYLE)
 
 
+@contextmanager
+def styled() -> Iterator[None]:
+    """What is drawn and saved in this context has the style, whatever matplotlib was told; that stays as it was."""
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+@styled()
 def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (6.4, 4.0), **options: Any) -> Any:
     """(figure, axes) like pyplot's subplots; size is width and height in inches."""
     figure = Figure(figsize=size)
@@ -79,6 +88,7 @@ def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (6.
     return figure, figure.subplots(rows, columns, **options)
 
 
+@styled()
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write `name`.svg and `name`.png into `folder`, each whole, without a date. The figure is changed by it.
 
@@ -92,6 +102,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
 
 
+@styled()
 def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[], Figure]]:
     """Figures of one form, for `draw_all`: the layout of the first serves all, and spares time."""
     if not figures:
@@ -105,6 +116,7 @@ def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[],
     return {name: partial(_placed, make, places) for name, make in figures.items()}
 
 
+@styled()
 def _placed(make: Callable[[], Figure], places: Sequence[tuple[float, float, float, float]]) -> Figure:
     figure = make()
     figure.set_layout_engine("none")
@@ -113,6 +125,7 @@ def _placed(make: Callable[[], Figure], places: Sequence[tuple[float, float, flo
     return figure
 
 
+@styled()
 def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
     """Draw figures and save each under its name in `folder`, several of them on all cores.
 
@@ -144,6 +157,7 @@ def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
                 one.result()
 
 
+@styled()
 def _draw(make: Callable[[], Figure], folder: Path, name: str) -> None:
     save(make(), folder, name)
 

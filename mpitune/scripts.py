@@ -1,29 +1,57 @@
-"""Scripts of users: an error that its user can fix is one line, wherever the script raises it."""
+"""Scripts of users: an error that its user can fix is one line, where a search of the script raises it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import cache
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from mpitune.errors import Exit, StorageError, UsageError
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 
 
-@cache
-def say_errors_in_one_line() -> None:
-    """From now on a UsageError that ends this script is one line on stderr, said once by all ranks, and status 2."""
-    shown = sys.excepthook
+class _OneLine:
+    """Stands for `sys.excepthook` from when a search has raised an error until the next one is called.
 
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, UsageError):
-            shown(kind, error, trace)
-        else:
-            if launched().rank == 0:  # the same on all ranks
-                with outliving():
-                    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-            raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE))
+    That very error is one line; all others are left to the hook that was there.
+    """
 
-    sys.excepthook = excepthook
+    def __init__(self, error: UsageError) -> None:
+        self.shown: Any = sys.excepthook
+        self._error = weakref.ref(error)  # which holds what is on its stack
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if error is not self._error():
+            self.shown(kind, error, trace)
+            return
+        if launched().rank == 0:  # the same on all ranks
+            with outliving():
+                print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+        raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE))
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """A UsageError from here that ends the script is one line on stderr, said once by all ranks, and status 2.
+
+    Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
+    """
+    _let_go()
+    try:
+        yield
+    except UsageError as error:
+        _let_go()
+        sys.excepthook = _OneLine(error)
+        raise
+    else:
+        _let_go()
+
+
+def _let_go() -> None:
+    if isinstance(sys.excepthook, _OneLine):
+        sys.excepthook = sys.excepthook.shown

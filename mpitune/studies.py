@@ -17,7 +17,7 @@ from types import TracebackType
 
 from mpitune.engine import node
 from mpitune.engine.options import RunOptions
-from mpitune.engine.progress import start_logging
+from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
 from mpitune.engine.stops import Stopped, ending_at_stops
 from mpitune.engine.study import Study
@@ -28,7 +28,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import Transport
-from mpitune.scripts import say_errors_in_one_line
+from mpitune.scripts import errors_in_one_line
 from mpitune.trial import NoRoom, Outcome, Result
 
 
@@ -37,6 +37,7 @@ class StudyError(RuntimeError):
 
 
 @outliving()
+@errors_in_one_line()
 def run_study(experiment: Experiment, options: RunOptions | None = None) -> list[Outcome]:
     """Run a study on all devices that `options` name, as a program of its own would, and return what it found.
 
@@ -61,9 +62,9 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     options = options or RunOptions()
     transport = join(options)
     host = socket.gethostname().split(".")[0]
-    start_logging(transport.rank, host, -1 if options.quiet else int(options.verbose))
     name = type(experiment).__name__
     with ExitStack() as stack:
+        stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
         if transport.rank == 0 and not keep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
@@ -99,7 +100,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for messages between studies. Raises UsageError."""
-    say_errors_in_one_line()
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if not _parting:
         _part_at_the_end(transport)

@@ -25,8 +25,8 @@ ROOMS = {
     "mpitune.svm.decide": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver"},
     "mpitune.svm.memory": {"mpitune._jit", "mpitune.svm.kernel", "mpitune.svm.solver", "mpitune.svm.decide"},
     "mpitune": {
-        "mpitune.engine", "mpitune.export", "mpitune.memory", "mpitune.optimize", "mpitune.optimize.spaces",
-        "mpitune.ranks", "mpitune.report", "mpitune.storage",
+        "mpitune._jit", "mpitune.engine", "mpitune.export", "mpitune.memory", "mpitune.optimize",
+        "mpitune.optimize.spaces", "mpitune.ranks", "mpitune.report", "mpitune.storage",
     },
     "mpitune.ranks": {"mpitune._jit", "mpitune.errors"},
     "mpitune.devices": {"mpitune._jit", "mpitune.errors", "mpitune.ranks", "mpitune.storage"},
@@ -57,7 +57,7 @@ ROOMS = {
     "mpitune.export": {"mpitune", "mpitune.optimize", "mpitune.optimize.strategies", "mpitune.storage"},
     "common": {"mpitune", "mpitune.storage"},
     "mnist_svm": {
-        "common", "mpitune", "mpitune.devices", "mpitune.memory", "mpitune.report", "mpitune.storage",
+        "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.memory", "mpitune.report", "mpitune.storage",
         "mpitune.svm.memory", "mnist_svm.solvers",
     },
     "mnist_svm.solvers": {

@@ -24,11 +24,14 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
     function.__qualname__ = f"{function.__name__}_{_digest(_package(Path(function.__code__.co_filename).parent))}"
     whole = Outer(function, locals={}, targetoptions=_options(options))
+    users = numba.config.CACHE_DIR  # of functions that the user compiles in this process
     try:
         numba.config.CACHE_DIR = str(_folder())
         whole.enable_caching()
     except (OSError, RuntimeError):  # no folder can be written
         pass
+    finally:
+        numba.config.CACHE_DIR = users
     return whole
 
 

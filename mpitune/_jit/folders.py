@@ -9,14 +9,15 @@ from __future__ import annotations
 import atexit
 import errno
 import fcntl
+import functools
 import logging
 import os
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpitune._jit.shipped import use as use_shipped
@@ -60,25 +61,45 @@ def private_folder(local: bool = False) -> Path:
     for chosen in candidates:
         if not (flaw := _flaw(chosen, 0o077)):
             return chosen
-        log.warning("%s is not used to keep compiled code or locks: %s", chosen, flaw)
+        _warn_once("%s is not used to keep compiled code or locks: %s", chosen, flaw)
     fresh = tempfile.mkdtemp(prefix=f"{NAME}-")
     atexit.register(shutil.rmtree, fresh, ignore_errors=True)
     os.environ[variable] = fresh
     return Path(fresh)
 
 
-def set_cache_variables() -> None:
+def set_cache_variables(variables: Iterable[str] = LIBRARIES) -> None:
     """Have libraries keep their things in private folders; where a variable names another folder, only if it is safe.
 
-    To be called before they are imported. Processes that this one starts inherit it.
+    To be called before they are imported, by our own programs only: processes that this one starts inherit it.
+
+    Args:
+        variables: of LIBRARIES, those to set.
     """
-    for variable in LIBRARIES:
+    for variable in variables:
         try:
             os.environ[variable] = str(library_folder(variable))
         except OSError:  # no folder can be made: libraries keep nothing, or in a place of their own
             os.environ.pop(variable, None)
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         use_shipped(Path(folder))
+
+
+@contextmanager
+def safe_caches() -> Iterator[None]:
+    """Processes that are started in this context run no machine code but of private folders. This one stays as it was.
+
+    matplotlib is left alone: its user's settings are in the folder that it looks at, and no code.
+    """
+    with suppress(OSError):
+        private_folder()  # a fresh one is for all that this process starts
+    before = dict(os.environ)
+    try:
+        set_cache_variables(variable for variable in LIBRARIES if variable != "MPLCONFIGDIR")
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def library_folder(variable: str) -> Path:
@@ -91,10 +112,15 @@ def library_folder(variable: str) -> Path:
     if named:
         if not (flaw := why_unsafe(Path(named))):
             return Path(os.path.realpath(named))
-        log.warning("%s=%s is not used: %s", variable, named, flaw)
+        _warn_once("%s=%s is not used: %s", variable, named, flaw)
     folder = private_folder() / LIBRARIES[variable]
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+@functools.cache
+def _warn_once(message: str, *words: object) -> None:
+    log.warning(message, *words)
 
 
 def why_unsafe(folder: Path) -> str:

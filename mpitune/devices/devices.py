@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mpitune._jit.folders import safe_caches
 from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
 from mpitune.errors import UsageError
@@ -60,6 +61,20 @@ def workers_here() -> int:
 def set_hosts(hosts: Sequence[str]) -> None:
     """Say in a worker which nodes the batch that follows has to itself."""
     os.environ[HOSTS] = ",".join(hosts)
+
+
+@contextmanager
+def having_hosts(hosts: Sequence[str]) -> Iterator[None]:
+    """As `set_hosts`, in this context: for a batch that the rank's own process evaluates."""
+    before = os.environ.get(HOSTS)
+    set_hosts(hosts)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[HOSTS]
+        else:
+            os.environ[HOSTS] = before
 
 
 def hosts_here() -> tuple[str, ...]:
@@ -213,19 +228,15 @@ def _device(entry: str) -> Device:
 
 @contextmanager
 def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None]:
-    """The environment of a worker: its device, its threads, the number of workers here, no launcher."""
-    before = dict(os.environ)
-    os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
-    os.environ[WORKERS_HERE] = str(workers)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    # PyTorch's large tensors on huge pages: a step that allocates them takes a third less time.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    for name in before:
-        if name.startswith(_LAUNCHER_PREFIXES):
-            del os.environ[name]
-    try:
+    """The environment of a worker: its device, its threads, the number of workers here, safe caches, no launcher."""
+    with safe_caches():  # restores all
+        os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
+        os.environ[WORKERS_HERE] = str(workers)
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+            os.environ[name] = str(threads)
+        # PyTorch's large tensors on huge pages: a step that allocates them takes a third less time.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+        for name in list(os.environ):
+            if name.startswith(_LAUNCHER_PREFIXES):
+                del os.environ[name]
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

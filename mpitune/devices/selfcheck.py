@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from mpitune._jit.folders import locked, private_folder
+from mpitune._jit.folders import locked, private_folder, safe_caches
 from mpitune.errors import printable
 from mpitune.ranks.process import die_with
 from mpitune.storage.files import written_whole
@@ -112,10 +112,11 @@ def run(module: str, *arguments: str, limit_s: float = LIMIT_S) -> Verdict:
     start, ended = time.monotonic(), ""
     command = [sys.executable, "-m", "mpitune.devices.selfcheck", str(os.getpid()), module, *arguments]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )  # fmt: skip
+        with safe_caches():
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )  # fmt: skip
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:

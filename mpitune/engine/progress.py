@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,28 +25,41 @@ RUNNING = "running"
 log = logging.getLogger(__name__)
 
 
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # a log that cannot be written ends no study
+            # stderr is looked up each time: a progress bar replaces it
+            print(printable_lines(self.format(record)), file=sys.stderr)
+        spoken()
+
+
 def start_logging(rank: int, host: str, verbosity: int) -> None:
-    """Log to stderr with rank and host.
+    """Log to stderr with rank and host, from now on.
 
     Args:
         rank: of this process.
         host: of this process.
         verbosity: -1 quiet (errors), 0 normal, 1 verbose.
     """
-
-    class Stderr(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            with suppress(OSError):  # a log that cannot be written ends no study
-                # stderr is looked up each time: a progress bar replaces it
-                print(printable_lines(self.format(record)), file=sys.stderr)
-            spoken()
-
-    handler = Stderr()
+    handler = _Stderr()
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("mpitune")
-    logger.handlers[:] = [handler]
+    logger.handlers[:] = [*(one for one in logger.handlers if not isinstance(one, _Stderr)), handler]
     logger.propagate = False
     logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))
+
+
+@contextmanager
+def logging_here(rank: int, host: str, verbosity: int) -> Iterator[None]:
+    """As `start_logging`, in this context: a script's logging is as it was, and its own handlers hear all the time."""
+    logger = logging.getLogger("mpitune")
+    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    start_logging(rank, host, verbosity)
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 class StatusFile:

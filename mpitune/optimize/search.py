@@ -26,6 +26,7 @@ from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
 from mpitune.ranks.transport import Transport
+from mpitune.scripts import errors_in_one_line
 from mpitune.settings import without_address
 from mpitune.storage.history import NAME, read_header, read_journal
 from mpitune.studies import join, run_study
@@ -37,6 +38,7 @@ Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its para
 
 
 @outliving()
+@errors_in_one_line()
 def search(
     objective: Any,
     space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from mpitune._jit.folders import set_cache_variables
 from mpitune.errors import UsageError
 from mpitune.ranks.process import die_with, require_linux
 from mpitune.ranks.transport import LocalTransport, Transport
@@ -68,7 +67,6 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
             study), the number of ranks is not `expect_nodes`, or this is not Linux.
     """
     require_linux()
-    set_cache_variables()
     if launch.launcher:
         # If a daemon dies, MPI ends its rank only when the rank next talks to it, which may be never.
         die_with(os.getppid())

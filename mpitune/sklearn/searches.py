@@ -34,6 +34,7 @@ from mpitune.errors import UsageError
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 from mpitune.ranks.transport import Transport
+from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
 from mpitune.sklearn.callbacks import have_callbacks
 from mpitune.sklearn.fit_graph import Plan
@@ -73,28 +74,29 @@ class OnEngine(_search.BaseSearchCV):
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
-        transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
-        if transport is None or transport.size == 1:
-            return self._fit(X, y, params)
-        if transport.rank == 0:
-            try:
-                self._fit(X, y, params)
-                given = self.get_params(deep=False)
-                fitted = {name: value for name, value in self.__dict__.items() if name not in given}
-                told: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
-            except Exception as error:
-                told = ("error", error)
-            transport.broadcast(told)
-        else:
-            while (told := transport.broadcast(None))[0] == "study":
-                with suppress(UsageError):  # rank 0 has it too, and says so next
-                    run_study(Folds(), told[1])
-        transport.settle()
-        if told[0] == "error":
-            raise told[1]
-        if transport.rank:
-            self.__dict__.update(cloudpickle.loads(told[1]))
-        return self
+        with errors_in_one_line():
+            transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
+            if transport is None or transport.size == 1:
+                return self._fit(X, y, params)
+            if transport.rank == 0:
+                try:
+                    self._fit(X, y, params)
+                    given = self.get_params(deep=False)
+                    fitted = {name: value for name, value in self.__dict__.items() if name not in given}
+                    told: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
+                except Exception as error:
+                    told = ("error", error)
+                transport.broadcast(told)
+            else:
+                while (told := transport.broadcast(None))[0] == "study":
+                    with suppress(UsageError):  # rank 0 has it too, and says so next
+                        run_study(Folds(), told[1])
+            transport.settle()
+            if told[0] == "error":
+                raise told[1]
+            if transport.rank:
+                self.__dict__.update(cloudpickle.loads(told[1]))
+            return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, in which the name Parallel means a study, and a task's estimator is not copied yet."""

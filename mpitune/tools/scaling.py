@@ -79,27 +79,28 @@ def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
 
 def figure_of(points: Sequence[ScalingPoint]) -> Any:
     """Time with the perfect line, and efficiency with busy, against slots and nodes."""
-    from mpitune.plotting import BLUE, GREY, ORANGE, subplots
+    from mpitune.plotting import BLUE, GREY, ORANGE, styled, subplots
 
     slots = [point.measured.n_slots for point in points]
     layouts = sorted({(point.measured.n_slots, point.measured.n_nodes) for point in points})
     counts = sorted(set(slots))
     perfect = points[0].measured.seconds * points[0].speed_up
-    figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
-    left.plot(counts, [perfect / n for n in counts], color=GREY, linewidth=1, linestyle="--", label="perfect")
-    left.plot(slots, [point.measured.seconds for point in points], color=BLUE, marker="o", label="measured")
-    left.set(title="time", ylabel="seconds", ylim=(0, None))
-    right.plot(slots, [100 * point.efficiency for point in points], color=BLUE, marker="o", label="efficiency")
-    busy = [(point.measured.n_slots, 100 * point.busy) for point in points if point.busy is not None]
-    if busy:
-        right.plot(*zip(*busy, strict=True), color=ORANGE, marker="s", label="time in which trials ran")
-    right.set(title="efficiency", ylabel="%", ylim=(0, 110))
-    labels = [f"{n}\n{'/'.join(str(nodes) for m, nodes in layouts if m == n)}" for n in counts]
-    for axes in (left, right):
-        axes.set(xlabel="GPUs or CPU slots, and nodes", xlim=(0, 1.05 * counts[-1]))
-        axes.set_xticks(counts, labels)
-        axes.legend(loc="best")
-    return figure
+    with styled():
+        figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
+        left.plot(counts, [perfect / n for n in counts], color=GREY, linewidth=1, linestyle="--", label="perfect")
+        left.plot(slots, [point.measured.seconds for point in points], color=BLUE, marker="o", label="measured")
+        left.set(title="time", ylabel="seconds", ylim=(0, None))
+        right.plot(slots, [100 * point.efficiency for point in points], color=BLUE, marker="o", label="efficiency")
+        busy = [(point.measured.n_slots, 100 * point.busy) for point in points if point.busy is not None]
+        if busy:
+            right.plot(*zip(*busy, strict=True), color=ORANGE, marker="s", label="time in which trials ran")
+        right.set(title="efficiency", ylabel="%", ylim=(0, 110))
+        labels = [f"{n}\n{'/'.join(str(nodes) for m, nodes in layouts if m == n)}" for n in counts]
+        for axes in (left, right):
+            axes.set(xlabel="GPUs or CPU slots, and nodes", xlim=(0, 1.05 * counts[-1]))
+            axes.set_xticks(counts, labels)
+            axes.legend(loc="best")
+        return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -242,12 +242,6 @@ def test_the_front_door_is_light_and_complete() -> None:
     assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 17
 
 
-def test_an_error_before_any_study_is_one_line_too() -> None:
-    code = "from mpitune import Float\nFloat(1, 0)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "low must be below high" in done.stderr
-
-
 def test_the_example_of_the_docstring_runs(program: Any) -> None:
     code = "\n".join(line[4:] for line in (mpitune.__doc__ or "").splitlines() if line.startswith("    "))
     done = program("-c", code, status=None, preexec_fn=on_one_core)

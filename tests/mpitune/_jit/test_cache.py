@@ -83,6 +83,15 @@ def test_processes_that_begin_at_a_time_compile_once(tmp_path: Path) -> None:
     assert sorted(job.communicate()[0].strip() for job in jobs) == ["3.0 0", "3.0 1"]
 
 
+def test_numba_keeps_what_others_compile_in_this_process_where_it_did(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
+    program = "import numba, os; from outer import outer; print(outer(), numba.config.CACHE_DIR, len(os.environ))"
+    variables = len({**os.environ, "PYTHONPATH": "", "XDG_CACHE_HOME": ""}.keys() - {"NUMBA_CACHE_DIR"})
+    assert run(tmp_path, program) == f"2  {variables}"
+    own = tmp_path / "own"
+    assert run(tmp_path, program, NUMBA_CACHE_DIR=str(own)) == f"2 {own} {variables + 1}"
+
+
 @pytest.mark.slow
 def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))

@@ -1,0 +1,155 @@
+"""What a script has of its own is as it was after an import, a search and a fit: variables, hooks, logs, figures."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from mnist_nn.figures import learning
+from mpitune.errors import StorageError, UsageError
+from mpitune.plotting import save
+from mpitune.scripts import errors_in_one_line
+from tests.helpers import ROOT
+
+START = """
+import logging, os, sys
+
+class Mine(logging.Handler):
+    heard = []
+    def emit(self, record):
+        self.heard.append(record.getMessage())
+
+logging.getLogger("mpitune").addHandler(Mine())
+
+def state():
+    loggers = [logging.getLogger(name) for name in (None, "mpitune")]
+    of_loggers = [(one.handlers[:], one.level, one.propagate) for one in loggers]
+    return {
+        **os.environ, "hook": sys.excepthook, "out": sys.stdout, "err": sys.stderr, "path": str(sys.path),
+        "loggers": str(of_loggers),
+    }
+
+def check():
+    assert not (changed := dict(before.items() ^ state().items())), changed
+
+before = state()
+"""
+END = """
+check()
+import matplotlib
+assert matplotlib.rcParams["lines.linewidth"] == 7.0, matplotlib.matplotlib_fname()
+"""
+SEARCH = """
+from mpitune import Float, search
+check()
+
+def objective(trial):
+    names = "NUMBA_CACHE_DIR TRITON_CACHE_DIR CUPY_CACHE_DIR TORCHINDUCTOR_CACHE_DIR".split()
+    import matplotlib
+    assert matplotlib.rcParams["lines.linewidth"] == 7.0
+    return {"loss": trial.params["x"], "safe": sum(os.environ.get(name, "").startswith(sys.argv[1]) for name in names)}
+
+study = search(objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=int(sys.argv[2]))
+print(len(study.trials), study.best.values["safe"])
+assert any("2 trials" in line for line in Mine.heard), Mine.heard
+"""
+FIT = """
+from mpitune.sklearn import GridSearchCV
+check()
+from sklearn.datasets import load_iris
+from sklearn.tree import DecisionTreeClassifier
+
+GridSearchCV(DecisionTreeClassifier(), {"max_depth": [1, 2]}, workers=int(sys.argv[2])).fit(*load_iris(return_X_y=True))
+print("fitted")
+"""
+
+
+def script(text: str, folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """What a script does whose user has a matplotlibrc."""
+    (folder / "config" / "matplotlib").mkdir(parents=True)
+    (folder / "config" / "matplotlib" / "matplotlibrc").write_text("lines.linewidth: 7\n")
+    (folder / "script.py").write_text(text)
+    environ = {name: value for name, value in os.environ.items() if not name.endswith(("_CACHE_DIR", "MPLCONFIGDIR"))}
+    environ |= {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "config"), "XDG_CACHE_HOME": str(folder)}
+    command = [sys.executable, "script.py", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(("workers", "safe"), [("0", 0), ("1", 4)])
+def test_a_search_leaves_its_script_alone(tmp_path: Path, workers: str, safe: int) -> None:
+    """Its workers alone keep machine code in folders of ours; figures of the user are the user's there, too."""
+    assert script(START + SEARCH + END, tmp_path, str(tmp_path), workers).stdout.split() == ["2", f"{safe:.1f}"]
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_fit_leaves_its_script_alone(tmp_path: Path, workers: str) -> None:
+    assert script("import sklearn\n" + START + FIT + END, tmp_path, str(tmp_path), workers).stdout == "fitted\n"
+
+
+def test_an_error_that_no_search_raised_is_pythons_own(tmp_path: Path) -> None:
+    done = script("from mpitune import Float\nFloat(1, 0)", tmp_path, status=1)
+    assert "Traceback" in done.stderr and "low must be below high" in done.stderr.splitlines()[-1]
+
+
+CAUGHT = """
+from mpitune import Float, search
+from mpitune.errors import UsageError
+try:
+    search(print, {"x": Float(0, 1)}, strategy="no such", n_trials=2, minimize="loss", workers=0)
+except UsageError as error:
+    caught = error
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "lines"),
+    [("raise caught", 2, 1), ("raise UsageError('another')", 1, 4), ("raise caught from KeyError()", 2, 1)],
+)
+def test_the_error_of_a_search_alone_is_one_line(tmp_path: Path, then: str, status: int, lines: int) -> None:
+    done = script(CAUGHT + then, tmp_path, status=status)
+    assert len(done.stderr.splitlines()) >= lines and (status == 1) == ("Traceback" in done.stderr)
+
+
+def test_the_hook_is_there_no_longer_than_the_error_can_end_the_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def own(*_: object) -> None:
+        print("own")
+
+    monkeypatch.setattr(sys, "excepthook", own)
+    for raised, status in ((UsageError("mend it"), 2), (StorageError("full"), 1)):
+        with pytest.raises(UsageError), errors_in_one_line(), errors_in_one_line():
+            raise raised
+        with pytest.raises(SystemExit) as end:
+            sys.excepthook(type(raised), raised, None)
+        assert end.value.code == status and str(raised) in capsys.readouterr().err
+    sys.excepthook(KeyError, KeyError(), None)
+    assert capsys.readouterr().out == "own\n" and sys.excepthook is not own
+    with errors_in_one_line():
+        assert sys.excepthook is own
+    assert sys.excepthook is own
+
+
+def test_figures_have_one_style_and_leave_that_of_others(tmp_path: Path) -> None:
+    with matplotlib.rc_context({"lines.linewidth": 7.0, "svg.hashsalt": None}):
+        before = dict(matplotlib.rcParams)
+        figure = learning([3.0, 2.0], [3.0, 2.5], [0.1, 0.5])
+        save(figure, tmp_path, "learning")
+        assert dict(matplotlib.rcParams) == before
+        again = learning([3.0, 2.0], [3.0, 2.5], [0.1, 0.5])
+    assert {line.get_linewidth() for axes in again.axes for line in axes.lines} <= {1.0, 1.5, 2.0}
+    first = (tmp_path / "learning.svg").read_bytes()
+    save(again, tmp_path, "learning")
+    assert (tmp_path / "learning.svg").read_bytes() == first
+
+
+def test_the_root_logger_gets_no_handler() -> None:
+    code = "import logging; from mpitune.engine.progress import start_logging; start_logging(0, 'host', 0); "
+    code += "print(logging.getLogger().handlers)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

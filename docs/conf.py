@@ -40,6 +40,12 @@ def mark_code(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
             lines[i:i] = ["::", ""]
 
 
+def leave_out_theirs(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """End the text of a search where scikit-learn's own begins, which is in the documentation of scikit-learn."""
+    if "scikit-learn's own text:" in lines:
+        del lines[lines.index("scikit-learn's own text:") :]
+
+
 def add_title(app: Any, page: str, source: list[str]) -> None:
     """Give the table of a benchmark its name as a title."""
     if page.startswith("benchmarks/results/"):
@@ -49,4 +55,5 @@ def add_title(app: Any, page: str, source: list[str]) -> None:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", add_title)
+    app.connect("autodoc-process-docstring", leave_out_theirs, priority=50)
     app.connect("autodoc-process-docstring", mark_code, priority=100)  # before napoleon

@@ -58,8 +58,11 @@ def named(names: Iterable[object], none: str = "none") -> str:
     return shown + f" and {others} others" if others else shown or none
 
 
-class UsageError(Exception):
-    """Something the user can fix: its text is one line that names the value and the fix."""
+class UsageError(ValueError):
+    """Something the user can fix: its text is one line that names the value and the fix.
+
+    Code that handles a ValueError of a library around calls of ours lets this one pass first.
+    """
 
     def __str__(self) -> str:
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything

@@ -126,6 +126,8 @@ def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:
             values[field.name] = tuple(value) if isinstance(value, list) else value
     try:
         return cls(**values)
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from error
 

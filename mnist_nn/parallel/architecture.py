@@ -39,6 +39,8 @@ def best_of(folder: Path) -> Parameters:
             raise UsageError(f"{folder} holds no parameter set with a finite loss on every fold: continue the search")
         params = sets[best][0]
         return {"network": "search", **{name: params[name] for name in HYPERPARAMETERS}}
+    except UsageError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder} holds no search of mnist_nn as this version writes it ({error!r})") from error
 

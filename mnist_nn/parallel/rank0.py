@@ -96,6 +96,8 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
 def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
     try:
         build(params, (images.shape[1], images.shape[2]), n_classes=N_CLASSES, device="meta")
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
 

@@ -203,6 +203,8 @@ def _merged(history: History) -> list[ExportedTrial]:
     try:
         numbers = {outcome.trial.key: Piece.of(outcome.trial).number for outcome in outcomes}
         found = records_given(outcomes, dict)
+    except UsageError:
+        raise
     except UNREADABLE as error:
         raise UsageError(
             f"the journal has trials that do not belong to a search ({error}): use the version that wrote it"

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType
@@ -286,6 +286,7 @@ def dismiss(transport: Transport) -> None:
     transport.settle()
 
 
+THEIRS = "scikit-learn's own text:"  # docs/conf.py leaves out what follows, as its marks lead to pages of scikit-learn
 DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
     The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `converged`: bool
@@ -308,6 +309,12 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     """
 
 
+def documented(parent: type) -> str:
+    """The text of one of these classes: what is added, then all that scikit-learn says of its own."""
+    ours = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
+    return f"{cleandoc(ours)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
+
+
 def constructor(init: Callable[..., None]) -> Callable[..., None]:
     """The constructor of a class of scikit-learn, with the added arguments: in its signature, which `clone` reads."""
     whole = signature(init)
@@ -326,12 +333,12 @@ def constructor(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made below
-    __doc__ = DOC.format(first="sklearn.model_selection.GridSearchCV")
+    __doc__ = documented(theirs.GridSearchCV)
     __init__ = constructor(theirs.GridSearchCV.__init__)
     _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **OnEngine.added}
 
 
 class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made below
-    __doc__ = DOC.format(first="sklearn.model_selection.RandomizedSearchCV")
+    __doc__ = documented(theirs.RandomizedSearchCV)
     __init__ = constructor(theirs.RandomizedSearchCV.__init__)
     _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **OnEngine.added}

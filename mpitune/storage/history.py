@@ -158,6 +158,8 @@ def _read_some(
                 trials.take_parsed(record, line)
             else:
                 _read_note(record, history)
+        except UsageError:
+            raise
         except UNREADABLE as error:
             key = _KEY.search(line)
             name = None if key is None else key[1].decode(errors="replace")
@@ -232,6 +234,8 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
                 f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it"
             )
         check_header(header)
+    except UsageError:
+        raise
     except UNREADABLE as error:
         raise _no_header(path) from error
     if version >= 2 and not has_checksum(line):

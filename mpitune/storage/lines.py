@@ -229,6 +229,8 @@ class TrialLines:
     def _readable(self, key: str) -> Iterator[None]:
         try:
             yield
+        except UsageError:
+            raise
         except UNREADABLE as error:
             raise damaged_journal(self._folder, f"trial {key} is damaged: {error}") from error
 

@@ -53,6 +53,8 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
     if kind is not None:
         try:
             experiment = restored(kind, settings)
+        except UsageError:
+            raise
         except (ValueError, TypeError, KeyError, OverflowError):
             notes.append("Another version wrote this journal: what only the program itself can say is left out.")
     if experiment is not None:

@@ -165,6 +165,8 @@ class _Asking(Sampler):
         name_of = type(self._study.sampler).__name__
         try:
             value = suggested(trial, name, part)
+        except UsageError:
+            raise
         except ValueError as error:
             raise UsageError(f"{name_of} has no value for {name}, which is {part}: {error}") from error
         if not isinstance(part, Choice) and not part.takes(value):

@@ -1,0 +1,44 @@
+"""Errors that users can fix: of which kind they are, and that no code of ours takes one for a library's."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sklearn.experimental.enable_halving_search_cv  # noqa: F401
+import sklearn.model_selection as theirs
+
+import mpitune.sklearn as ours
+from mpitune import Float
+from mpitune.errors import StorageError, UsageError
+from mpitune.settings import from_namespace
+from mpitune.storage.history import read_header
+from tests.helpers import HEADER
+
+
+def test_a_wrong_value_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="low must be below high"):
+        Float(1, 0)
+    assert issubclass(StorageError, UsageError) and issubclass(UsageError, ValueError)
+
+
+def test_an_error_of_ours_is_not_wrapped_as_a_librarys(tmp_path: Path) -> None:
+    @dataclass
+    class Refuses:
+        def __post_init__(self) -> None:
+            raise StorageError("full")
+
+    with pytest.raises(StorageError):
+        from_namespace(Refuses, argparse.Namespace())
+    (tmp_path / "journal.jsonl").write_text(json.dumps({**HEADER, "format": 99}) + "\n")
+    with pytest.raises(UsageError, match="has format 99, this program reads up to"):
+        read_header(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"])
+def test_a_search_says_what_is_added_and_all_of_scikit_learns_own_text(name: str) -> None:
+    said = getattr(ours, name).__doc__
+    assert f"sklearn.model_selection.{name} on the engine" in said.splitlines()[0] and "trial_timeout: " in said
+    own = [line.strip() for line in getattr(theirs, name).__doc__.splitlines() if line.strip()]
+    assert [line for line in map(str.strip, said.splitlines()) if line][-len(own) :] == own

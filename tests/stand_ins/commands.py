@@ -47,6 +47,8 @@ def pip(words: list[str]) -> None:
     need(words[0] == "install", "not an installation")
     if words[1] == "-r":
         need(Path(words[2]).is_file(), f"there is no {words[2]}")
+    elif words[1:] == ["."]:
+        need(Path("pyproject.toml").is_file(), "there is no project here")
     else:
         extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
         (extra,) = re.findall(r"^\.\[(\w+)\]$", words[1])

@@ -1,0 +1,60 @@
+"""What is in the files that would be published."""
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import mpitune
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
+
+
+def test_the_wheel_has_one_name_and_all_of_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        said = email.message_from_bytes(archive.read(metadata))
+        (commands,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert {name.split("/")[0] for name in names} == {"mpitune", metadata.split("/")[0]}
+    assert "mpitune/py.typed" in names
+    listed = subprocess.run(["git", "ls-files", "mpitune"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(listed.stdout.split()) == {name for name in names if name.startswith("mpitune/")}
+    assert (said["Name"], said["Version"]) == ("mpitune", mpitune.__version__)
+    assert "mpitune = mpitune.__main__:main" in commands
+
+
+def test_the_version_has_one_source() -> None:
+    """pyproject.toml reads that of the package; the citation names it, too."""
+    assert 'version = { attr = "mpitune.__version__" }' in (ROOT / "pyproject.toml").read_text()
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited and cited[1] == mpitune.__version__
+
+
+def test_a_commit_is_checked_as_make_lint_checks() -> None:
+    yaml = pytest.importorskip("yaml")
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    recipe = re.search(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe and [hook["entry"] for hook in local["hooks"]] == recipe[1].strip().replace("\t", "").split("\n")
+    forms = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    assert sum("body" in form for form in forms) == 2
+
+
+def test_an_index_would_take_the_files(built: Path) -> None:
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *sorted(built.glob("mpitune-*"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
+
+
+def test_the_sdist_has_what_is_built_of_it(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "mpitune/py.typed", "mpitune/__init__.py"} <= names

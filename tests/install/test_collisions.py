@@ -70,7 +70,9 @@ def run(command: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", ["modules", *(pytest.param(name, marks=pytest.mark.slow) for name in ("packages", "folders"))]
+)
 def test_a_script_beside_its_users_own_modules(installed: Path, tmp_path: Path, layout: str) -> None:
     """Workers import too: the package, and what is the user's. So do the tools, in that folder."""
     names = lay(tmp_path, LAYOUTS[layout])

@@ -98,8 +98,9 @@ def safe_caches() -> Iterator[None]:
         set_cache_variables(variable for variable in LIBRARIES if variable != "MPLCONFIGDIR")
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name in {name for name, value in os.environ.items() if before.get(name) != value}:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if name not in os.environ})
 
 
 def library_folder(variable: str) -> Path:

@@ -119,6 +119,13 @@ def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
     assert of_shell(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
 
 
+def test_a_script_that_is_accelerated_needs_no_stdout(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('words')")
+    words = f"exec {sys.executable} -m common.accelerate {tmp_path}/script.py >&-"
+    done = subprocess.run(["sh", "-c", words], cwd=ROOT, timeout=PATIENCE, capture_output=True, text=True)
+    assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_letters_that_a_terminal_does_not_have_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = of_shell(tmp_path, SEARCH, "")

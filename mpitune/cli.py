@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -19,6 +20,7 @@ from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
 from mpitune.output import outlive_readers
 from mpitune.ranks.launch import Launch, connect, launched
+from mpitune.ranks.process import STOPS
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.waiting import working
 
@@ -27,6 +29,8 @@ def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) ->
     """Run the experiment that the command line describes, and exit with its status."""
     outlive_readers()
     status = main(experiment, sys.argv[1:] if arguments is None else arguments)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)  # while Python ends: the status says what became of the study
     sys.stdout.flush()
     sys.exit(int(status))
 

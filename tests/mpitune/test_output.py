@@ -121,7 +121,7 @@ def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
 
 def test_a_script_that_is_accelerated_needs_no_stdout(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('words')")
-    words = f"exec {sys.executable} -m common.accelerate {tmp_path}/script.py >&-"
+    words = f"exec {sys.executable} -m mpitune accelerate {tmp_path}/script.py >&-"
     done = subprocess.run(["sh", "-c", words], cwd=ROOT, timeout=PATIENCE, capture_output=True, text=True)
     assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
 

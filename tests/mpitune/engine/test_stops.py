@@ -13,17 +13,19 @@ from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command, wait_until
 
 SCRIPT = """
-import os, sys, time
+import atexit, os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from mpitune.cli import run
 from mpitune.experiment import Experiment, one_round, per_trial
 from mpitune.trial import Trial
 
-def lingers(phase):
+def lingers(phase, seconds=600):
     if os.environ.get("LINGER") == phase:
         Path(os.environ["MARK"]).touch()
-        time.sleep(600)
+        time.sleep(seconds)
+
+atexit.register(lingers, "exit", 2)
 
 @dataclass(frozen=True)
 class Slow(Experiment):
@@ -49,6 +51,19 @@ if "--script" in sys.argv:
 else:
     run(Slow)
 """
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_after_the_last_line_changes_no_status(tmp_path: Path, number: int) -> None:
+    script, mark = tmp_path / "slow.py", tmp_path / "mark"
+    script.write_text(SCRIPT)
+    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(tmp_path / "results")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark), "LINGER": "exit"}
+    job = subprocess.Popen(own, env=environ, stderr=subprocess.PIPE, text=True)
+    assert wait_until(mark.exists)
+    job.send_signal(number)
+    _, stderr = job.communicate(timeout=PATIENCE)
+    assert job.returncode == Exit.DONE and "Traceback" not in stderr
 
 
 def mpi_is_loaded(pid: str) -> bool:

@@ -66,6 +66,7 @@ LEFT_OUT = {
 }
 # Of some examples not all is compared: text that a pattern finds, for the reason that stands beside it.
 OPEN = {
+    "callbacks/plot_scoring_monitor": (r"(?m)^.*(━|\d:\d\d|0:0…).*\n?", "bars of progress show how long a fit took"),
     "compose/plot_feature_union": (r"\[CV 3/5; 3/18\].*", "two samples lie on a boundary: 24.5 - 5 * 4.9"),
     "ensemble/plot_gradient_boosting_quantile": (r"lies between .*", "its bootstrap has no seed"),
     "model_selection/plot_grid_search_digits": (r"(?s)The selected final model.*", "it chooses the fastest"),

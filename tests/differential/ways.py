@@ -31,7 +31,7 @@ from mpitune.devices.devices import CPU, environment
 from mpitune.engine import worker_process
 from tests.differential.case import SEARCHES, Case
 
-CPU_SECONDS = 20  # that scikit-learn may take for a search with a LIBSVM in it
+CPU_SECONDS = 4  # that scikit-learn may take for a search with a LIBSVM in it; one in a hundred never ends
 SPAWNED = 40  # of so many searches with workers, one has workers that are really spawned
 PRELOADED = ["tests.differential.preloaded"]
 

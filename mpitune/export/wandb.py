@@ -28,3 +28,4 @@ def to_wandb(study: ExportedStudy, into: Path) -> None:
         place = str(trial.last.place)
         run.summary.update({**trial.values, **used, "seconds": trial.seconds, "place": place, "error": trial.error})
         run.finish(exit_code=1 if trial.state == FAILED else 0)
+    wandb.teardown()  # its service writes the last records, and may do so after `finish`

@@ -82,6 +82,7 @@ def test_a_script_beside_its_users_own_modules(installed: Path, tmp_path: Path, 
         assert "2 finished, 0 of them failed" in run([*tool, "status", "study"], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "found"), [(SEARCH, "{'lr': 0.0"), (GRID, FOUND)], ids=["search", "grid"])
 def test_the_blocks_of_the_readme_beside_a_common_py(installed: Path, tmp_path: Path, code: str, found: str) -> None:
     lay(tmp_path, ["common.py", "jit.py"])

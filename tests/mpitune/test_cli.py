@@ -42,10 +42,12 @@ REFUSED = {
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     from mpitune.cli import main
+    from mpitune.storage.waiting import spoken
     from tests.toys import Toy
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    spoken()  # else a slow moment is told: this process has been silent for long
     assert main(Toy, arguments) == Exit.USAGE
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1 and REFUSED[arguments] in printed.err, printed.err

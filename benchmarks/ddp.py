@@ -1,15 +1,14 @@
-"""Images per second of data-parallel training on 1 and 2 processes: two ways of PyTorch, and `mnist_nn.ddp`.
+"""Images per second of data-parallel training on 1 and 2 processes: the way of examples, and `mnist_nn.ddp`.
 
     OMP_NUM_THREADS=1 python -m benchmarks.ddp [--data DIR] [--batch-sizes N ...] [--rounds N] [--results FILE]
 
-All ways train the Kubeflow network on one thread per process over gloo, turn by turn; a turn is a pass over the
-images, evaluation apart. The way of examples: a DataLoader with a DistributedSampler over PIL images and torchvision's
-transforms, the eager network, DistributedDataParallel, SGD. "pytorch" is the best that PyTorch offers without a
-compiler: all images in memory, pooling before ReLU, channels last, fused SGD. Shown are medians over the rounds, with
-the extremes. Efficiency is the images per second of 2 processes over twice those of 1, which take turns as
-well; "2 apart" are two processes that share nothing and each train half of the images at the same time: what the
-machine itself allows. CPU time, summed over the processes, says less of how long one waits but hardly depends on what
-else the machine does. Without --data the pixels are random.
+Both train the Kubeflow network on one thread per process over gloo, turn by turn; a turn is a pass over the images,
+evaluation apart. The way of examples: a DataLoader with a DistributedSampler over PIL images and torchvision's
+transforms, the eager network, DistributedDataParallel, SGD. Ours has all images in memory, pooling before ReLU,
+channels last and fused SGD. Shown are medians over the rounds, with the extremes. Efficiency is the images per second
+of 2 processes over twice those of 1, which take turns as well; "2 apart" are two processes that share nothing and each
+train half of the images at the same time: what the machine itself allows. CPU time, summed over the processes, says
+less of how long one waits but hardly depends on what else the machine does. Without --data the pixels are random.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, Tra
 
 RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
-WAYS = ("example", "pytorch", "ours")
+WAYS = ("example", "ours")
 
 
 class Example(nn.Module):
@@ -55,16 +54,6 @@ class Example(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.conv1(x)), 2, 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2, 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        return F.log_softmax(self.fc2(x), dim=1)
-
-
-class PoolingFirst(Example):
-    """The same network: ReLU after pooling has a quarter of the work."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
         x = F.relu(self.fc1(x.flatten(1)))
         return F.log_softmax(self.fc2(x), dim=1)
 
@@ -85,29 +74,6 @@ def example(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int
             optimizer.step()
             if number % 10 == 0:
                 loss.item()  # which an example prints here
-
-    return epoch
-
-
-def pytorch(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
-    """The same with images in memory."""
-    network = nn.parallel.DistributedDataParallel(PoolingFirst().to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
-
-    def epoch() -> None:
-        mine = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))[
-            rank_info.rank :: rank_info.size
-        ]
-        for block in mine.split(batch_size * 10):
-            pixels = net.normalised(images[block], 255.0)[:, None].split(batch_size)
-            total = torch.zeros(())
-            for x, y in zip(pixels, labels[block].split(batch_size), strict=True):
-                optimizer.zero_grad()
-                loss = F.nll_loss(network(x), y)
-                loss.backward()
-                optimizer.step()
-                total += loss.detach()
-            total.item()
 
     return epoch
 
@@ -153,7 +119,7 @@ def process(
         images, labels = images[rank :: world.size].clone(), labels[rank :: world.size].clone()
     store = dist.PrefixStore(group, open_store(Address("127.0.0.1", port)))
     dist.init_process_group("gloo", store=store, rank=rank_info.rank, world_size=rank_info.size)
-    epoch = {"example": example, "pytorch": pytorch, "ours": ours}[way](images, labels, rank_info, batch_size)
+    epoch = {"example": example, "ours": ours}[way](images, labels, rank_info, batch_size)
     orders.send(None)  # ready
     while orders.recv():
         start, cpu_start = time.perf_counter(), time.process_time()

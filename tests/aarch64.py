@@ -18,7 +18,7 @@ TRIPLE = "aarch64-unknown-linux-gnu"
 
 
 def run_everything() -> None:
-    """A step of the search of networks, the data-parallel operations, a fit of an SVM and its predictions."""
+    """A step of the search of networks, a fit of an SVM and its predictions."""
     import torch
 
     from mnist_nn.warm import warm_up

@@ -72,9 +72,8 @@ ROOMS = {
     "mnist_nn.steps": {"mpitune._jit", "mnist_nn"},
     "mnist_nn.parallel": {
         "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.engine", "mpitune.ranks", "mpitune.storage",
-        "mnist_nn", "mnist_nn.parallel.cpu",
+        "mnist_nn",
     },
-    "mnist_nn.parallel.cpu": {"mpitune._jit"},
 }  # fmt: skip
 BOX, GAP, STEP = (180, 30), 18, 84  # pixels: a room, between two rooms, from one floor to the next
 

@@ -57,15 +57,7 @@ class Searched(nn.Module):
 
 
 def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work.
-
-    Kernels of our own compute it in float32 on the CPU, unless it is compiled or under autocast.
-    """
-    own = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if own and not torch.compiler.is_compiling() and layer.bias is not None:
-        from mnist_nn.parallel.cpu.pooled import pooled_convolution
-
-        return pooled_convolution(x, layer.weight, layer.bias)
+    """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work."""
     return F.max_pool2d(layer(x), 2).relu()
 
 

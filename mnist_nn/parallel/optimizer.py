@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from mnist_nn.parallel.cpu.sgd import SharedSGD
 
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -44,32 +40,18 @@ class Rule(NamedTuple):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def shares_memory(rule: Rule, strategy: str, *, amp: str | None, device: torch.device) -> bool:
-    """Whether the processes of a host have their weights in common, which is the fastest on CPUs (cpu/sgd.py)."""
-    on_cpus = device.type == "cpu" and dist.get_world_size() > 1
-    return on_cpus and strategy == "ddp" and rule.name == "sgd" and amp != "fp16"
-
-
 def make_optimizer(
-    weights: Mapping[str, nn.Parameter], rule: Rule, *, plain: bool, shared: bool
-) -> tuple[torch.optim.Optimizer | SharedSGD, dict[str, dict[str, Tensor]]]:
+    weights: Mapping[str, nn.Parameter], rule: Rule, *, plain: bool
+) -> tuple[torch.optim.Optimizer, dict[str, dict[str, Tensor]]]:
     """The optimizer, and its moments: of each weight, by the name of the moment and of the weight.
 
     Args:
         weights: the parameters, by name.
         rule: which optimizer, with its rates.
         plain: every weight is whole, in a process of its own.
-        shared: the processes of a host have their weights in common, see `shares_memory`.
     """
     parameters, moments = list(weights.values()), dict[str, dict[str, Tensor]]()
     optimizer: torch.optim.Optimizer
-    if shared:
-        from mnist_nn.parallel.cpu.sgd import SharedSGD
-
-        ours = SharedSGD(parameters, rule.learning_rate, rule.momentum, rule.weight_decay)
-        if rule.momentum:
-            moments["velocity"] = dict(zip(weights, ours.velocity, strict=True))
-        return ours, moments
     if rule.name == "adamw":
         optimizer = torch.optim.AdamW(
             parameters, lr=rule.learning_rate, weight_decay=rule.weight_decay, fused=plain or None
@@ -91,14 +73,14 @@ def make_optimizer(
     return optimizer, moments
 
 
-def updates(optimizer: torch.optim.Optimizer | SharedSGD) -> int:
+def updates(optimizer: torch.optim.Optimizer) -> int:
     """How often AdamW has updated the weights, on which its correction of the moments depends; 0 for others."""
     if not isinstance(optimizer, torch.optim.AdamW):
         return 0
     return int(next(iter(optimizer.state.values()))["step"].item())
 
 
-def set_updates(optimizer: torch.optim.Optimizer | SharedSGD, n: int) -> None:
+def set_updates(optimizer: torch.optim.Optimizer, n: int) -> None:
     """Set how often AdamW has updated the weights."""
     if isinstance(optimizer, torch.optim.AdamW):
         for state in optimizer.state.values():

@@ -37,7 +37,7 @@ def distribute_like(weight: Any, content: Tensor | None) -> Tensor:
     return whole
 
 
-def wrap_model(network: nn.Module, strategy: str, *, device: torch.device, shared: bool) -> nn.Module:
+def wrap_model(network: nn.Module, strategy: str, *, device: torch.device) -> nn.Module:
     """The network with what its strategy adds to it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
@@ -46,7 +46,6 @@ def wrap_model(network: nn.Module, strategy: str, *, device: torch.device, share
         network: on the device.
         strategy: "ddp" or "fsdp".
         device: of this process.
-        shared: the optimizer adds up the gradients of the processes.
     """
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
@@ -61,7 +60,7 @@ def wrap_model(network: nn.Module, strategy: str, *, device: torch.device, share
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
         return network
     network = network.to(memory_format=torch.channels_last)
-    if shared or (device.type == "cpu" and dist.get_world_size() == 1):
+    if device.type == "cpu" and dist.get_world_size() == 1:
         return network
     devices = None if device.type == "cpu" else [device.index]
     return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)

@@ -25,7 +25,7 @@ from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.optimizer import Rule, make_optimizer, set_updates, shares_memory, updates
+from mnist_nn.parallel.optimizer import Rule, make_optimizer, set_updates, updates
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.statistics import activation_statistics, gradient_statistics
 from mnist_nn.parallel.strategy import distribute_like, full_tensor, wrap_model
@@ -136,15 +136,10 @@ class DistributedTraining:
         torch.manual_seed(options.seed)
         self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
         self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
-        shared = shares_memory(options.rule, options.strategy, amp=options.amp, device=device)
-        self.network = wrap_model(self._module, options.strategy, device=device, shared=shared)
+        self.network = wrap_model(self._module, options.strategy, device=device)
         self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if options.compile else self.network
-        self.optimizer, self._moments = make_optimizer(
-            self._weights, options.rule, plain=options.strategy == "ddp", shared=shared
-        )
-        if shared:
-            self.optimizer.keep_gradients = options.statistics
+        self.optimizer, self._moments = make_optimizer(self._weights, options.rule, plain=options.strategy == "ddp")
         self._scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
         self.epochs: list[Epoch] = []
         self.n_done = 0  # steps
@@ -214,10 +209,7 @@ class DistributedTraining:
         figures: dict[str, Any] = {"learning_rate": self.optimizer.param_groups[0]["lr"]}
         if not self.options.statistics:
             return figures
-        if kept := getattr(self.optimizer, "mean_gradients", None):
-            gradients = dict(zip(self._weights, kept, strict=True))
-        else:
-            gradients = {name: full_tensor(weight.grad) for name, weight in self._weights.items()}
+        gradients = {name: full_tensor(weight.grad) for name, weight in self._weights.items()}
         pixels = self.data.train_images[part.indices].normalised()
         with self._precision():
             activations = activation_statistics(self._module, self.network, pixels)
@@ -273,7 +265,6 @@ class DistributedTraining:
         for kind, those in self.tensors().items():
             for name, tensor in those.items():
                 tensor.copy_(distribute_like(tensor, state and state.tensors[kind][name]))
-        dist.barrier()  # others may have these in the same memory
 
     def go_on(self, epochs: list[Epoch], progress: dict[str, float]) -> None:
         """Continue after these epochs, with the tensors of that time."""

@@ -92,7 +92,7 @@ def test_the_rate_of_each_step() -> None:
     ids=["adamw", "sgd with decay"],
 )
 def test_two_processes_take_the_steps_of_one(train: Any, train_here: Any, tmp_path: Path, options: Any) -> None:
-    """The second one is SharedSGD against torch.optim.SGD; statistics are of the same gradients."""
+    """DistributedDataParallel against one process without it; statistics are of the same gradients."""
     asked = ("--epochs", "2", *options, "--statistics", "--log-interval", "2")
     train_here("one", *asked, "--batch-size", "100")
     train("two", *asked, "--batch-size", "50", *TWO)

@@ -1,8 +1,7 @@
 """Trainings of 1, 2 and 3 processes that a test compares: python -m tests.mnist_nn.worlds FOLDER
 
 Forked from a process without threads, so that what they need is imported once. For each world, rank 0 writes what it
-has to FOLDER/SIZE-STRATEGY.npz, and FOLDER/reference.npz is made without any of the code under test. "3-hosts" are two
-hosts, of which one has two processes, and "2-strangers" are processes of one host that do not see each other's memory.
+has to FOLDER/SIZE-STRATEGY.npz, and FOLDER/reference.npz is made without any of the code under test.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import multiprocessing
-import os
-import socket
 import sys
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -22,7 +19,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-import mnist_nn.parallel.cpu.sgd  # noqa: F401  Imports numba
 from mnist_nn.net import Images
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
@@ -32,7 +28,7 @@ from tests.mnist_nn.scaled_digits import scaled_digits
 
 BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
 RATE, MOMENTUM, SEED = 0.02, 0.5, 3
-WORLDS = ((1, "ddp"), (2, "ddp"), (3, "ddp"), (3, "hosts"), (2, "strangers"), (2, "fsdp"), (3, "fsdp"))
+WORLDS = ((1, "ddp"), (2, "ddp"), (3, "ddp"), (2, "fsdp"), (3, "fsdp"))
 KUBEFLOW = {"network": "kubeflow"}
 CPU = torch.device("cpu")
 
@@ -47,11 +43,6 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     faulthandler.dump_traceback_later(300, exit=True)  # where it waits, if it waits for ever
     store = dist.FileStore(str(file.with_suffix(".store")), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    if strategy == "hosts":
-        socket.gethostname = lambda: f"host{rank % 2}"
-    if strategy == "strangers" and rank == 0:
-        os.getpid = lambda: 0
-    strategy = strategy if strategy == "fsdp" else "ddp"
     rule = Rule("sgd", RATE, MOMENTUM)
     options = DistributedOptions(BATCH // size, 7, rule, SEED, strategy, log_interval=1000, epochs=EPOCHS)
 

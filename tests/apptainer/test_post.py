@@ -4,6 +4,7 @@ Then %test and a search on two MPI ranks run in it as a user who may write to /t
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -71,11 +72,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if os.geteuid() or shutil.which("debootstrap") is None:
         pytest.skip("needs root and debootstrap")
     definition = read(FOLDER / "cpu.def")
-    release = definition.header["from"].removeprefix("debian:").removesuffix("-slim")
+    release = re.findall(r"From: debian:(\w+)-slim", definition.header)[0]
     root = tmp_path_factory.mktemp("image")
     root.chmod(0o755)
     subprocess.run(["debootstrap", "--variant=minbase", release, root], check=True, stdout=subprocess.DEVNULL)
-    for source, destination in definition.files():
+    for source, destination in definition.files().items():
         target = root / destination.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / source).is_dir():

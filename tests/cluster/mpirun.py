@@ -1,4 +1,4 @@
-"""Starts a rank on each namespace host with the Open MPI (5.x) of this Python's environment; two programs to start."""
+"""Starts a rank on each namespace host with the Open MPI (5.x) of this Python's environment."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,25 +10,6 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 
 # Without these, a silent partition is noticed after 480 s; with them after about 5 s.
 KEEPALIVE = {"oob_tcp_keepalive_time": 2, "oob_tcp_keepalive_intvl": 2, "oob_tcp_keepalive_probes": 2}
-
-
-# Each rank says its host, the number of ranks and whom it heard of.
-RING = """
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
-print(MPI.Get_processor_name(), world.size, world.sendrecv(world.rank, right, source=left), flush=True)
-"""
-
-# Looks for messages for ever, as the loop of a rank does. The barrier is past once every rank has said so.
-SERVE = """
-import time
-from mpi4py import MPI
-MPI.COMM_WORLD.barrier()
-print("up", flush=True)
-while not MPI.COMM_WORLD.iprobe():
-    time.sleep(0.01)
-"""
 
 
 def missing() -> str:

@@ -35,7 +35,8 @@ from benchmarks.nn_reference import Images
 from mnist_nn import net
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import Address, RankInfo, open_store
-from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, TrainingData
+from mnist_nn.parallel.settings import Settings
+from mnist_nn.parallel.train import DistributedTraining, TrainingData
 
 RATE, MOMENTUM, SEED = 0.01, 0.5, 1
 CPU = torch.device("cpu")
@@ -81,7 +82,8 @@ def example(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int
 def ours(images: Tensor, labels: Tensor, rank_info: RankInfo, batch_size: int) -> Callable[[], None]:
     data = TrainingData(net.Images(images), labels, net.Images(images[:1]), labels[:1])
     training = DistributedTraining(
-        DistributedOptions(batch_size, 1000, Rule("sgd", RATE, MOMENTUM), SEED),
+        Settings(batch_size=batch_size, seed=SEED),
+        Rule("sgd", RATE, MOMENTUM),
         {"network": "kubeflow"},
         rank_info,
         CPU,

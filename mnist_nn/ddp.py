@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnist_nn.parallel.config import ConfigUnreadable, parse_with_config
-from mnist_nn.parallel.gpus import gpu_names
 from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, Settings
 from mpitune._jit.folders import set_cache_variables
 from mpitune.devices.devices import visible_gpus
+from mpitune.devices.driver import Driver
 from mpitune.errors import UsageError, print_error
 from mpitune.output import outlive_readers
 from mpitune.ranks.process import die_with, require_linux
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem, gpus, exclusive = "", list[str](), False
         try:
             backend, kind = check_machine(settings)
-            gpus, exclusive = gpu_names() if kind == "cuda" else [], backend == "nccl"
+            gpus, exclusive = _gpu_names() if kind == "cuda" else [], backend == "nccl"
             if kind == "cpu" and not settings.no_cuda and (n := len(visible_gpus())):
                 host = socket.gethostname()
                 print(f"{PROG}: {host} has {n} GPUs, but {what_torch_sees()}: training on its CPU", file=sys.stderr)
@@ -75,6 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rendezvous.transport.abort(status)
         rendezvous.transport.close(status)
     return status
+
+
+def _gpu_names() -> list[str]:
+    """Names of the GPUs that CUDA gives to this process. Of one that is cut into slices (MIG) CUDA gives one slice."""
+    try:
+        return Driver().names()
+    except OSError:
+        return []
 
 
 def _start(settings: Settings, ranks: Sequence[RankInfo], rendezvous: Rendezvous) -> int:

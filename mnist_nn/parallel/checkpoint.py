@@ -1,13 +1,9 @@
-"""The state of a training after an epoch, in a file that is whole or not there.
-
-With fsdp the tensors lie beside it, in a folder that the file names (shards.py).
-"""
+"""The state of a training after an epoch, in a file that is whole or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +15,7 @@ from mnist_nn.parallel.log import Epoch
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage.files import written_whole
 
-NAME, FORMAT, BEFORE = "checkpoint.pt", 2, "checkpoint-before.pt"
+NAME, FORMAT, BEFORE = "checkpoint.pt", 3, "checkpoint-before.pt"
 
 
 class Checkpoint(NamedTuple):
@@ -27,24 +23,20 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         epochs: those that are done.
-        progress: numbers by name, such as the steps that are done.
-        tensors: "weights" and what the optimizer remembers of them, by kind and name, on the CPU; none where `shards`
-            is the name of the folder that has them.
+        steps: number of steps that are done.
+        weights: by name.
+        optimizer, scaler: as PyTorch's `state_dict` gives them.
     """
 
     epochs: list[Epoch]
-    progress: dict[str, float]
-    tensors: dict[str, dict[str, Tensor]]
-    shards: str = ""
-
-
-def shards_of(n_epochs: int) -> str:
-    """Name of the folder of the shares after so many epochs."""
-    return f"checkpoint-{n_epochs}"
+    steps: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
-    """Replace the checkpoint in `folder`, and remove older shares.
+    """Replace the checkpoint in `folder`.
 
     Args:
         folder: of the results.
@@ -60,9 +52,6 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
             torch.save({"format": FORMAT, "settings": settings, **content}, file)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume") from error
-    for other in folder.glob("checkpoint-[0-9]*"):
-        if other.name != state.shards:
-            shutil.rmtree(other, ignore_errors=True)
 
 
 def set_aside(folder: Path) -> None:
@@ -72,7 +61,7 @@ def set_aside(folder: Path) -> None:
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
-    """The checkpoint in `folder`; None where there is none.
+    """The checkpoint in `folder`, on the CPU; None where there is none.
 
     Raises:
         UsageError: the file is no checkpoint, or one of other settings, which it names.
@@ -83,8 +72,8 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         stored = content["settings"]
-        fields = {name: content[name] for name in ("progress", "tensors", "shards")}
-        state = Checkpoint([Epoch(**epoch) for epoch in content["epochs"]], **fields)
+        fields = {name: content[name] for name in Checkpoint._fields}
+        state = Checkpoint(**{**fields, "epochs": [Epoch(**epoch) for epoch in fields["epochs"]]})
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same

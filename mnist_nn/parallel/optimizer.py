@@ -1,15 +1,13 @@
-"""The optimizer, the moments that it keeps of each weight, and its learning rate in each step."""
+"""The optimizer, and its learning rate in each step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-
-ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
+from torch import nn
 
 
 class Rule(NamedTuple):
@@ -40,48 +38,11 @@ class Rule(NamedTuple):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def make_optimizer(
-    weights: Mapping[str, nn.Parameter], rule: Rule, *, plain: bool
-) -> tuple[torch.optim.Optimizer, dict[str, dict[str, Tensor]]]:
-    """The optimizer, and its moments: of each weight, by the name of the moment and of the weight.
-
-    Args:
-        weights: the parameters, by name.
-        rule: which optimizer, with its rates.
-        plain: every weight is whole, in a process of its own.
-    """
-    parameters, moments = list(weights.values()), dict[str, dict[str, Tensor]]()
-    optimizer: torch.optim.Optimizer
+def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, *, sharded: bool) -> torch.optim.Optimizer:
+    """The optimizer of a rule; its operations are fused into one where each weight is whole in every process."""
+    fused = None if sharded else True
     if rule.name == "adamw":
-        optimizer = torch.optim.AdamW(
-            parameters, lr=rule.learning_rate, weight_decay=rule.weight_decay, fused=plain or None
-        )
-        for weight in parameters:
-            step = torch.zeros((), device=weight.device if plain else "cpu")
-            optimizer.state[weight] = {"step": step, **{name: torch.zeros_like(weight) for name in ADAM_MOMENTS}}
-        moments = {
-            name: {key: optimizer.state[weight][name] for key, weight in weights.items()} for name in ADAM_MOMENTS
-        }
-        return optimizer, moments
-    optimizer = torch.optim.SGD(
-        parameters, lr=rule.learning_rate, momentum=rule.momentum, weight_decay=rule.weight_decay, fused=plain or None
+        return torch.optim.AdamW(weights, lr=rule.learning_rate, weight_decay=rule.weight_decay, fused=fused)
+    return torch.optim.SGD(
+        weights, lr=rule.learning_rate, momentum=rule.momentum, weight_decay=rule.weight_decay, fused=fused
     )
-    if rule.momentum:
-        moments["velocity"] = {key: torch.zeros_like(weight) for key, weight in weights.items()}
-        for key, weight in weights.items():
-            optimizer.state[weight]["momentum_buffer"] = moments["velocity"][key]
-    return optimizer, moments
-
-
-def updates(optimizer: torch.optim.Optimizer) -> int:
-    """How often AdamW has updated the weights, on which its correction of the moments depends; 0 for others."""
-    if not isinstance(optimizer, torch.optim.AdamW):
-        return 0
-    return int(next(iter(optimizer.state.values()))["step"].item())
-
-
-def set_updates(optimizer: torch.optim.Optimizer, n: int) -> None:
-    """Set how often AdamW has updated the weights."""
-    if isinstance(optimizer, torch.optim.AdamW):
-        for state in optimizer.state.values():
-            state["step"].fill_(float(n))

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from mnist_nn.net import Images
-from mnist_nn.parallel.checkpoint import shards_of
 from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
@@ -112,32 +111,17 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
             raise job
         assert job is not None
         data = _broadcast_arrays(recorder.inputs.arrays if recorder else None, job, device)
-        training = DistributedTraining(job.options, job.params, rank_info, device, data)
-        if sharded := settings.strategy == "fsdp":
-            from mnist_nn.parallel.shards import read_shards, same_folder, write_shards  # a second, for fsdp alone
-
-            if not same_folder(settings.results):
-                raise UsageError(
-                    f"--strategy fsdp: every process writes its shard to {settings.results}: give --results on a file "
-                    "system that all hosts have"
-                )
-        if job.epochs:
-            if sharded:
-                read_shards(settings.results / job.shards, training.tensors())
-            else:
-                training.restore(recorder.inputs.checkpoint if recorder else None)
-            training.go_on(job.epochs, job.progress)
-        while len(training.epochs) < settings.epochs:
+        training = DistributedTraining(job.settings, job.rule, job.params, rank_info, device, data)
+        if job.checkpoint:
+            training.restore(job.checkpoint)
+        while len(training.epochs) < job.settings.epochs:
             training.epoch(recorder.log if recorder else None)
-            shards = shards_of(len(training.epochs)) if sharded else ""
-            if shards:
-                write_shards(settings.results / shards, training.tensors())
-            state = training.state(shards)
+            state = training.state()
             stored = _broadcast_object(recorder and recorder.epoch_done(state), device)
             if stored is not None:
                 raise stored
-        weights = training.weights()
-        stored = _broadcast_object(recorder and recorder.finish(training.epochs, weights), device)
+        state = training.state()
+        stored = _broadcast_object(recorder and recorder.finish(state), device)
         if stored is not None:
             raise stored
     except (UsageError, FloatingPointError) as error:
@@ -160,5 +144,5 @@ def _broadcast_arrays(arrays: dict[str, Any] | None, job: Job, device: torch.dev
         if arrays:
             there.copy_(torch.tensor(arrays[name]))
         dist.broadcast(there, src=0)
-        data[name] = there.long() if len(shape) == 1 else Images(there, job.max_pixel)
+        data[name] = there.long() if len(shape) == 1 else Images(there, job.settings.max_pixel)
     return TrainingData(**data)

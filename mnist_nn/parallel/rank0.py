@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from common.data import N_CLASSES, load
 from mnist_nn.images import Frame
@@ -20,7 +19,6 @@ from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, LEARNING_RATE, MOMENTUM, Settings
-from mnist_nn.parallel.train import DistributedOptions
 from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
 from mnist_nn.shapes import weights_of
 from mpitune.errors import StorageError, UsageError
@@ -32,21 +30,18 @@ class Job(NamedTuple):
     """The job that rank 0 sends to all processes.
 
     Attributes:
+        settings: of rank 0.
         params: of the network.
-        options: of the training.
+        rule: how weights are updated.
         shapes: of the uint8 arrays that follow.
-        max_pixel: value of a fully inked pixel of their images.
-        epochs: that are done already.
-        progress, shards: of the checkpoint after them.
+        checkpoint: to continue from; None for a training from the start.
     """
 
+    settings: Settings
     params: Parameters
-    options: DistributedOptions
+    rule: Rule
     shapes: dict[str, tuple[int, ...]]
-    max_pixel: int
-    epochs: list[Epoch]
-    progress: dict[str, float]
-    shards: str
+    checkpoint: Checkpoint | None
 
 
 class Inputs(NamedTuple):
@@ -54,13 +49,11 @@ class Inputs(NamedTuple):
 
     Attributes:
         arrays: images and labels, uint8.
-        checkpoint: to continue from; None for a training from the start.
         fixed: settings that a continuation must share.
         job: for all processes.
     """
 
     arrays: dict[str, np.ndarray]
-    checkpoint: Checkpoint | None
     fixed: dict[str, Any]
     job: Job
 
@@ -85,12 +78,11 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
                 f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
                 "so none is left for --schedule cosine: give fewer"
             )
-    read = checkpoint.read(settings.results, fixed) if settings.resume else None
-    known = read or Checkpoint([], {}, {})
+    known = checkpoint.read(settings.results, fixed) if settings.resume else None
     shapes = {name: array.shape for name, array in arrays.items()}
-    options = _options(settings, rule, n_processes)
-    job = Job(params, options, shapes, settings.max_pixel, known.epochs, known.progress, known.shards)
-    return Inputs(arrays, read, fixed, job)
+    if settings.scale_lr:
+        rule = rule._replace(learning_rate=rule.learning_rate * n_processes)
+    return Inputs(arrays, fixed, Job(settings, params, rule, shapes, known))
 
 
 def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
@@ -118,22 +110,6 @@ def _rule(settings: Settings, params: Parameters) -> Rule:
     )
 
 
-def _options(settings: Settings, rule: Rule, n_processes: int) -> DistributedOptions:
-    """--scale-lr multiplies the learning rate by the number of processes."""
-    return DistributedOptions(
-        batch_size=settings.batch_size,
-        test_batch_size=settings.test_batch_size,
-        rule=rule._replace(learning_rate=rule.learning_rate * (n_processes if settings.scale_lr else 1)),
-        seed=settings.seed,
-        strategy=settings.strategy,
-        amp=settings.amp,
-        compile=settings.compile,
-        log_interval=settings.log_interval,
-        statistics=settings.statistics,
-        epochs=settings.epochs,
-    )
-
-
 class Recorder:
     """Writes log, table, figure, checkpoints and model. Its constructor raises UsageError where it cannot.
 
@@ -144,10 +120,12 @@ class Recorder:
         self.settings, self.rank_info, self.device, self.backend = settings, rank_info, device, backend
         self.inputs, self.job = inputs, inputs.job
         board = settings.results / "tensorboard" if settings.tensorboard else None
-        done = int(self.job.progress.get("steps", 0))
+        known = self.job.checkpoint
+        self._n_known = len(known.epochs) if known else 0
         self.log = Log(
-            settings.log_path or settings.results / "log.jsonl", resume=bool(self.job.epochs), board=board, done=done
-        )
+            settings.log_path or settings.results / "log.jsonl", resume=known is not None, board=board,
+            done=known.steps if known else 0,
+        )  # fmt: skip
         shape = inputs.arrays["train_images"].shape
         n_weights = weights_of(self.job.params, (shape[1], shape[2]), N_CLASSES)
         print(f"network {self.job.params['network']}: {n_weights:,} parameters", flush=True)
@@ -171,17 +149,18 @@ class Recorder:
             return error
         return None
 
-    def finish(self, epochs: Sequence[Epoch], weights: Mapping[str, Tensor]) -> UsageError | None:
+    def finish(self, state: Checkpoint) -> UsageError | None:
         """The summary, the table's row where an epoch was trained, the figure, and the model where it is wanted."""
+        epochs = state.epochs
         folder, row = self.settings.results, self._row(epochs)
         try:
-            if len(epochs) > len(self.job.epochs):
+            if len(epochs) > self._n_known:
                 append_row(folder / TABLE, row)
             self.log.write(end=row)
             draw(folder, epochs)
             if self.settings.save_model:
                 frame = Frame.of(self.inputs.arrays["train_images"], self.settings.max_pixel)
-                named = {name: weight.numpy() for name, weight in weights.items()}
+                named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
                 save_model(folder / ONE_MODEL, SavedNetwork(self.job.params, frame, named))
         except OSError as error:
             return StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume")
@@ -205,6 +184,6 @@ class Recorder:
             "dataset": self.settings.dataset,
             "backend": self.backend,
             "strategy": self.settings.strategy,
-            "lr": f"{self.job.options.rule.learning_rate:.6g}",
+            "lr": f"{self.job.rule.learning_rate:.6g}",
             "amp": self.settings.amp or "",
         }

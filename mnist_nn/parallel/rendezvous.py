@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from mpitune.engine.preflight import mixed_versions
 from mpitune.errors import UsageError
-from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.process import die_with
 from mpitune.ranks.transport import Transport
 
@@ -37,15 +37,6 @@ class Address(NamedTuple):
 
     host: str
     port: int
-
-
-@dataclass(frozen=True)
-class LaunchInfo:
-    """The launcher of this process, and its rank and their number; size 0 where only MPI knows it."""
-
-    launcher: str
-    rank: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -66,27 +57,26 @@ class Rendezvous:
     `store` is kept by its owner until all have left. `run` names this attempt, when torchrun starts processes again.
     """
 
-    launch: LaunchInfo
+    launch: Launch
     address: Address
     store: Any
     run: str
     transport: Transport | None
 
 
-def launch_info(environ: Mapping[str, str] = os.environ) -> LaunchInfo:
+def launch_info(environ: Mapping[str, str] = os.environ) -> Launch:
     """The launcher of this process, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
     rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     if rank.isdigit() and size.isdigit() and int(rank) < int(size):
-        return LaunchInfo("torch", int(rank), int(size))
-    launch = launched(environ)
-    return LaunchInfo(launch.launcher, launch.rank, launch.size)
+        return Launch("torch", int(size), int(rank))
+    return launched(environ)
 
 
-def known_address(me: LaunchInfo, environ: Mapping[str, str] = os.environ) -> Address | None:
+def known_address(me: Launch, environ: Mapping[str, str] = os.environ) -> Address | None:
     """Address of rank 0's store by the environment; None where only rank 0 can tell it.
 
-    Slurm puts task 0 on the first node of a step. Without anybody to tell a port, all derive the same one from the
-    number of the job and its step.
+    Slurm puts task 0 on the first node of a step, and tells no port: all derive the same one from the number of the
+    job and its step.
     """
     if me.size == 1 and "MASTER_ADDR" not in environ:
         return Address(LOOPBACK, 0)
@@ -96,10 +86,6 @@ def known_address(me: LaunchInfo, environ: Mapping[str, str] = os.environ) -> Ad
     if me.launcher == "srun" and (nodes := environ.get("SLURM_STEP_NODELIST")):
         job = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
         return Address(first_node(nodes), int(digits) if digits.isdigit() else derived_port(job))
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        if environ.get(name) == str(me.size):
-            job = environ.get("PMIX_NAMESPACE") or environ.get("PMI_FD") or str(os.getppid())
-            return Address(LOOPBACK, derived_port(job))
     return None
 
 
@@ -127,7 +113,7 @@ def join(environ: Mapping[str, str] = os.environ) -> Rendezvous:
             if address is None:
                 raise UsageError(f"{error}, or set MASTER_ADDR and MASTER_PORT") from error
         else:
-            me = LaunchInfo(me.launcher, transport.rank, transport.size)
+            me = Launch(me.launcher, transport.size, transport.rank)
             store, address = _open_store_by_mpi(transport)
             return Rendezvous(me, address, store, run, transport)
     if me.launcher not in ("", "torch"):

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 Figures = dict[str, dict[str, float]]
 
 
-def gradient_statistics(gradients: Mapping[str, Tensor]) -> dict[str, float]:
+def gradient_statistics(weights: Mapping[str, nn.Parameter]) -> dict[str, float]:
     """The Euclidean norm of the gradient of each weight, and of all; of the global batch's mean loss.
 
-    Args:
-        gradients: whole ones, by name.
+    All processes must call this, as with fsdp each has a shard of every gradient.
     """
-    norms = {name: float(torch.linalg.vector_norm(gradient)) for name, gradient in gradients.items()}
+    norms = {name: _norm(weight.grad) for name, weight in weights.items() if weight.grad is not None}
     return {"all": float(torch.linalg.vector_norm(torch.tensor(list(norms.values()), dtype=torch.float64))), **norms}
 
 
@@ -36,6 +35,11 @@ def activation_statistics(network: nn.Module, forward: Any, pixels: Tensor) -> F
         return {name: _figures(out.float()) for name, out in network.seen.items()}
     finally:
         network.seen = None
+
+
+def _norm(gradient: Tensor) -> float:
+    norm: Any = torch.linalg.vector_norm(gradient)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def _figures(out: Tensor) -> dict[str, float]:

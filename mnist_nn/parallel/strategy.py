@@ -1,43 +1,22 @@
-"""How a network lies on the processes: each has all weights (ddp), or a shard of them (fsdp)."""
+"""How a network lies on the processes: each has all weights (ddp), or a shard of them (fsdp).
+
+What only fsdp needs is imported where it is used: it takes as long as half of PyTorch.
+"""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from mpitune.errors import UsageError
 
-
-def _is_sharded(tensor: Tensor) -> bool:
-    """Whether this is a DTensor. Only fsdp imports what makes them, which takes as long as half of PyTorch."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+States = tuple[dict[str, Any], dict[str, Any]]
 
 
-def full_tensor(tensor: Any) -> Tensor:
-    """A tensor, or all shards of one, on the CPU."""
-    whole: Tensor = tensor.full_tensor() if _is_sharded(tensor) else tensor
-    return whole.cpu().contiguous()
-
-
-def distribute_like(weight: Any, content: Tensor | None) -> Tensor:
-    """Rank 0's `content`, on the device and in the shards of `weight`."""
-    whole = torch.empty(weight.shape, device=weight.device)
-    if content is not None:
-        whole.copy_(content)
-    dist.broadcast(whole, src=0)
-    if _is_sharded(weight):
-        from torch.distributed.tensor import distribute_tensor
-
-        return distribute_tensor(whole, weight.device_mesh, weight.placements)
-    return whole
-
-
-def wrap_model(network: nn.Module, strategy: str, *, device: torch.device) -> nn.Module:
+def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
     """The network with what its strategy adds to it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
@@ -64,3 +43,25 @@ def wrap_model(network: nn.Module, strategy: str, *, device: torch.device) -> nn
         return network
     devices = None if device.type == "cpu" else [device.index]
     return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def whole_states(network: nn.Module, optimizer: torch.optim.Optimizer, strategy: str) -> States:
+    """The states of network and optimizer, of whole weights, in rank 0. All processes must call this."""
+    if strategy == "fsdp":
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+        return get_state_dict(network, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return network.state_dict(), optimizer.state_dict()
+
+
+def load_states(network: nn.Module, optimizer: torch.optim.Optimizer, strategy: str, states: States) -> None:
+    """Take over what `whole_states` has given, in any number of processes. All must call this, each with the whole."""
+    weights, moments = states
+    if strategy == "fsdp":
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+        options = StateDictOptions(full_state_dict=True)
+        set_state_dict(network, optimizer, model_state_dict=weights, optim_state_dict=moments, options=options)
+    else:
+        network.load_state_dict(weights)
+        optimizer.load_state_dict(moments)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,11 @@ from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.optimizer import Rule, make_optimizer, set_updates, updates
+from mnist_nn.parallel.optimizer import Rule, make_optimizer
 from mnist_nn.parallel.rendezvous import RankInfo
+from mnist_nn.parallel.settings import Settings
 from mnist_nn.parallel.statistics import activation_statistics, gradient_statistics
-from mnist_nn.parallel.strategy import distribute_like, full_tensor, wrap_model
+from mnist_nn.parallel.strategy import load_states, whole_states, wrap_model
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
@@ -46,33 +48,6 @@ class Part(NamedTuple):
     n_global: int
 
 
-class Block(NamedTuple):
-    """Steps of an epoch, up to `step`: their n_images, float64 (n_steps,) losses and the work of adding those up.
-
-    Attributes:
-        total_steps: of all epochs until there.
-        figures: what else is to be logged.
-    """
-
-    epoch: int
-    step: int
-    n_images: int
-    losses: Tensor
-    adding: Any
-    total_steps: int
-    figures: dict[str, Any]
-
-    def done(self, log: Log | None) -> float:
-        """The sum of all losses. Raises FloatingPointError in all processes where it is not finite."""
-        self.adding.wait()
-        total = math.fsum(self.losses.tolist())
-        if log:
-            log.block(self.epoch, self.step, self.total_steps, loss=total / self.n_images, **self.figures)
-        if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is not finite in step {self.step} of epoch {self.epoch}")
-        return total
-
-
 class TrainingData(NamedTuple):
     """Images uint8 and labels int64 (n,) of the training, on its device."""
 
@@ -80,33 +55,6 @@ class TrainingData(NamedTuple):
     train_labels: Tensor
     test_images: Images
     test_labels: Tensor
-
-
-class DistributedOptions(NamedTuple):
-    """What all processes of a training have in common.
-
-    Attributes:
-        batch_size, test_batch_size: images of each process.
-        rule: how weights are updated.
-        seed: of the initial weights and the order of images.
-        strategy: "ddp" or "fsdp".
-        amp: "bf16", "fp16" or None.
-        compile: by torch.compile.
-        log_interval: steps from one line of the log to the next.
-        statistics: log those of gradients and activations.
-        epochs: of the whole training, which its schedule depends on.
-    """
-
-    batch_size: int
-    test_batch_size: int
-    rule: Rule
-    seed: int
-    strategy: str = "ddp"
-    amp: str | None = None
-    compile: bool = False
-    log_interval: int = 10
-    statistics: bool = False
-    epochs: int = 1
 
 
 def parts(order: Tensor, batch_size: int, *, rank: int, size: int) -> Iterator[Part]:
@@ -126,21 +74,33 @@ class DistributedTraining:
 
     def __init__(
         self,
-        options: DistributedOptions,
+        settings: Settings,
+        rule: Rule,
         params: Params,
         rank_info: RankInfo,
         device: torch.device,
         data: TrainingData,
     ) -> None:
+        """All processes must construct this together.
+
+        Args:
+            settings: those of rank 0.
+            rule: how weights are updated.
+            params: of the network.
+            rank_info: which process this is.
+            device: of this process.
+            data: on that device.
+        """
         prepare(device)
-        torch.manual_seed(options.seed)
-        self.options, self.rank_info, self.device, self.data = options, rank_info, device, data
+        torch.backends.cudnn.deterministic = False  # on an H100 it made gradients wrong by 1e-3
+        torch.manual_seed(settings.seed)
+        self.settings, self.rule, self.rank_info, self.device, self.data = settings, rule, rank_info, device, data
         self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
-        self.network = wrap_model(self._module, options.strategy, device=device)
+        self.network = wrap_model(self._module, settings.strategy, device)
         self._weights = dict(self._module.named_parameters())
-        self._forward = torch.compile(self.network) if options.compile else self.network
-        self.optimizer, self._moments = make_optimizer(self._weights, options.rule, plain=options.strategy == "ddp")
-        self._scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
+        self._forward = torch.compile(self.network) if settings.compile else self.network
+        self.optimizer = make_optimizer(self._weights.values(), rule, sharded=settings.strategy == "fsdp")
+        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self.epochs: list[Epoch] = []
         self.n_done = 0  # steps
         self._set_length()
@@ -149,26 +109,38 @@ class DistributedTraining:
         """Train for one epoch and evaluate. Raises FloatingPointError in all processes where the loss is not finite."""
         number, start = len(self.epochs) + 1, time.perf_counter()
         n_images, total, step = len(self.data.train_labels), 0.0, 0
-        order = order_of(n_images, self.options.seed, number).to(self.device)
-        per_block = self.options.batch_size * self.rank_info.size * self.options.log_interval
-        before: Block | None = None
-        for images in order.split(per_block):
-            taken = list(parts(images, self.options.batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
+        order = order_of(n_images, self.settings.seed, number).to(self.device)
+        before: Callable[[], float] | None = None
+        for images in order.split(self.settings.batch_size * self.rank_info.size * self.settings.log_interval):
+            taken = self._parts(images, self.settings.batch_size)
             losses, step = self.steps(taken), step + len(taken)
             figures = self._figures(taken[-1])
-            adding = dist.all_reduce(losses, async_op=True)
-            block = Block(number, step, len(images), losses, adding, self.n_done, figures)
-            if before:  # what it has to tell has arrived while this one was computed
-                total += before.done(log)
-            before = block
+            dist.all_reduce(losses)
+            if before:  # a GPU computes this block while the one before is read
+                total += before()
+            before = partial(self._read_block, log, losses, len(images), figures, number, step, self.n_done)
         if before:
-            total += before.done(log)
+            total += before()
         training_seconds = time.perf_counter() - start
         test_loss, accuracy = self.evaluate()
         seconds = time.perf_counter() - start
         done = Epoch(number, total / n_images, test_loss, accuracy, n_images / training_seconds, seconds)
         self.epochs.append(done)
         return done
+
+    def _read_block(
+        self, log: Log | None, losses: Tensor, n_images: int, figures: dict[str, Any], epoch: int, step: int, done: int
+    ) -> float:
+        """The sum of the losses (n_steps,) of a block of steps, which ends with this step; it is logged."""
+        total = math.fsum(losses.tolist())
+        if log:
+            log.block(epoch, step, done, loss=total / n_images, **figures)
+        if not math.isfinite(total):
+            raise FloatingPointError(f"the loss is not finite in step {step} of epoch {epoch}")
+        return total
+
+    def _parts(self, order: Tensor, batch_size: int) -> list[Part]:
+        return list(parts(order, batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
 
     def steps(self, taken: list[Part]) -> Tensor:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
@@ -180,7 +152,7 @@ class DistributedTraining:
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
             for group in self.optimizer.param_groups:
-                group["lr"] = self.options.rule.rate(self.n_done, self._n_steps)
+                group["lr"] = self.rule.rate(self.n_done, self._n_steps)
             losses.append(self._gradient(part, x, y))
             self._scaler.step(self.optimizer)  # where gradients are not scaled this is just a step
             self._scaler.update()
@@ -201,19 +173,18 @@ class DistributedTraining:
             return self._forward(pixels).float()
 
     def _precision(self) -> Any:
-        kind = self.options.amp
+        kind = self.settings.amp
         return torch.autocast(self.device.type, AMP[kind]) if kind else nullcontext()
 
     def _figures(self, part: Part) -> dict[str, Any]:
         """What is logged beside the loss: the last learning rate, and statistics where they are wanted."""
         figures: dict[str, Any] = {"learning_rate": self.optimizer.param_groups[0]["lr"]}
-        if not self.options.statistics:
+        if not self.settings.statistics:
             return figures
-        gradients = {name: full_tensor(weight.grad) for name, weight in self._weights.items()}
         pixels = self.data.train_images[part.indices].normalised()
         with self._precision():
             activations = activation_statistics(self._module, self.network, pixels)
-        return {**figures, "gradients": gradient_statistics(gradients), "activations": activations}
+        return {**figures, "gradients": gradient_statistics(self._weights), "activations": activations}
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
@@ -222,7 +193,7 @@ class DistributedTraining:
         images, labels = self.data.test_images, self.data.test_labels
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
-        for part in parts(everything, self.options.test_batch_size, rank=self.rank_info.rank, size=self.rank_info.size):
+        for part in self._parts(everything, self.settings.test_batch_size):
             logits = self._logits(images[part.indices].normalised())
             truth = labels[part.indices]
             loss = F.cross_entropy(logits, truth, reduction="sum")
@@ -232,50 +203,22 @@ class DistributedTraining:
         loss, right = (sums / len(labels)).tolist()
         return loss, right
 
-    def weights(self) -> dict[str, Tensor]:
-        """All weights by name, on the CPU. All processes must call this."""
-        return {name: full_tensor(weight.detach()) for name, weight in self._weights.items()}
+    def state(self) -> Checkpoint:
+        """All there is to continue from, in rank 0; weights and moments may be those of the training itself.
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Weights and moments by kind and name, as they are: with fsdp only this process's shard."""
-        weights = {name: weight.detach() for name, weight in self._weights.items()}
-        return {"weights": weights, **self._moments}
-
-    def progress(self) -> dict[str, float]:
-        """Numbers to continue from beside the tensors."""
-        scaler = self._scaler.state_dict()  # empty where gradients are not scaled
-        return {
-            "steps": self.n_done, "updates": updates(self.optimizer),
-            "scale": scaler.get("scale", 0.0), "growth": scaler.get("_growth_tracker", 0),
-        }  # fmt: skip
-
-    def state(self, shards: str = "") -> Checkpoint:
-        """All there is to continue from. All processes must call this.
-
-        Args:
-            shards: where the tensors are kept already.
+        All processes must call this.
         """
-        tensors = {} if shards else self.tensors()
-        whole = {kind: {name: full_tensor(one) for name, one in those.items()} for kind, those in tensors.items()}
-        return Checkpoint(list(self.epochs), self.progress(), whole, shards)
+        states = whole_states(self._module, self.optimizer, self.settings.strategy)
+        return Checkpoint(list(self.epochs), self.n_done, *states, self._scaler.state_dict())
 
-    @torch.no_grad()
-    def restore(self, state: Checkpoint | None) -> None:
-        """Take over the tensors of the checkpoint that rank 0 has read. All processes must call this."""
-        for kind, those in self.tensors().items():
-            for name, tensor in those.items():
-                tensor.copy_(distribute_like(tensor, state and state.tensors[kind][name]))
-
-    def go_on(self, epochs: list[Epoch], progress: dict[str, float]) -> None:
-        """Continue after these epochs, with the tensors of that time."""
-        self.epochs, self.n_done = list(epochs), int(progress["steps"])
-        set_updates(self.optimizer, int(progress["updates"]))
-        if scaler := self._scaler.state_dict():
-            scaler |= {"scale": progress["scale"], "_growth_tracker": int(progress["growth"])}
-            self._scaler.load_state_dict(scaler)
+    def restore(self, state: Checkpoint) -> None:
+        """Continue from there. All processes must call this, each with the whole state."""
+        self.epochs, self.n_done = list(state.epochs), state.steps
+        load_states(self._module, self.optimizer, self.settings.strategy, (state.weights, state.optimizer))
+        self._scaler.load_state_dict(state.scaler)
         self._set_length()
 
     def _set_length(self) -> None:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
-        per_epoch = math.ceil(len(self.data.train_labels) / (self.options.batch_size * self.rank_info.size))
-        self._n_steps = self.n_done + (self.options.epochs - len(self.epochs)) * per_epoch
+        per_epoch = math.ceil(len(self.data.train_labels) / (self.settings.batch_size * self.rank_info.size))
+        self._n_steps = self.n_done + (self.settings.epochs - len(self.epochs)) * per_epoch

@@ -129,21 +129,16 @@ def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_shares_of_the_weights_are_resumed_too(program: Any, data: Path, tmp_path: Path) -> None:
-    """With fsdp, a learning rate that grows with the processes, bf16, and Fashion-MNIST."""
+def test_shards_in_half_precision_at_a_scaled_rate_of_another_data_set(
+    program: Any, data: Path, tmp_path: Path
+) -> None:
     (tmp_path / "FashionMNIST").symlink_to(data / "MNIST")
     fashion = ("--dataset", "fashion-mnist", "--data", tmp_path, "--nproc-per-node", "2", "--strategy", "fsdp")
     command = ("-m", "mnist_nn.ddp", *fashion, "--scale-lr", "--amp", "bf16", "--save-model", "--results")
-    program(*command, tmp_path / "a", "--epochs", "2")
-    program(*command, tmp_path / "b", "--epochs", "1")
-    program(*command, tmp_path / "b", "--epochs", "2", "--resume")
-    one, two = (torch.load(tmp_path / name / "model.pt", weights_only=True)["weights"] for name in "ab")
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-3 * float(one[name].abs().max()))
-    assert losses(tmp_path / "b") == pytest.approx(losses(tmp_path / "a"), rel=1e-3)
-    assert [(row["lr"], row["strategy"], row["dataset"], row["amp"]) for row in rows(tmp_path / "b")] == [
-        ("0.02", "fsdp", "fashion-mnist", "bf16")
-    ] * 2
+    program(*command, tmp_path / "r", "--epochs", "1")
+    assert load_model(tmp_path / "r" / "model.pt").params["network"] == "kubeflow"
+    (row,) = rows(tmp_path / "r")
+    assert (row["lr"], row["strategy"], row["dataset"], row["amp"]) == ("0.02", "fsdp", "fashion-mnist", "bf16")
 
 
 def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: Any) -> None:

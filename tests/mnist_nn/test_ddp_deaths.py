@@ -14,17 +14,11 @@ import pytest
 
 from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT
-from tests.mnist_nn.trainings import free_port
+from tests.mnist_nn.trainings import DDP, pods
 
 ENDS_WITHIN_S = PATIENCE  # gloo itself waits for 30 minutes
+FOR_EVER = ("--epochs", "100000")
 pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
-
-
-def start(arguments: list[str], **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mnist_nn.ddp", "--epochs", "100000", *arguments], cwd=ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
 
 
 def wait_for_an_epoch(folder: Path, *processes: subprocess.Popen[str]) -> None:
@@ -43,7 +37,8 @@ def children(pid: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int) -> None:
-    job = start(["--data", str(data), "--results", str(tmp_path), "--nproc-per-node", "2"])
+    command = (*DDP, *FOR_EVER, "--data", data, "--results", tmp_path, "--nproc-per-node", "2")
+    job = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, text=True)
     wait_for_an_epoch(tmp_path, job)
     ranks = children(job.pid)
     os.kill(ranks[victim], signal.SIGKILL)
@@ -51,17 +46,9 @@ def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int)
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 
-def pods(arguments: list[str], *options: list[str]) -> list[subprocess.Popen[str]]:
-    """A process for each of `options`, as the pods of a PyTorchJob: nobody ends them from outside."""
-    port = free_port()
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(options))}
-    return [start([*arguments, *more], RANK=str(rank), **where) for rank, more in enumerate(options)]
-
-
 @pytest.mark.slow
 def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path: Path) -> None:
     """Before the group stands: there a GPU that is taken shows, and the others wait for minutes."""
-    port = free_port()
     fails = (
         "import sys, torch.distributed as dist\n"
         "def init(*_, **__): raise RuntimeError('CUDA-capable device(s) is/are busy or unavailable')\n"
@@ -69,14 +56,8 @@ def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path:
         "dist.init_process_group = init\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    both = [
-        subprocess.Popen(
-            [sys.executable, *how, "--data", str(data), "--results", str(tmp_path), "--epochs", "1"], cwd=ROOT,
-            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)},
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for rank, how in enumerate((["-m", "mnist_nn.ddp"], ["-c", fails]))
-    ]  # fmt: skip
+    given = ("--data", data, "--results", tmp_path, "--epochs", "1")
+    both = pods(given, (sys.executable, "-c", fails, *given))
     try:
         _, said = both[0].communicate(timeout=PATIENCE)
         assert both[0].returncode == Exit.ERROR and "busy or unavailable" in said
@@ -88,7 +69,8 @@ def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> None:
-    first, second = pods(["--data", str(data), "--results", str(tmp_path), "--no-cuda"], [], ["--backend", "nccl"])
+    given = ("--data", data, "--results", tmp_path, "--no-cuda")
+    first, second = pods(given, (*given, "--backend", "nccl"))
     _, said = first.communicate(timeout=PATIENCE)
     second.communicate(timeout=PATIENCE)
     assert first.returncode == Exit.USAGE and "--backend nccl needs GPUs: --no-cuda leaves none" in said
@@ -102,17 +84,9 @@ def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path
         shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
     with open(other / "mnist_nn" / "net.py", "a") as file:
         file.write("# of yesterday\n")
-    for more, status in (([], Exit.USAGE), (["--allow-mixed-versions", "--epochs", "1"], Exit.DONE)):
-        port = free_port()
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-        command = [sys.executable, "-m", "mnist_nn.ddp", "--data", str(data), "--results", str(tmp_path / "r"), *more]
-        both = [
-            subprocess.Popen(
-                command, cwd=folder, env={**os.environ, **where, "RANK": str(rank), "PYTHONPATH": str(folder)},
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            )
-            for rank, folder in enumerate((ROOT, other))
-        ]  # fmt: skip
+    for more, status in (([], Exit.USAGE), (["--allow-mixed-versions"], Exit.DONE)):
+        given = ("--data", data, "--results", tmp_path / "r", "--epochs", "1", *more)
+        both = pods(given, given, folders=(ROOT, other))
         said = [process.communicate(timeout=PATIENCE)[1] for process in both]
         assert both[0].returncode == status, said
         assert "hosts have different versions: code " in said[0]
@@ -125,7 +99,7 @@ def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path
 )  # fmt: skip
 def test_without_a_launcher_the_others_notice(data: Path, tmp_path: Path, victim: int, how: signal.Signals) -> None:
     """A stopped process says nothing, and keeps its connections."""
-    both = pods(["--data", str(data), "--results", str(tmp_path)], [], [])
+    both = pods(*[("--data", data, "--results", tmp_path, *FOR_EVER)] * 2)
     try:
         wait_for_an_epoch(tmp_path, *both)
         both[victim].send_signal(how)

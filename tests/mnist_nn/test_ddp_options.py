@@ -1,11 +1,10 @@
-"""Options of a data-parallel training: optimizers, schedules, shares on disk, restarts, the log, files of options."""
+"""Options of a data-parallel training: optimizers, schedules, shards, restarts, the log, files of options."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -22,13 +21,14 @@ import torch.nn.functional as F
 from mnist_nn.ddp import main
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import build
-from mnist_nn.parallel.optimizer import ADAM_MOMENTS, Rule
+from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.train import order_of
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
 from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
 
 DDP = ("-m", "mnist_nn.ddp")
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
 TWO = ("--nproc-per-node", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1")
 
@@ -117,8 +117,8 @@ def test_reduced_precision_with_a_scaled_loss(train_here: Any, tmp_path: Path) -
     train_here("half", *given, "--amp", "fp16")
     train_here("full", *given)
     assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), rel=1e-2)
-    state = torch.load(tmp_path / "half" / "checkpoint.pt", weights_only=True)["progress"]
-    assert state["scale"] == 65536.0 and state["growth"] == state["steps"] == 2
+    state = checkpoint(tmp_path / "half")
+    assert state["scaler"]["scale"] == 65536.0 and state["scaler"]["_growth_tracker"] == state["steps"] == 2
     assert rows(tmp_path / "half")[0]["amp"] == "fp16"
 
 
@@ -152,43 +152,35 @@ def test_a_killed_training_with_a_schedule_is_the_uninterrupted_one_to_the_bit(
 
 @pytest.mark.slow
 @pytest.mark.numerical
-def test_shares_of_two_processes_are_continued_by_three(train: Any, data: Path, tmp_path: Path) -> None:
-    """The third epoch is done again by one process with PyTorch's own AdamW, from the shares that two have written."""
+def test_shards_of_two_processes_are_continued_by_three(train: Any, data: Path, tmp_path: Path) -> None:
+    """The third epoch is done again by one process with PyTorch's own AdamW, from the state that two have left."""
     options = ("--strategy", "fsdp", "--optimizer", "adamw", "--warmup-steps", "8", "--batch-size", "40")
     results = tmp_path / "r"
     train("r", *options, *TWO, "--epochs", "2")
-    assert len(list((results / "checkpoint-2").glob("*.distcp"))) == 2
-    state = read(results / "checkpoint-2")
-    progress = torch.load(results / "checkpoint.pt", weights_only=True)["progress"]
-    assert progress["steps"] == progress["updates"] == 2 * 4
+    before = checkpoint(results)
+    assert before["steps"] == before["optimizer"]["state"]["conv1.bias"]["step"] == 2 * 4
     train("r", *options, "--nproc-per-node", "3", "--epochs", "3", "--resume")
-    assert [path.name for path in results.glob("checkpoint-*")] == ["checkpoint-3"]
-    assert len(list((results / "checkpoint-3").glob("*.distcp"))) == 3
-    expected, found = third_epoch(state, data), read(results / "checkpoint-3")
+    expected, found = third_epoch(before, data), tensors(checkpoint(results))
+    assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=2e-5 * float(tensor.abs().max()), msg=name)
     epochs = [line["epoch"] for line in lines(results) if "accuracy" in line]
     assert epochs == [1, 2, 3] and [row["devices"] for row in rows(results)] == ["2", "3"]
 
 
-def whole(image_shape: tuple[int, int] = (28, 28)) -> dict[str, torch.Tensor]:
-    """Room for all tensors of the training, by the names in a checkpoint."""
-    named = dict(build({"network": "kubeflow"}, image_shape, 10).named_parameters())
-    kinds = ("weights", *ADAM_MOMENTS)
-    return {f"{kind}.{name}": torch.zeros_like(weight.detach()) for kind in kinds for name, weight in named.items()}
+def checkpoint(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return content
 
 
-def read(folder: Path) -> dict[str, torch.Tensor]:
-    import torch.distributed.checkpoint as dcp
-
-    from mnist_nn.parallel.shards import SafeReader
-
-    tensors = whole()
-    dcp.load(tensors, storage_reader=SafeReader(folder), no_dist=True)
-    return tensors
+def tensors(content: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Weights and moments of a checkpoint of fsdp with adamw."""
+    states = content["optimizer"]["state"]
+    moments = {f"{kind} {name}": state[kind] for kind in ADAM_MOMENTS for name, state in states.items()}
+    return {**content["weights"], **moments}
 
 
-def third_epoch(state: dict[str, torch.Tensor], data: Path) -> dict[str, torch.Tensor]:
+def third_epoch(before: dict[str, Any], data: Path) -> dict[str, torch.Tensor]:
     from common.data import load
 
     arrays = load("mnist", data)
@@ -196,32 +188,16 @@ def third_epoch(state: dict[str, torch.Tensor], data: Path) -> dict[str, torch.T
     network = build({"network": "kubeflow"}, (28, 28), 10)
     named = dict(network.named_parameters())
     optimizer = torch.optim.AdamW(named.values(), lr=0.001, weight_decay=0.01)
+    network.load_state_dict(before["weights"])
     for name, weight in named.items():
-        weight.data.copy_(state[f"weights.{name}"])
-        moments = {kind: state[f"{kind}.{name}"].clone() for kind in ADAM_MOMENTS}
+        moments = {kind: before["optimizer"]["state"][name][kind].clone() for kind in ADAM_MOMENTS}
         optimizer.state[weight] = {"step": torch.tensor(8.0), **moments}
     for batch in order_of(len(labels), 1, 3).split(3 * 40):
         optimizer.zero_grad()
         F.cross_entropy(network(normalised(images[batch], 255.0)), labels[batch]).backward()
         optimizer.step()
-    expected = {f"weights.{name}": weight.detach() for name, weight in named.items()}
-    return expected | {f"{kind}.{n}": optimizer.state[w][kind] for kind in ADAM_MOMENTS for n, w in named.items()}
-
-
-def test_an_index_of_a_stranger_runs_nothing(tmp_path: Path) -> None:
-    from mnist_nn.parallel.shards import SafeReader, read_shards
-
-    marker = tmp_path / "ran"
-
-    class Touch:
-        def __reduce__(self) -> Any:
-            return open, (str(marker), "w")
-
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch()))
-    for reader in (SafeReader(tmp_path).read_metadata, lambda: read_shards(tmp_path, {"weights": whole()})):
-        with pytest.raises((pickle.UnpicklingError, UsageError), match="open is not part of|is not a checkpoint of"):
-            reader()
-    assert not marker.exists()
+    weights = {name: weight.detach() for name, weight in named.items()}
+    return weights | {f"{kind} {n}": optimizer.state[w][kind] for kind in ADAM_MOMENTS for n, w in named.items()}
 
 
 @pytest.mark.slow
@@ -344,38 +320,27 @@ def test_predict_reads_the_network_and_tensorboard_its_figures(data: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_lines_of_several_hosts_say_whose_they_are_and_shares_need_a_folder_of_all(data: Path, tmp_path: Path) -> None:
-    """The second process is on a host of its own name; with its own folder at the same path fsdp is refused."""
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_lines_of_several_hosts_say_whose_they_are(data: Path, tmp_path: Path, strategy: str) -> None:
+    """The second process is on a host of its own name, which has another folder at the path of the results."""
     if os.geteuid():
         pytest.skip("namespaces of host names and mounts need root")
     results = tmp_path / "r"
     results.mkdir()
-    other = ["unshare", "--uts", "--mount", "sh", "-c", 'hostname other; exec "$@"', "sh"]
-    apart = [
-        "unshare",
-        "--uts",
-        "--mount",
-        "sh",
-        "-c",
-        'hostname other; mount -t tmpfs none $0; exec "$@"',
-        str(results),
-    ]
-    for wrapper, strategy, status in ((other, "ddp", Exit.DONE), (apart, "fsdp", Exit.USAGE)):
-        port = free_port()
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, *DDP, "--data", str(data), "--results", str(results), "--epochs", "1"]
-        command += ["--strategy", strategy, "--train-size", "100"]
-        both = [
-            subprocess.Popen(
-                [*how, *command], cwd=ROOT, env={**os.environ, **ONE_THREAD, **where, "RANK": str(rank)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank, how in enumerate(([], wrapper))
-        ]  # fmt: skip
-        out, said = both[0].communicate(timeout=PATIENCE)
-        both[1].communicate(timeout=PATIENCE)
-        assert both[0].returncode == status, said
-        tag = f"[{socket.gethostname()} 0] "
-        assert out and all(line.startswith(tag) for line in out.splitlines()), out
-        if status:
-            assert said.startswith(f"{tag}python -m mnist_nn.ddp: --strategy fsdp: every process writes its shard to")
+    script = 'hostname other; mount -t tmpfs none $0; exec "$@"'
+    apart = ["unshare", "--uts", "--mount", "sh", "-c", script, str(results)]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, *DDP, "--data", str(data), "--results", str(results), "--epochs", "1"]
+    command += ["--strategy", strategy, "--train-size", "100"]
+    both = [
+        subprocess.Popen(
+            [*how, *command], cwd=ROOT, env={**os.environ, **ONE_THREAD, **where, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, how in enumerate(([], apart))
+    ]  # fmt: skip
+    out, said = both[0].communicate(timeout=PATIENCE)
+    both[1].communicate(timeout=PATIENCE)
+    assert both[0].returncode == Exit.DONE, said
+    assert out and all(line.startswith(f"[{socket.gethostname()} 0] ") for line in out.splitlines()), out
+    assert len(rows(results)) == 1

@@ -16,7 +16,6 @@ from mnist_nn.ddp import main
 from mnist_nn.parallel.process import check_machine
 from mnist_nn.parallel.rendezvous import (
     Address,
-    LaunchInfo,
     derived_port,
     first_node,
     known_address,
@@ -25,6 +24,7 @@ from mnist_nn.parallel.rendezvous import (
 )  # fmt: skip
 from mnist_nn.parallel.settings import Settings
 from mpitune.errors import Exit, UsageError
+from mpitune.ranks.launch import Launch
 from tests.helpers import ROOT
 from tests.mnist_nn.trainings import rows
 
@@ -56,8 +56,6 @@ def test_a_command_that_cannot_work_ends_in_one_line(
     data: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, options: str, text: str
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    if "mpi" in options and torch.distributed.is_mpi_available():
-        pytest.skip("this PyTorch has MPI")
     words = options.replace("nowhere-to-be-found/x", str(data)).split()
     given = [] if "--data" in words else ["--data", str(data)]
     status = main([*words, *given, "--epochs", "1", *([] if "--results" in words else ["--results", str(tmp_path)])])
@@ -80,7 +78,6 @@ def test_a_taken_port_is_named(data: Path, capsys: Any, monkeypatch: pytest.Monk
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
 NODES = {"SLURM_STEP_NODELIST": "gpu[08-11,20],login"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "PMIX_NAMESPACE": "prte-1@1"}
-HERE = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
 TORCH = {"RANK": "2", "WORLD_SIZE": "3"}
 MASTER = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 
@@ -88,21 +85,19 @@ MASTER = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 @pytest.mark.parametrize(
     ("environ", "who", "address"),
     [
-        ({}, LaunchInfo("", 0, 1), Address("127.0.0.1", 0)),
-        ({**TORCH, **MASTER}, LaunchInfo("torch", 2, 3), Address("job-master-0", 23456)),
-        ({**TORCH, **MASTER, **SLURM}, LaunchInfo("torch", 2, 3), Address("job-master-0", 23456)),
-        ({**SLURM, **NODES}, LaunchInfo("srun", 2, 3), Address("gpu08", derived_port("7.0"))),
-        ({**SLURM, **NODES, **MASTER}, LaunchInfo("srun", 2, 3), Address("job-master-0", 23456)),
-        (OPEN_MPI, LaunchInfo("mpirun", 2, 3), None),
-        ({**OPEN_MPI, **MASTER}, LaunchInfo("mpirun", 2, 3), Address("job-master-0", 23456)),
-        ({**OPEN_MPI, **HERE}, LaunchInfo("mpirun", 2, 3), Address("127.0.0.1", derived_port("prte-1@1"))),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, LaunchInfo("mpiexec", 1, 2), None),
-        ({"RANK": "3", "WORLD_SIZE": "3"}, LaunchInfo("", 0, 1), Address("127.0.0.1", 0)),
+        ({}, Launch("", 1, 0), Address("127.0.0.1", 0)),
+        ({**TORCH, **MASTER}, Launch("torch", 3, 2), Address("job-master-0", 23456)),
+        ({**TORCH, **MASTER, **SLURM}, Launch("torch", 3, 2), Address("job-master-0", 23456)),
+        ({**SLURM, **NODES}, Launch("srun", 3, 2), Address("gpu08", derived_port("7.0"))),
+        ({**SLURM, **NODES, **MASTER}, Launch("srun", 3, 2), Address("job-master-0", 23456)),
+        (OPEN_MPI, Launch("mpirun", 3, 2), None),
+        ({**OPEN_MPI, **MASTER}, Launch("mpirun", 3, 2), Address("job-master-0", 23456)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Launch("mpiexec", 2, 1), None),
+        ({"RANK": "3", "WORLD_SIZE": "3"}, Launch("", 1, 0), Address("127.0.0.1", 0)),
     ],
-    ids=["shell", "torchrun", "torchrun in srun", "srun", "srun, told", "mpirun", "mpirun, told", "mpirun here",
-         "mpiexec", "nonsense"],
+    ids=["shell", "torchrun", "torchrun in srun", "srun", "srun, told", "mpirun", "mpirun, told", "mpiexec", "none"],
 )  # fmt: skip
-def test_the_environment_says_who_and_where(environ: dict[str, str], who: LaunchInfo, address: Address | None) -> None:
+def test_the_environment_says_who_and_where(environ: dict[str, str], who: Launch, address: Address | None) -> None:
     assert launch_info(environ) == who
     assert known_address(who, environ) == address
 

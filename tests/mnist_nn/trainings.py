@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tests.helpers import ROOT
+
+DDP = (sys.executable, "-m", "mnist_nn.ddp")
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # also on a machine with GPUs these train on CPUs
 
@@ -14,6 +23,31 @@ def free_port() -> str:
     """A port of this host that nobody uses now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return str(free.getsockname()[1])
+
+
+def pods(
+    *options: Sequence[Any],
+    wrappers: Sequence[Sequence[str]] = ((), ()),
+    folders: Sequence[Path] = (ROOT, ROOT),
+    stdout: int = subprocess.DEVNULL,
+) -> list[subprocess.Popen[str]]:
+    """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside.
+
+    Args:
+        options: of `mnist_nn.ddp`, or a whole command that begins with this Python.
+        wrappers: of each, what starts it.
+        folders: of each, where its code is.
+        stdout: as in Popen.
+    """
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    started = []
+    for rank, (given, wrapper, folder) in enumerate(zip(options, wrappers, folders, strict=True)):
+        command = map(str, (*wrapper, *(() if given[0] == sys.executable else DDP), *given))
+        environ = {**os.environ, **ONE_THREAD, **where, "RANK": str(rank), "PYTHONPATH": str(folder)}
+        started.append(
+            subprocess.Popen(list(command), cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        )
+    return started
 
 
 def losses(folder: Path) -> list[float]:

@@ -23,7 +23,8 @@ from mnist_nn.net import Images
 from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.train import DistributedOptions, DistributedTraining, TrainingData, order_of, parts
+from mnist_nn.parallel.settings import Settings
+from mnist_nn.parallel.train import DistributedTraining, TrainingData, order_of, parts
 from tests.mnist_nn.scaled_digits import scaled_digits
 
 BATCH, N_TRAIN, N_TEST, EPOCHS = 48, 3 * 48 + 2, 101, 2  # of the last 2 images, one of 3 processes gets none
@@ -44,22 +45,25 @@ def world(rank: int, size: int, strategy: str, file: Path) -> None:
     store = dist.FileStore(str(file.with_suffix(".store")), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     rule = Rule("sgd", RATE, MOMENTUM)
-    options = DistributedOptions(BATCH // size, 7, rule, SEED, strategy, log_interval=1000, epochs=EPOCHS)
+    settings = Settings(
+        batch_size=BATCH // size, test_batch_size=7, seed=SEED, strategy=strategy, log_interval=1000, epochs=EPOCHS
+    )
 
     def training() -> DistributedTraining:
-        return DistributedTraining(options, KUBEFLOW, RankInfo(rank, size, rank, size, 1), CPU, data())
+        return DistributedTraining(settings, rule, KUBEFLOW, RankInfo(rank, size, rank, size, 1), CPU, data())
 
     found = {}
     for name, batch in (("first", 0), ("last", -1)):
         one = training()
         one.steps([list(parts(order_of(N_TRAIN, SEED, 1), BATCH // size, rank=rank, size=size))[batch]])
-        gradients = one.state().tensors["velocity"]  # after one step
-        found |= {f"{name} {weight}": gradient for weight, gradient in gradients.items()}
+        state = one.state()
+        for weight, moment in zip(state.weights, state.optimizer.get("state", {}).values(), strict=True):
+            found[f"{name} {weight}"] = moment["momentum_buffer"]  # after one step it is the gradient
     whole = training()
     found["start"] = np.array(whole.evaluate())
     epochs = [whole.epoch(None) for _ in range(EPOCHS)]
     found["epochs"] = np.array([(epoch.train_loss, epoch.test_loss, epoch.accuracy) for epoch in epochs])
-    found |= {f"trained {name}": weight for name, weight in whole.weights().items()}
+    found |= {f"trained {name}": weight for name, weight in whole.state().weights.items()}
     if rank == 0:
         np.savez(file, **found)
     dist.barrier()

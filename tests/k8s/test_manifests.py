@@ -36,10 +36,7 @@ pytestmark = pytest.mark.xdist_group("manifests")  # one process builds each ove
 # Folders with operators' own definitions, one file for each kind as the operators name them. CRDS names more, such as
 # config/components/crd/bases of a clone of kubernetes-sigs/kueue.
 CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.environ.get("CRDS", "").split(":")))]
-# Of a TrainJob for one version of the operator: the definitions of others do not have them.
-OF_A_VERSION = {"podSpecOverrides", "podTemplateOverrides", "runtimePatches"}
 KUBERNETES = "1.32"
-TRAINJOBS = ("trainjob", "trainjob-2.1", "trainjob-2.0")
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
 each_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
@@ -60,15 +57,9 @@ def test_other_kinds_are_valid(folder: Path) -> None:
     for manifest in build(folder):
         if manifest["apiVersion"] in CORE:
             continue
-        special = OF_A_VERSION & set(manifest.get("spec", {}))
-        fitting = [
-            judge
-            for judge in judges_of(manifest["apiVersion"], manifest["kind"])
-            if special <= set(judge.schema["properties"]["spec"]["properties"])
-        ]
-        if not fitting:
-            pytest.skip(f"no definition of {manifest['kind']} with {', '.join(special)} is here")
-        for judge in fitting:
+        for judge in judges_of(manifest["apiVersion"], manifest["kind"]):
+            if "runtimePatches" in manifest["spec"] and "runtimePatches" not in str(judge.schema):
+                pytest.skip("this definition of TrainJob is of an earlier version")
             judge.validate({k: v for k, v in manifest.items() if k != "metadata"})
 
 
@@ -125,25 +116,8 @@ def strict(schema: Any) -> Any:
 
 
 @each_mpijob_overlay
-def test_a_rank_per_worker_started_by_a_launcher_that_goes_on(name: str) -> None:
-    for job in mpijobs(name).values():
-        spec = job["spec"]
-        assert spec["slotsPerWorker"] == 1 and spec["mpiImplementation"] == "OpenMPI"
-        assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"  # the definition has no list of values
-        assert spec["sshAuthMountPath"] == "/home/mpiuser/.ssh"
-        policy = spec["runPolicy"]
-        assert policy["backoffLimit"] <= 6 and policy["cleanPodPolicy"] == "Running"
-        assert policy["ttlSecondsAfterFinished"] > 0 and policy["activeDeadlineSeconds"] > 0
-        assert container(job, "Launcher")["command"] == ["search-launcher"]
-        worker = container(job, "Worker")
-        assert worker["command"] == ["/usr/sbin/sshd", "-De"]
-        assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
-        assert "nvidia.com/gpu" not in str(container(job, "Launcher")["resources"])
-
-
-@each_mpijob_overlay
 def test_a_launcher_may_do_what_it_does_and_nobody_else_may(name: str) -> None:
-    """Its account, which the Role binds, may look at and delete pods and end its own Job; workers have no token."""
+    """Its account, which the Role binds, may delete pods and end its own Job; workers have no token."""
     kinds = {(one["kind"], one["metadata"]["name"]): one for one in overlay(name)}
     for job in mpijobs(name).values():
         account = f"{job['metadata']['name']}-launcher"  # the operator names the Job so
@@ -154,7 +128,7 @@ def test_a_launcher_may_do_what_it_does_and_nobody_else_may(name: str) -> None:
         assert binding["roleRef"]["name"] == account
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
         pods, jobs = kinds["Role", account]["rules"]
-        assert pods["resources"] == ["pods"] and set(pods["verbs"]) == {"get", "delete"}
+        assert pods["resources"] == ["pods"] and pods["verbs"] == ["deletecollection"]
         assert jobs["resourceNames"] == [account] and jobs["verbs"] == ["patch"]
 
 
@@ -170,27 +144,30 @@ def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
     assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name, set(EXPERIMENTS))
 
 
+def run_pod(manifest: Manifest, index: int, **settings: str) -> None:
+    """Run a Job's container here by its own command, on the built-in digits."""
+    (container,) = pod_specs(manifest)[0]["containers"]
+    environ = {
+        **os.environ, **environment(container), "OPTIONS": "--dataset digits --gpu none --workers 1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index), **settings,
+    }  # fmt: skip
+    command = [*container["command"], *container["args"]]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_shards_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
-    """The commands of both manifests as they are, but for a smaller search on the built-in digits."""
+    """The commands of both manifests as they are, but for a smaller search."""
     (job,), (finish,) = overlay("indexed-job"), overlay("indexed-job-finish")
     env = environment(pod_specs(job)[0]["containers"][0])
     assert int(env["SHARDS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert environment(pod_specs(finish)[0]["containers"][0]) == env
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
     assert finish["metadata"]["name"] != job["metadata"]["name"]
-    small = {
-        **os.environ, **env, "SEARCH": "mnist_svm 4", "OPTIONS": "--dataset digits --gpu none --workers 1",
-        "RESULTS": str(tmp_path / "svm"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
     for manifest, indexes in ((job, range(int(env["SHARDS"]))), (finish, range(1))):
-        (container,) = pod_specs(manifest)[0]["containers"]
         for index in indexes:
-            command = [*container["command"], *container["args"]]
-            done = subprocess.run(
-                command, env={**small, "JOB_COMPLETION_INDEX": str(index)}, cwd=ROOT, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
+            run_pod(manifest, index, SEARCH="mnist_svm 4", RESULTS=str(tmp_path / "svm"))
     history = read_journal(tmp_path / "svm")
     assert history is not None and history.complete and len(history.results) == 4 * 4 * 5 + 1
     assert len(history.runs) == 5
@@ -232,18 +209,12 @@ def test_claims_are_those_of_the_storage(folder: Path) -> None:
 
 
 def test_what_each_place_changes() -> None:
-    gke = mpijobs("gke")["nn"]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
-    assert "cloud.google.com/gke-accelerator" in gke["spec"]["nodeSelector"]
-    assert {one["key"] for one in gke["spec"]["tolerations"]} == {"nvidia.com/gpu", "cloud.google.com/gke-spot"}
-    mig = mpijobs("mig")["svm"]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
-    assert mig["spec"]["nodeSelector"]["cloud.google.com/gke-gpu-partition-size"] == "1g.5gb"
-    kueue = mpijobs("kueue")["svm"]
-    assert kueue["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
-    assert kueue["spec"]["runPolicy"]["suspend"] is True
+    """What the program's and the operators' own checks cannot see. test_mpijob.py runs the rest."""
+    for job in mpijobs("svm").values():
+        assert job["spec"]["slotsPerWorker"] == 1 and job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+        assert "nvidia.com/gpu" not in str(container(job, "Launcher")["resources"])
     for job in mpijobs("cpu").values():
         assert "nvidia.com/gpu" not in str(job)
-    modes = {one["metadata"]["name"]: one["spec"]["accessModes"] for one in overlay("cpu") if "Claim" in one["kind"]}
-    assert modes == {"results": ["ReadWriteOnce"], "data": ["ReadWriteOnce"]}
     nfs = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in overlay("nfs")}
     for name in ("results", "data"):
         claim, volume = nfs["PersistentVolumeClaim", name], nfs["PersistentVolume", name]
@@ -264,10 +235,10 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
     (job,) = overlay("ddp")
     asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]
     assert all(words[:2] == ["-m", "mnist_nn.ddp"] for words in asked) and job["spec"]["nprocPerNode"] == "1"
-    trainjobs = [overlay(name)[0]["spec"]["trainer"]["args"] for name in TRAINJOBS]
+    trainjob = overlay("trainjob")[0]["spec"]["trainer"]["args"]
     small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp-cpu")[0])]
     assert "nvidia" not in str(overlay("ddp-cpu"))
-    for arguments in [words[2:] for words in [*asked, *small]] + trainjobs:
+    for arguments in [words[2:] for words in [*asked, *small]] + [trainjob]:
         parser = Parser(prog="ddp")
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parser.parse_args(arguments))
@@ -335,9 +306,8 @@ def test_copies_of_results_go_to_a_bucket_again_and_again(combined: Any, tmp_pat
         process.wait()
 
 
-@pytest.mark.parametrize("name", TRAINJOBS)
-def test_the_image_of_a_trainjob_is_replaced(name: str, combined: Any) -> None:
-    (job,) = combined(name, image="registry/search")
+def test_the_image_of_a_trainjob_is_replaced(combined: Any) -> None:
+    (job,) = combined("trainjob", image="registry/search")
     assert job["spec"]["trainer"]["image"] == "registry/search:7"
 
 
@@ -367,18 +337,10 @@ def combined() -> Iterator[Any]:
 def test_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
     (job,) = overlay("seeds")
     assert job["spec"]["completions"] == 3
-    (container,) = pod_specs(job)[0]["containers"]
-    env = environment(container)
+    env = environment(pod_specs(job)[0]["containers"][0])
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--seed", "2"])
-    small = {
-        **os.environ, "SEARCH": "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1",
-        "OPTIONS": "--dataset digits --gpu none --workers 1", "RESULTS": str(tmp_path / "nn-seed"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
+    small = "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1"
     for index in range(2):
-        command = [*container["command"], *container["args"]]
-        environ = {**small, "JOB_COMPLETION_INDEX": str(index)}
-        done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        run_pod(job, index, SEARCH=small, RESULTS=str(tmp_path / "nn-seed"))
     seeds = [read_journal(tmp_path / f"nn-seed-{index}").header["settings"]["seed"] for index in range(2)]
     assert seeds == [0, 1]

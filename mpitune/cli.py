@@ -21,6 +21,7 @@ from mpitune.experiment import Experiment
 from mpitune.output import outlive_readers
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.process import STOPS
+from mpitune.report import page_writer
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.waiting import working
 
@@ -62,7 +63,8 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
     try:
         stops.release()
         try:
-            status = node.run(settings, name, options=options, transport=transport, host=host).status
+            ended = node.run(settings, name, options=options, transport=transport, host=host, load_finish=page_writer)
+            status = ended.status
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report

@@ -28,6 +28,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import Transport
+from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line
 from mpitune.trial import NoRoom, Outcome, Result
 
@@ -73,7 +74,10 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             with ending_at_stops():
                 told: Ended | UsageError
                 try:
-                    told = node.run(experiment, name, options=options, transport=transport, host=host, report=keep)
+                    told = node.run(
+                        experiment, name, options=options, transport=transport, host=host,
+                        load_finish=page_writer if keep else None,
+                    )  # fmt: skip
                     if transport.size > 1 or not keep:  # files that others cannot see
                         told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
                 except UsageError as error:

@@ -34,7 +34,7 @@ ROOMS = {
     "mpitune.storage": {"mpitune.errors", "mpitune.trial"},
     "mpitune.engine": {
         "mpitune.devices", "mpitune.errors", "mpitune.experiment", "mpitune.memory", "mpitune.output", "mpitune.ranks",
-        "mpitune.report", "mpitune.settings", "mpitune.storage", "mpitune.trial",
+        "mpitune.settings", "mpitune.storage", "mpitune.trial",
     },
     "mpitune.report": {"mpitune", "mpitune.engine.progress", "mpitune.storage"},
     "mpitune.tools": {

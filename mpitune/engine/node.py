@@ -28,7 +28,7 @@ from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop, ToCoordinator
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, check, survey, widen_binding
-from mpitune.engine.rank_zero import Ended, RankZero
+from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import BEGINNINGS, Data, Experiment
@@ -47,7 +47,13 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    experiment: Experiment, name: str, *, options: RunOptions, transport: Transport, host: str, report: bool = True
+    experiment: Experiment,
+    name: str,
+    *,
+    options: RunOptions,
+    transport: Transport,
+    host: str,
+    load_finish: LoadFinish | None,
 ) -> Ended:
     """One rank's part of the study called `name`.
 
@@ -57,7 +63,8 @@ def run(
         options: how it is run.
         transport: to the other ranks.
         host: name of this one.
-        report: whether a finished study makes tables and figures.
+        load_finish: returns what is called when a study is done, and is itself called while the first trials run, to
+            import it; None: the study makes no tables and figures.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -82,7 +89,7 @@ def run(
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
             leads = RankZero(experiment, options, transport, journal, shared.arrays, nodes, part.started)
-            return leads.run(agent, report=report)
+            return leads.run(agent, load_finish)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())

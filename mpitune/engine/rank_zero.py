@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from threading import Thread
 
 from mpitune.devices.devices import CPU
@@ -21,7 +22,7 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Shard, Study
-from mpitune.errors import Exit, StorageError
+from mpitune.errors import Exit
 from mpitune.experiment import Data, Experiment
 from mpitune.output import lost_output
 from mpitune.ranks.slurm import end_of_job
@@ -34,7 +35,9 @@ from mpitune.trial import Outcome
 
 log = logging.getLogger(__name__)
 
-PAGE = "mpitune.report.build"  # writes report.html
+# What the caller makes of a study that is done, from its folder. The loader imports what that needs, and returns it.
+Finish = Callable[[Path, Experiment, Data], None]
+LoadFinish = Callable[[], Finish]
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,19 @@ class RankZero:
     nodes: Sequence[Node]
     started: float
 
-    def run(self, agent: Agent | AgentHere, *, report: bool) -> Ended:
-        """Run the study, with the agent of this rank; `report`: whether tables and figures are made of it."""
+    def run(self, agent: Agent | AgentHere, load_finish: LoadFinish | None) -> Ended:
+        """Run the study, with the agent of this rank; without `load_finish` it makes no tables, figures and page."""
         status = StatusFile(self.journal.folder)
         try:
-            return self._run(agent, status, report)
+            return self._run(agent, status, load_finish)
         finally:
             status.remove()
 
-    def _run(self, agent: Agent | AgentHere, status: StatusFile, report: bool) -> Ended:
+    def _run(self, agent: Agent | AgentHere, status: StatusFile, load_finish: LoadFinish | None) -> Ended:
         journal, study = self.journal, self._study()
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)
-        importing = _importing((*self.experiment.report_modules, PAGE) if report else ())
+        importing = _importing(self.experiment.report_modules, load_finish) if load_finish else None
         try:
             loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
         finally:
@@ -87,17 +90,17 @@ class RankZero:
         journal.verify()
         outcomes = study.outcomes()
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
-        if report:
+        if importing:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview(None))
             with working(doing, rank=0), written_into(journal.folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
         seconds = self._note_end(complete=True, failed=len(failed))
-        if report:
+        if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
-                self._write_page()
+                load_finish()(journal.folder, self.experiment, self.data)
             print(f"results: {journal.folder}")
         for result in failed:
             log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
@@ -109,21 +112,6 @@ class RankZero:
         lost = {"lost_output": lost} if (lost := lost_output()) else {}
         self.journal.note(end={**facts, "seconds": round(seconds, 3), **lost})
         return seconds
-
-    def _write_page(self) -> None:
-        """Write report.html. Raises StorageError where that fails: the study is done, and its journal says so."""
-        from mpitune.report.build import write_at_the_end
-
-        folder = self.journal.folder
-        try:
-            write_at_the_end(folder, self.experiment, self.data)
-        except Exception as error:  # whatever an experiment's own sections raise
-            log.debug("report.html", exc_info=True)
-            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            raise StorageError(
-                f"all trials are done, but report.html was not written ({why}): the same command tries again, "
-                f"and python -m mpitune report {folder}"
-            ) from error
 
     def _study(self) -> Study:
         history, retry = self.journal.history, self.options.retry_failed
@@ -193,13 +181,15 @@ class RankZero:
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
 
-def _importing(names: Sequence[str]) -> Thread:
-    """A thread that imports these modules; errors are raised where a module is needed, not here."""
+def _importing(names: Sequence[str], load_finish: LoadFinish) -> Thread:
+    """A thread that imports what the end needs; errors are raised where a module is needed, not here."""
 
     def work() -> None:
         for name in names:
             with suppress(Exception):
                 import_module(name)
+        with suppress(Exception):
+            load_finish()
 
     thread = Thread(target=work, name="imports", daemon=True)
     thread.start()

@@ -7,3 +7,21 @@
 
 The page shows static drawings without JavaScript; with it, report.js draws by Apache ECharts, which is in the file.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpitune.experiment import Experiment
+
+
+def page_writer() -> Callable[[Path, Experiment, Mapping[str, np.ndarray]], None]:
+    """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.node.run`."""
+    from mpitune.report.build import write_at_the_end
+
+    return write_at_the_end

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment
 from mpitune.report.content import Section
 from mpitune.report.findings import Goal, StudyRead, read_candidates
@@ -14,10 +16,24 @@ from mpitune.report.page import NAME, Report, write_report
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import is_running
 
+log = logging.getLogger(__name__)
+
 
 def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
-    """Write report.html into the results folder of a study that has just ended, or was stopped."""
-    write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
+    """Write report.html into the results folder of a study that has just ended.
+
+    Raises:
+        StorageError: That fails. The study is done, and its journal says so.
+    """
+    try:
+        write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
+    except Exception as error:  # whatever an experiment's own sections raise
+        log.debug(NAME, exc_info=True)
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise StorageError(
+            f"all trials are done, but {NAME} was not written ({why}): the same command tries again, "
+            f"and python -m mpitune report {folder}"
+        ) from error
 
 
 def report_of(

@@ -32,7 +32,7 @@ from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets
 from mpitune import statistics
 from mpitune.devices.rates import kept
 from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
-from mpitune.report.content import Section
+from mpitune.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History

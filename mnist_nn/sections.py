@@ -11,7 +11,7 @@ from mnist_nn.bootstrap import disagreement, error_of_surest, least_sure
 from mnist_nn.keys import LOSSES
 from mpitune import statistics
 from mpitune.experiment import Data
-from mpitune.report.content import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
+from mpitune.panels import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
 from mpitune.report.findings import NESTED
 from mpitune.storage.history import History
 

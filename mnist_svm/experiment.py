@@ -21,7 +21,7 @@ from mpitune.devices.devices import Device, free_memory
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
 from mpitune.memory.shared_arrays import Spec
-from mpitune.report.content import Section
+from mpitune.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History

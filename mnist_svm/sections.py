@@ -10,7 +10,7 @@ import numpy as np
 from common.data import N_CLASSES
 from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, percent, summarised
-from mpitune.report.content import Fact, HeatMap, Note, Panel, Section, confusion
+from mpitune.panels import Fact, HeatMap, Note, Panel, Section, confusion
 from mpitune.statistics import RULES
 from mpitune.trial import Result
 

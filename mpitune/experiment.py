@@ -30,7 +30,7 @@ from mpitune.storage.table import write_trials
 from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
-    from mpitune.report.content import Section
+    from mpitune.panels import Section
     from mpitune.storage.history import History
 
 Data = Mapping[str, np.ndarray]
@@ -241,7 +241,7 @@ class Experiment(ABC):
         write_trials(folder / "trials.csv", outcomes)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
-        """Sections of report.html for this kind of study, added to those of any study: see `mpitune.report.content`.
+        """Sections of report.html for this kind of study, added to those of any study: see `mpitune.panels`.
 
         Called at the end of a study, and by `python -m mpitune report` at any time, when results may be missing.
         Must not import heavy libraries.

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment
-from mpitune.report.content import Section
+from mpitune.panels import Section
 from mpitune.report.findings import Goal, StudyRead, read_candidates
 from mpitune.report.page import NAME, Report, write_report
 from mpitune.storage.history import History, read_study

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import utf8
-from mpitune.report.content import HeatMap, Section
+from mpitune.panels import HeatMap, Section
 from mpitune.report.findings import StudyRead, why
 from mpitune.report.timeline import COMPILE, Timeline
 from mpitune.trial import Result

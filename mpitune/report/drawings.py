@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from mpitune.report.content import Bars
+from mpitune.panels import Bars
 from mpitune.report.importance import Importance
 from mpitune.report.panels import bars
 from mpitune.report.svg import WIDTH, Drawing, Plot, label, words

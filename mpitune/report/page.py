@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mpitune.panels import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
 from mpitune.report import chart_data, panels, parts
-from mpitune.report.content import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
 from mpitune.report.findings import StudyRead
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.files import written_whole

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from markupsafe import Markup
 
-from mpitune.report.content import Bars, HeatMap, Lines, Picture, Pictures
+from mpitune.panels import Bars, HeatMap, Lines, Picture, Pictures
 from mpitune.report.svg import WIDTH, Drawing, Plot, label, shade, words
 
 CELLS_WRITTEN = 13  # per side of a heat map: numbers in a finer one could not be read

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from mpitune.engine.progress import duration
+from mpitune.panels import Fact, Section
 from mpitune.report import drawings
-from mpitune.report.content import Fact, Section
 from mpitune.report.findings import StudyRead, cost_of, why
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.svg import words

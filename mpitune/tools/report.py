@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError
+from mpitune.panels import Note, Section
 from mpitune.report.build import report_of
-from mpitune.report.content import Note, Section
 from mpitune.report.findings import Goal
 from mpitune.report.page import NAME, Report, write_report
 from mpitune.settings import program, restored, setting

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mpitune.report.content import Bars, Lines, Note, Panel, Pictures, Section, Table
+from mpitune.panels import Bars, Lines, Note, Panel, Pictures, Section, Table
 from mpitune.storage.history import History
 from mpitune.trial import Outcome
 from tests.mnist_nn.small import TINY, computed, of_tiny

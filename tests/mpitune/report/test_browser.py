@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.report.content import HeatMap, Section
+from mpitune.panels import HeatMap, Section
 from mpitune.report.findings import StudyRead, read_candidates
 from mpitune.report.page import Report, page
 from tests.helpers import ROOT

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.report.content import Fact, HeatMap, Note, Picture, Pictures, Section, Table
+from mpitune.panels import Fact, HeatMap, Note, Picture, Pictures, Section, Table
 from mpitune.report.page import Report, page
 from tests.helpers import studied
 from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write

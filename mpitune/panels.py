@@ -1,4 +1,4 @@
-"""The words in which an experiment says what its report shows: a section holds panels, each of one kind below.
+"""What an experiment can show in report.html: a section holds panels, each of one kind below.
 
 A panel holds plain arrays and texts; how it is drawn is the page's matter. All text is escaped there.
 """

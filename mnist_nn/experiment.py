@@ -293,7 +293,7 @@ class Bagging(ImageSettings):
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_nn.sections import sections_of
 
-        return sections_of(history, data, max_pixel=self.max_pixel, n_shown=self.plot, noun=self.noun)
+        return sections_of(history, data, n_shown=self.plot, noun=self.noun)
 
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path

@@ -73,17 +73,22 @@ def draw_ensemble(
         noun: what a class is, such as "digit".
     """
     save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
-    unsure = []
+    unsure = unsure_of(probabilities, data, n)
+    names = ["no-digit", *(f"image-{number}-{file_stem(path)}" for number, path in enumerate(paths, start=1))]
+    titles = [f"an image that is no {noun}", *(path.name for path in paths)]
+    others = [Shown(*parts) for parts in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
+    draw_certainty(folder / "figures", unsure + others, noun, unsure)
+
+
+def unsure_of(probabilities: np.ndarray, data: Data, n: int) -> list[Shown]:
+    """The test images that the ensemble is least sure of, at most n; see `draw_ensemble`."""
+    shown = []
     for rank, test in enumerate(least_sure(probabilities, n).tolist(), start=1):
         label = int(data["test_labels"][test])
         name = f"unsure-{rank:0{max(2, len(str(n)))}}-test-{test}"
-        unsure.append(
-            Shown(name, f"test image {test}: a {label}", data["test_images"][test], probabilities[:, test], label)
-        )
-    names = ["no-digit", *(f"image-{number}-{file_stem(path)}" for number, path in enumerate(paths, start=1))]
-    titles = [f"an image that is no {noun}", *(path.name for path in paths)]
-    others = [Shown(*one) for one in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
-    draw_certainty(folder / "figures", unsure + others, noun, unsure)
+        title = f"test image {test}: a {label}"
+        shown.append(Shown(name, title, data["test_images"][test], probabilities[:, test], label))
+    return shown
 
 
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
@@ -97,7 +102,8 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
     """
     figures = alike({one.name: partial(box_plot, one, noun) for one in shown})
     if len(sheet) > 1:
-        figures["least-sure"] = partial(draw_sheet, sheet)
+        title = "The ensemble is least sure of these test images"
+        figures["least-sure"] = partial(draw_sheet, sheet, title)
     draw_all(folder, figures)
 
 
@@ -117,8 +123,8 @@ def box_plot(shown: Shown, noun: str) -> Any:
 
 
 @styled()
-def draw_sheet(shown: Sequence[Shown]) -> Any:
-    """The first 20 labelled images, at least two, with small box plots, on one sheet."""
+def draw_sheet(shown: Sequence[Shown], title: str = "") -> Any:
+    """The first 20 images, at least one, with small box plots, on one sheet."""
     shown = shown[: SHEET_ROWS * SHEET_COLUMNS]
     columns = min(SHEET_COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
@@ -131,9 +137,11 @@ def draw_sheet(shown: Sequence[Shown]) -> Any:
         draw_image(image, one.image)
         draw_boxes(certainties, one, points=False)
         certainties.tick_params(labelsize=7.5, length=2)
-        title = f"true {one.label}, ensemble {one.answer} ({100 * one.certainty:.0f} %)"
-        certainties.set_title(title, fontsize=9, pad=4, color=one.colour)
-    figure.suptitle("The ensemble is least sure of these test images", fontsize=10.5, x=0.005, ha="left")
+        said = f"ensemble {one.answer} ({100 * one.certainty:.0f} %)"
+        said = f"true {one.label}, {said}" if one.label is not None else f"{_plain(one.title, 22)}: {said}"
+        certainties.set_title(said, fontsize=9, pad=4, color=one.colour)
+    if title:
+        figure.suptitle(title, fontsize=10.5, x=0.005, ha="left")
     return figure
 
 
@@ -174,10 +182,10 @@ def file_stem(path: Path) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in path.stem)[:40]
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, most: int = 34) -> str:
     """Text of the user's as one line that fits, without matplotlib's formulas."""
     text = printable(text).replace("$", r"\$")
-    return text if len(text) <= 34 else f"{text[:20]}…{text[-12:]}"
+    return text if len(text) <= most else f"{text[: most - 14]}…{text[-12:]}"
 
 
 @styled()

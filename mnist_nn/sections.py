@@ -7,24 +7,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_nn.bootstrap import disagreement, error_of_surest, least_sure
+from mnist_nn.bootstrap import disagreement
 from mnist_nn.keys import LOSSES
 from mpitune import statistics
 from mpitune.experiment import Data
-from mpitune.panels import Bars, Fact, Lines, Note, Panel, Picture, Pictures, Section, confusion
-from mpitune.report.findings import NESTED
+from mpitune.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section, confusion
+from mpitune.report.candidates import NESTED
 from mpitune.storage.history import History
 
-MOST_PICTURES = 20
 
-
-def sections_of(history: History, data: Data | None, *, max_pixel: int, n_shown: int, noun: str) -> list[Section]:
+def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str) -> list[Section]:
     """The sections of a report; networks may be missing.
 
     Args:
         history: the journal.
         data: as `Bagging.data` returns them; None where they are not at hand, which leaves out what needs labels.
-        max_pixel: the value of a fully inked pixel.
         n_shown: the most images to show.
         noun: what a class is, such as "digit".
     """
@@ -51,11 +48,9 @@ def sections_of(history: History, data: Data | None, *, max_pixel: int, n_shown:
     extra = np.stack([refits[number]["extra_probabilities"] for number in sorted(refits)])
     return [
         section,
-        Section("Test images", [
-            _least_sure(probabilities, data, max_pixel, n_shown), _others(extra, data, max_pixel, noun),
-        ]),
+        Section("Test images", _images(probabilities, extra, data, n_shown, noun)),
         Section("What it confuses", _quality(probabilities.mean(axis=0), labels)),
-    ]  # fmt: skip
+    ]
 
 
 def _facts(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.ndarray | None) -> list[Fact]:
@@ -106,62 +101,39 @@ def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
     )
 
 
-def _least_sure(probabilities: np.ndarray, data: Data, max_pixel: int, n: int) -> Panel:
-    shown = []
-    for test in least_sure(probabilities, min(n, MOST_PICTURES)).tolist():
-        mean, label = probabilities[:, test].mean(axis=0), int(data["test_labels"][test])
-        answer = int(mean.argmax())
-        caption = f"test image {test}: true {label}, ensemble {answer} ({mean.max():.0%})"
-        shown.append(
-            Picture(caption, _ink(data["test_images"][test], max_pixel), probabilities[:, test], label, answer)
+def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, noun: str) -> list[Panel]:
+    """The test images that the ensemble is least sure of, and those that belong to no class or to the user."""
+    from mnist_nn.figures import Shown, draw_sheet, unsure_of
+    from mpitune.plotting import svg_of
+
+    panels: list[Panel] = []
+    if unsure := unsure_of(probabilities, data, n):
+        about = (
+            "Each box shows how sure the networks are that the image is this class: green the right one, red a wrong "
+            "answer. A tall box means that the networks disagree."
         )
-    about = (
-        "Each box shows how sure the networks are that the image is this class: green the right one, red a wrong "
-        "answer. A tall box means that the networks disagree."
-    )
-    return Pictures("The images that the ensemble is least sure of", about, shown)
-
-
-def _others(extra: np.ndarray, data: Data, max_pixel: int, noun: str) -> Panel:
-    shown = []
+        title = "The images that the ensemble is least sure of"
+        panels.append(Drawing(title, about, svg_of(draw_sheet(unsure))))
+    others = []
     for number, image in enumerate(data["extra_images"][: extra.shape[1]]):
-        mean = extra[:, number].mean(axis=0)
-        what = f"an image that is no {noun}" if number == 0 else f"image {number} of your own"
-        caption = f"{what}: ensemble {int(mean.argmax())} ({mean.max():.0%})"
-        shown.append(Picture(caption, _ink(image, max_pixel), extra[:, number], None, int(mean.argmax())))
+        others.append(Shown("", f"image {number}" if number else f"no {noun}", image, extra[:, number]))
     about = "The first image belongs to no class: a network that is sure of its answer there is too sure."
-    return Pictures(f"No {noun}, and images of your own", about, shown)
-
-
-def _ink(image: np.ndarray, max_pixel: int) -> np.ndarray:
-    return (image.astype(np.float32) * (255 / max_pixel)).astype(np.uint8)
+    panels.append(Drawing(f"No {noun}, and images of your own", about, svg_of(draw_sheet(others))))
+    return panels
 
 
 def _quality(mean: np.ndarray, labels: np.ndarray) -> Sequence[Panel]:
     """Confusion, reliability, and the error where the least sure images are left out."""
-    answers, quality = mean.argmax(axis=1), statistics.calibration(mean, labels)
-    there = quality.counts > 0
-    wrong = error_of_surest(mean, labels)
-    at = np.unique(np.linspace(len(labels) // 2, len(labels) - 1, 120).astype(int))
+    from mnist_nn.figures import calibration_of
+    from mpitune.plotting import svg_of
+
+    quality = statistics.calibration(mean, labels)
+    about = (
+        "Left: of the images of which the ensemble is 90 % sure, 90 % should be right. Right: the error where the "
+        "images that it is least sure of are left to people. Expected calibration error "
+        f"{quality.expected_error:.2%}, Brier score {quality.brier:.4f}, log loss {quality.log_loss:.4f}."
+    )
     return [
-        confusion(answers, labels, N_CLASSES),
-        Lines(
-            "Calibration",
-            f"of the mean probability: of the images of which it is 90 % sure, 90 % should be right. Expected "
-            f"calibration error {quality.expected_error:.2%}, Brier score {quality.brier:.4f}, log loss "
-            f"{quality.log_loss:.4f}.",
-            "how sure",
-            "share that is right",
-            {"ensemble": (quality.confidence[there].tolist(), quality.accuracy[there].tolist())},
-            percent=True,
-            diagonal=True,
-        ),
-        Lines(
-            "Error against the share of images left out",
-            "where the images that the ensemble is least sure of are left to people.",
-            "per cent of images left out",
-            "error on the others",
-            {"ensemble": ((100 * (1 - (at[::-1] + 1) / len(labels))).tolist(), wrong[at[::-1]].tolist())},
-            percent=True,
-        ),
+        confusion(mean.argmax(axis=1), labels, N_CLASSES),
+        Drawing("Calibration", about, svg_of(calibration_of(mean, labels))),
     ]

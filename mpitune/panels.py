@@ -59,6 +59,9 @@ class Lines:
     Attributes:
         curves: name -> (x, y), both of one length.
         x, y: names of the axes.
+        percent: y is a fraction.
+        dots: (x, y) of points behind the curves.
+        steps: a curve keeps each value until the next one, as the best value so far does.
     """
 
     title: str
@@ -67,7 +70,8 @@ class Lines:
     y: str
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     percent: bool = False
-    diagonal: bool = False  # where x and y would agree
+    dots: tuple[Sequence[float], Sequence[float]] = ((), ())
+    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,31 +100,16 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image with what the networks say of it.
+class Drawing:
+    """A finished picture.
 
     Attributes:
-        caption: one line.
-        image: uint8 (height, width), 255 is ink.
-        certainty: float (n_networks, n_classes).
-        label: the true class, None where there is none.
-        answer: the ensemble's.
+        svg: an SVG file, such as `mpitune.plotting.svg_of` makes of a figure of matplotlib.
     """
-
-    caption: str
-    image: np.ndarray
-    certainty: np.ndarray
-    label: int | None
-    answer: int
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Images on one sheet."""
 
     title: str
     about: str
-    pictures: Sequence[Picture]
+    svg: bytes
 
 
 @dataclass(frozen=True)
@@ -130,7 +119,7 @@ class Note:
     text: str
 
 
-Panel = HeatMap | Lines | Bars | Table | Pictures | Note
+Panel = HeatMap | Lines | Bars | Table | Drawing | Note
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ by pyplot, so that none lives longer than its variable and no display is needed.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import sys
@@ -95,11 +96,19 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     The layout is computed once, for the SVG, and each file is drawn once; `Figure.savefig` would do both twice.
     """
     with written_whole(folder / f"{name}.svg") as file:
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
+        file.write(svg_of(figure))
     figure.set_layout_engine("none")
     figure.set_dpi(PNG_DPI)
     with written_whole(folder / f"{name}.png") as file:
         FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
+
+
+@styled()
+def svg_of(figure: Figure) -> bytes:
+    """The figure as an SVG file, as `save` writes it, for `mpitune.panels.Drawing`."""
+    content = io.BytesIO()
+    FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
+    return content.getvalue()
 
 
 @styled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment
 from mpitune.panels import Section
-from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.page import NAME, Report, write_report
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import is_running
@@ -56,22 +56,19 @@ def report_of(
         price: dollars for a node and an hour.
     """
     settings = history.header["settings"]
-    found = _goal([goal, experiment.goal if experiment else "", history.header.get("goal"), *_objectives(settings)])
-    candidates, others = read_candidates(history, found, experiment.no_parameters if experiment else ())
+    objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
+    said = [goal, experiment.goal if experiment else "", history.header.get("goal")]
+    searched = _first_goal([*said, *(objectives if isinstance(objectives, list) else ())])
+    candidates, others = read_candidates(history, searched, experiment.no_parameters if experiment else ())
     sections: Sequence[Section] = ()
     if experiment is not None:
         sections = experiment.report_sections(history, data)
-    read = StudyRead(folder, settings["experiment"], history, found, candidates, others, is_running(folder))
-    return Report(read, sections, price)
+    running = is_running(folder)
+    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, others, running)
+    return Report(study, sections, price)
 
 
-def _objectives(settings: Mapping[str, Any]) -> list[Any]:
-    """Those that a search writes; another study may call anything so."""
-    said = settings.get("objectives")
-    return said if isinstance(said, list) else []
-
-
-def _goal(said: Sequence[Any]) -> Goal | None:
+def _first_goal(said: Sequence[Any]) -> Goal | None:
     """The first of these that is a goal."""
     for words in said:
         if isinstance(words, str):

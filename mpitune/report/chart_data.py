@@ -1,4 +1,4 @@
-"""What report.js draws from: columns of trials and candidates, grids, slots, as JSON that is gzipped and in base64."""
+"""What report.js draws from: columns of trials and candidates, charts, slots, as JSON, gzipped and in base64."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import utf8
-from mpitune.panels import HeatMap, Section
-from mpitune.report.findings import StudyRead, why
-from mpitune.report.timeline import COMPILE, Timeline
+from mpitune.panels import Bars, HeatMap, Lines, Panel
+from mpitune.report.candidates import ReportedStudy
+from mpitune.report.timeline import COMPILE
+from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
 BESIDES = ("lost", COMPILE)  # bars of the timeline that are no row of the table
@@ -24,14 +25,35 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
-def study_json(read: StudyRead, sections: Sequence[Section], time: Timeline | None) -> str:
+class Charts:
+    """The panels that report.js draws, in the page's order."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def add(self, panel: Panel) -> int | None:
+        """Take a panel in. Returns its number; None where it is no chart."""
+        match panel:
+            case HeatMap():
+                self.found.append(_grid(panel))
+            case Lines():
+                self.found.append(_lines(panel))
+            case Bars():
+                self.found.append(_bars(panel))
+            case _:
+                return None
+        return len(self.found) - 1
+
+
+def study_json(study: ReportedStudy, charts: Charts) -> str:
     """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
-    trials = [(read.history.trials[key], result) for key, result in read.history.results.items()]
+    trials = [(study.history.trials[key], result) for key, result in study.history.results.items()]
     params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
+    time, goal = study.timeline, study.goal
     slots = time.slots if time else []
     begins = {bar.key: bar.begin for slot in slots for bar in slot.bars if bar.kind not in BESIDES}
-    of = {trial.key: n for n, one in enumerate(read.candidates) for trial, _ in one.parts}
+    number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
     columns |= {name: _column([trial.params.get(name) for trial, _ in trials]) for name in params}
     for name in values:
@@ -41,20 +63,18 @@ def study_json(read: StudyRead, sections: Sequence[Section], time: Timeline | No
         **_used([result for _, result in trials]),
         "place": _texts(str(result.place) for _, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
-        "failure": _texts(why(result)[:MOST_ERRORS] for _, result in trials),
+        "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }
     whole: dict[str, Any] = {
-        "name": read.name,
-        "goal": {"name": read.goal.name, "maximize": read.goal.maximize, "percent": read.goal.percent}
-        if read.goal
-        else None,
+        "name": study.name,
+        "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},
         "trials": columns,
         "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,
-        "params": read.parameters,
-        "candidates": {name: _column([one.params.get(name) for one in read.candidates]) for name in read.parameters},
-        "values": _numbers(math.nan if one.value is None else one.value for one in read.candidates),
-        "candidate": _numbers(float(of.get(trial.key, -1)) for trial, _ in trials),
-        "grids": [_grid(panel) for section in sections for panel in section.panels if isinstance(panel, HeatMap)],
+        "params": study.parameters,
+        "candidates": {name: _column([one.params.get(name) for one in study.candidates]) for name in study.parameters},
+        "values": _numbers(math.nan if one.value is None else one.value for one in study.candidates),
+        "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
+        "charts": charts.found,
     }
     if time:
         whole["time"] = {
@@ -86,6 +106,7 @@ def _mib(n_bytes: int | None) -> float | None:
 
 def _grid(panel: HeatMap) -> dict[str, Any]:
     return {
+        "kind": "map",
         "title": panel.title,
         "x": {"name": panel.x[0], "at": _numbers(map(float, panel.x[1]))},
         "y": {"name": panel.y[0], "at": _numbers(map(float, panel.y[1]))},
@@ -93,6 +114,34 @@ def _grid(panel: HeatMap) -> dict[str, Any]:
         "seconds": [_numbers(map(float, row)) for row in panel.seconds],
         "places": [_texts(row) for row in panel.places],
         "best": panel.best,
+        "percent": panel.percent,
+    }
+
+
+def _lines(panel: Lines) -> dict[str, Any]:
+    curves = [{"name": name, "x": _numbers(x), "y": _numbers(y)} for name, (x, y) in panel.curves.items()]
+    return {
+        "kind": "lines",
+        "title": panel.title,
+        "x": panel.x,
+        "y": panel.y,
+        "curves": curves,
+        "dots": [_numbers(values) for values in panel.dots],
+        "percent": panel.percent,
+        "steps": panel.steps,
+    }
+
+
+def _bars(panel: Bars) -> dict[str, Any]:
+    ends = zip(*((math.nan if end is None else end for end in bar) for bar in panel.bars.values()), strict=True)
+    values, lows, highs = map(_numbers, ends) if panel.bars else ([], [], [])
+    return {
+        "kind": "bars",
+        "title": panel.title,
+        "names": list(panel.bars),
+        "values": values,
+        "lows": lows,
+        "highs": highs,
         "percent": panel.percent,
     }
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpitune.report.findings import Candidate
+from mpitune.report.candidates import Candidate
 
 FEWEST, MOST = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
 TREES, REPEATS = 100, 5
@@ -32,28 +32,29 @@ class Importance(NamedTuple):
 def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Importance | None:
     """The importance of these parameters; None where there are too few candidates or nothing varies.
 
+    All candidates have a value.
+
     It is that of the ranks of the values, so the scale of an error and infinite losses have no influence. A whole grid
     has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise a
     random forest learns the candidates.
     """
-    valued = [one for one in candidates if one.value is not None and not math.isnan(one.value)]
-    varied = [name for name in names if len({one.params.get(name) for one in valued}) > 1]
-    if len(valued) < FEWEST or not varied or len({one.value for one in valued}) < 2:
+    varied = [name for name in names if len({one.params.get(name) for one in candidates}) > 1]
+    if len(candidates) < FEWEST or not varied or len({one.value for one in candidates}) < 2:
         return None
-    columns = [_column([one.params.get(name) for one in valued]) for name in varied]
-    values = np.array([one.value for one in valued], float)
+    columns = [_column([one.params.get(name) for one in candidates]) for name in varied]
+    values = np.array([one.value for one in candidates], float)
     levels = [np.unique(column, return_inverse=True)[1] for column in columns]
     shape = tuple(int(level.max()) + 1 for level in levels)
-    if math.prod(shape) == len(valued) == len(set(zip(*levels, strict=True))):
+    if math.prod(shape) == len(candidates) == len(set(zip(*levels, strict=True))):
         grid = np.empty(shape)
         grid[tuple(levels)] = _ranks(values)
         means, spreads, explained = _of_grid(grid), np.zeros(len(varied)), None
     else:
-        every = slice(None, None, -(-len(valued) // MOST))
+        every = slice(None, None, -(-len(candidates) // MOST))
         means, spreads, explained = _of_forest(np.stack(columns, axis=1)[every], _ranks(values[every]))
-        valued = valued[every]
+        candidates = candidates[every]
     order = np.argsort(-means, kind="stable")
-    return Importance({varied[n]: (float(means[n]), float(spreads[n])) for n in order}, explained, len(valued))
+    return Importance({varied[n]: (float(means[n]), float(spreads[n])) for n in order}, explained, len(candidates))
 
 
 def _of_grid(ranks: np.ndarray) -> np.ndarray:

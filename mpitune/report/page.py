@@ -1,22 +1,21 @@
-"""The page: what a journal says, drawn and filled into the template, as one file that needs nothing else."""
+"""The page: what a journal says, filled into the template, as one file that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mpitune.panels import Bars, HeatMap, Lines, Note, Panel, Pictures, Section, Table
-from mpitune.report import chart_data, panels, parts
-from mpitune.report.findings import StudyRead
-from mpitune.report.timeline import timeline_of
+from mpitune.panels import Drawing, Panel, Section, Table
+from mpitune.report import chart_data, parts
+from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.files import written_whole
 
 HERE = Path(__file__).parent
@@ -32,7 +31,7 @@ class Report:
         dollars: of a node for an hour, None if not known.
     """
 
-    read: StudyRead
+    study: ReportedStudy
     sections: Sequence[Section] = ()
     dollars: float | None = None
 
@@ -52,22 +51,22 @@ def page(reports: Sequence[Report]) -> str:
     licence = "\n\n".join(
         (HERE / "echarts" / name).read_text(encoding="utf-8") for name in ("NOTICE", "LICENSE", "LICENSE-d3")
     )
-    shown = [_study(report) for report in reports]
-    names = list(dict.fromkeys(report.read.name for report in reports))
-    first = reports[0].read
+    studies = [report.study for report in reports]
+    names = list(dict.fromkeys(study.name for study in studies))
+    one = len(studies) == 1
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html").render(
-        title=f"{', '.join(names)}: {'search' if len(reports) == 1 else f'{len(reports)} searches'}",
-        subtitle=f"{first.state}, {parts.when_of(first)}" if len(reports) == 1 else "several studies side by side",
+        title=f"{', '.join(names)}: {'search' if one else f'{len(reports)} searches'}",
+        subtitle=f"{studies[0].state}, {parts.when_of(studies[0])}" if one else "several studies side by side",
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hashes=Markup(hashes),
         library=base64.b64encode(compressed).decode(),
         licence=licence,
-        studies=shown,
-        comparison=parts.comparison_of([report.read for report in reports]) if len(reports) > 1 else [],
+        studies=[_study(report) for report in reports],
+        comparison=[] if one else parts.comparison_of(studies),
     )
 
 
@@ -77,55 +76,41 @@ def _sha(text: bytes) -> str:
 
 def _study(report: Report) -> dict[str, Any]:
     """What the template asks of one study."""
-    read, time = report.read, timeline_of(report.read.history)
-    n_failed = sum(result.failed for result in read.history.results.values())
-    grids = iter(range(sum(isinstance(panel, HeatMap) for section in report.sections for panel in section.panels)))
+    study, charts = report.study, chart_data.Charts()
     sections = [
-        {"title": section.title, "panels": [_panel(panel, grids) for panel in section.panels]}
+        {"title": section.title, "panels": [_panel(panel, charts) for panel in section.panels]}
         for section in report.sections
         if section.panels
     ]
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
-    links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({n_failed})")]
+    links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]
     return {
-        "name": read.name,
-        "folder": str(read.folder),
+        "name": study.name,
+        "folder": str(study.folder),
         "links": links,
-        "facts": [asdict(fact) for fact in parts.facts_of(read, report.sections, report.dollars, time)],
-        "notes": parts.notes_of(read),
+        "facts": parts.facts_of(study, report.sections, report.dollars),
+        "notes": parts.notes_of(study),
         "sections": sections,
-        **parts.history_of(read, time),
-        **parts.importance_of_parameters(read),
-        **parts.time_of(read, time),
-        **parts.failures_of(read, time),
-        **parts.table_of(read),
-        "about": parts.about_of(read),
-        "data": chart_data.packed(chart_data.study_json(read, report.sections, time)),
+        "candidates": [_panel(panel, charts) for panel in (*parts.history_of(study), parts.importance(study))],
+        **parts.time_of(study),
+        **parts.failures_of(study),
+        **parts.table_of(study),
+        "about": parts.about_of(study),
+        "data": chart_data.packed(chart_data.study_json(study, charts)),
     }
 
 
-def _panel(panel: Panel, grids: Iterator[int]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "drawing": "", "boxes": "", "number": 0}
-    match panel:
-        case HeatMap():
-            shown.update(drawing=panels.heat_map(panel), boxes=panels.boxes(panel), number=next(grids))
-        case Lines():
-            shown["drawing"] = panels.lines(panel)
-        case Bars():
-            shown["drawing"] = panels.bars(panel)
-        case Pictures():
-            shown["drawing"] = panels.pictures(panel)
-        case Table():
-            numbers = [cell for row in panel.rows for cell in row[1:] if isinstance(cell, int | float)]
-            most = max(map(float, numbers), default=1.0) or 1.0
-            shown["cells"] = [
-                [
-                    (cell, f"{cell / most:.3f}" if panel.shade and isinstance(cell, int | float) else None)
-                    for cell in row
-                ]
-                for row in panel.rows
-            ]
-        case Note():
-            pass
+def _panel(panel: Panel, charts: chart_data.Charts) -> dict[str, Any]:
+    """What the template asks of a panel; `chart` is its number among those that report.js draws."""
+    shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "chart": charts.add(panel)}
+    if isinstance(panel, Drawing):
+        shown["source"] = "data:image/svg+xml;base64," + base64.b64encode(panel.svg).decode()
+    if isinstance(panel, Table):
+        numbers = [cell for row in panel.rows for cell in row[1:] if isinstance(cell, int | float)]
+        most = max(map(float, numbers), default=1.0) or 1.0
+        shown["cells"] = [
+            [(cell, f"{cell / most:.3f}" if panel.shade and isinstance(cell, int | float) else None) for cell in row]
+            for row in panel.rows
+        ]
     return shown

@@ -1,4 +1,4 @@
-"""What each part of the page says: of any study, in words, tables and drawings."""
+"""What each part of the page says: of any study, in words, tables and panels."""
 
 from __future__ import annotations
 
@@ -9,65 +9,81 @@ from datetime import datetime
 from typing import Any
 
 from mpitune.engine.progress import duration
-from mpitune.panels import Fact, Section
-from mpitune.report import drawings
-from mpitune.report.findings import StudyRead, cost_of, why
+from mpitune.panels import Bars, Fact, Lines, Note, Panel, Section
+from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
-from mpitune.report.svg import words
-from mpitune.report.timeline import COMPILE, REASONS, Timeline, timeline_of
+from mpitune.report.timeline import COMPILE, REASONS
+from mpitune.storage.table import last_line
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
+MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
+MOST_SLOTS = MOST_DEATHS = 1000  # rows of their tables
 
 
-def facts_of(read: StudyRead, sections: Sequence[Section], dollars: float | None, time: Timeline | None) -> list[Fact]:
+def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float | None) -> list[Fact]:
     """The first screen: the best parameters, the goal's value, the experiment's facts, the cost."""
-    facts: list[Fact] = []
-    best = read.best
-    if best is not None and read.goal is not None:
-        facts.append(Fact("best parameters", _words_of(best.params), _words_of(best.label)))
-        interval = best.interval
-        note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
-        if interval:
-            low, high = (words(end, read.goal.percent) for end in interval)
-            note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
-        n = sum(one.value is not None for one in read.candidates)
-        note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
-        facts.append(Fact(f"{read.goal.name} in the search", words(best.value or 0.0, read.goal.percent), note))
-    facts += [fact for section in sections for fact in section.facts]
-    cost, history = cost_of(read.history), read.history
-    nodes = [len({tuple(slot.split("/")[:2]) for slot in run.get("slots", ())}) for run in history.runs]
-    wall = time.seconds if time else cost["wall"]
-    slots = len(time.slots) if time else 0
-    facts.append(
+    history, time = study.history, study.timeline
+    total = history.runs[-1].get("n_trials") if history.runs else None
+    second = sum(result.attempt > 1 and not result.failed for result in history.results.values())
+    slots = f", {_count(len(time.slots), 'slot')} busy {time.utilisation:.0%} of the time" if time else ""
+    return [
+        *_answer(study),
+        *(fact for section in sections for fact in section.facts),
         Fact(
             "what it took",
-            duration(wall) if wall else duration(cost["busy"]) + " of work",
-            f"{cost['busy'] / 3600:.3g} device hours of trials"
-            + (f", {slots} slot{'s' * (slots != 1)} busy {time.utilisation:.0%} of the time" if time else "")
-            + f"; {len(history.runs)} run{'s' * (len(history.runs) != 1)}",
-        )
-    )
-    hours = [(end - begin) / 3600 * n for (begin, end), n in zip(time.runs, nodes, strict=True)] if time else []
-    facts.append(
-        Fact("dollars", f"{sum(hours) * dollars:.2f}", f"{sum(hours):.3g} node hours at {dollars:g}")
-        if dollars is not None and hours
-        else Fact("dollars", "not known", "give mpitune report the price of a node (--price)")
-    )
-    total = history.runs[-1].get("n_trials") if history.runs else None
-    n_failed = len(read.failures)
-    facts.append(
+            duration(study.wall_seconds) if study.wall_seconds else duration(study.busy_seconds) + " of work",
+            f"{study.busy_seconds / 3600:.3g} device hours of trials{slots}; {_count(len(history.runs), 'run')}",
+        ),
+        _dollars(study, dollars),
         Fact(
             "trials",
             f"{len(history.results):,}" + (f" of {total:,}" if isinstance(total, int) else ""),
-            f"{n_failed} failed, {sum(r.attempt > 1 and not r.failed for r in history.results.values())} "
-            f"succeeded at the second attempt; {len(read.candidates):,} candidates",
-        )
-    )
-    facts.append(Fact("state", read.state, "" if history.complete else "the same command continues it"))
-    return facts
+            f"{len(study.failures)} failed, {second} succeeded at the second attempt; "
+            f"{len(study.candidates):,} candidates",
+        ),
+        Fact("state", study.state, "" if history.complete else "the same command continues it"),
+    ]
+
+
+def _answer(study: ReportedStudy) -> list[Fact]:
+    best, goal = study.best, study.goal
+    if best is None or goal is None:
+        return []
+    note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
+    if interval := best.interval:
+        low, high = (words(end, goal.percent) for end in interval)
+        note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
+    n = sum(candidate.value is not None for candidate in study.candidates)
+    note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
+    return [
+        Fact("best parameters", _words_of(best.params), _words_of(best.label)),
+        Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
+    ]
+
+
+def _dollars(study: ReportedStudy, dollars: float | None) -> Fact:
+    """What the nodes cost while the study ran."""
+    if dollars is None or study.timeline is None:
+        return Fact("dollars", "not known", "give mpitune report the price of a node (--price)")
+    hours = 0.0
+    for (begin, end), run in zip(study.timeline.runs, study.history.runs, strict=True):
+        nodes = {tuple(slot.split("/")[:2]) for slot in run.get("slots", ())}
+        hours += (end - begin) / 3600 * len(nodes)
+    return Fact("dollars", f"{hours * dollars:.2f}", f"{hours:.3g} node hours at {dollars:g}")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def words(number: float, percent: bool = False) -> str:
+    """A number as people read it."""
+    if not math.isfinite(number):
+        return "∞" if number > 0 else "-∞" if number < 0 else "none"
+    return f"{100 * number:.4g} %" if percent else f"{number:.4g}"
 
 
 def _words_of(params: Mapping[str, Any]) -> str:
@@ -79,24 +95,23 @@ def _short(value: object) -> str:
     return words(value) if isinstance(value, float) else str(value)
 
 
-def notes_of(read: StudyRead) -> list[str]:
+def notes_of(study: ReportedStudy) -> list[str]:
     """What a reader of the answer must know."""
     notes = []
-    if read.goal is None:
+    if study.goal is None:
         notes.append("The journal does not say what is searched for, so no candidate is called the best: give --goal.")
-    elif read.best is None:
+    elif study.best is None:
         notes.append("No candidate has all its results so far, so there is no answer yet.")
-    if not read.history.complete:
+    if not study.history.complete:
         notes.append("The study is not complete: what is here may change.")
     return notes
 
 
-def importance_of_parameters(read: StudyRead) -> dict[str, Any]:
+def importance(study: ReportedStudy) -> Panel:
     """A bar for each parameter, and how it was found."""
-    found = importance_of(read.candidates, read.parameters)
+    found = importance_of(study.valued, study.parameters)
     if found is None:
-        about = f"The importance of parameters needs {FEWEST} candidates or more, with different values."
-        return {"importance": "", "importance_about": about}
+        return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
     if found.explained is None:
         about = (
             "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
@@ -109,44 +124,54 @@ def importance_of_parameters(read: StudyRead) -> dict[str, Any]:
             f"{found.explained:.0%} of those that it has not seen"
         )
         about += ": too little to trust it." if found.explained < 0.3 else "."
-    return {"importance": drawings.importance(found), "importance_about": about}
+    bars = {name: (max(0.0, mean), mean - spread, mean + spread) for name, (mean, spread) in found.shares.items()}
+    return Bars("Importance of the parameters", about, bars)
 
 
-def history_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
-    """The best value so far."""
-    points = read.best_so_far()
-    if not points or read.goal is None:
-        return {"history": "", "history_about": ""}
-    every = [(one.ended if read.timed else float(n), one.value) for n, one in enumerate(read.candidates, 1)]
-    if time is None or not read.timed:
-        axis, place = "candidates", float
-    else:
-        unit, seconds = drawings.unit_of(time.seconds)
+def history_of(study: ReportedStudy) -> list[Panel]:
+    """The best value so far over the time of running, or over the candidates where times are not known."""
+    points, goal, time = study.best_so_far(), study.goal, study.timeline
+    if not points or goal is None:
+        return []
+    axis, unit_seconds = "candidates", 1.0
+    if time is not None and study.timed:
+        unit, unit_seconds = _unit_of(time.seconds)
         axis = f"{unit} of running"
-        begins = [float(run["began"]) for run in read.history.runs]
 
-        def place(at: float) -> float:  # type: ignore[misc]
-            run = max((n for n, begin in enumerate(begins) if begin <= at), default=0)
-            return (time.runs[run][0] + at - begins[run]) / seconds
+    def place(at: float) -> float:
+        return time.running(at) / unit_seconds if time is not None and study.timed else at
 
-    values = [(place(at), value) for at, value in every if value is not None]
-    best = [(place(at), value) for at, value in points]
-    drawn = drawings.history(best, values, axis, read.goal.name, percent=read.goal.percent)
-    about = f"{read.goal.name}: the best so far as a line, candidates as dots"
-    about += f"; {1500:,} of {len(values):,} are drawn." if len(values) > 1500 else "."
-    return {"history": drawn, "history_about": about}
+    dots = [
+        (place(at), candidate.value)
+        for at, candidate in study.in_time
+        if candidate.value is not None and math.isfinite(candidate.value)
+    ]
+    drawn = dots[:: -(-len(dots) // MOST_DOTS)]
+    about = f"{goal.name}: the best so far as a line, candidates as dots"
+    about += f"; {len(drawn):,} of {len(dots):,} are drawn." if len(drawn) < len(dots) else "."
+    x, y = [place(at) for at, _ in points], [value for _, value in points]
+    line = [*x, max(at for at, _ in dots)], [*y, y[-1]]
+    shown = [at for at, _ in drawn], [value for _, value in drawn]
+    return [
+        Lines("History of the best", about, axis, goal.name, {"best so far": line}, goal.percent, shown, steps=True)
+    ]
 
 
-def time_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
+def _unit_of(seconds: float) -> tuple[str, float]:
+    """A unit in which so many seconds read well, and its seconds."""
+    return ("seconds", 1.0) if seconds < 300 else ("minutes", 60.0) if seconds < 3 * 3600 else ("hours", 3600.0)
+
+
+def time_of(study: ReportedStudy) -> dict[str, Any]:
     """The timeline of every slot, why slots were idle, and the work of each."""
-    history, slots = read.history, _slots(read, time)
+    history, time = study.history, study.timeline
     if time is None:
         about = (
             "The journal does not say when trials ended (older versions did not write it), so there is no timeline."
             if history.results
             else "No trial has ended so far."
         )
-        return {"timeline": "", "timeline_about": about, "compiles": False, "idle": [], "slots": slots}
+        return {"timeline": False, "timeline_about": about, "compiles": False, "idle": [], "slots": _slots(study)}
     idle = [
         (name, f"{seconds / (time.slot_seconds or 1.0):.1%}", duration(seconds), REASONS[name])
         for name, seconds in time.idle.items()
@@ -158,29 +183,22 @@ def time_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
         about += f" The {len(time.runs)} runs are laid end to end; dashed lines part them."
     if time.killed:
         about += " A run was killed or still goes on: its last result stands for its end."
-    if len(time.slots) > drawings.SLOTS_DRAWN:
-        about += f" Without JavaScript the first {drawings.SLOTS_DRAWN} slots are drawn."
     if len(history.results) > 4000:
         about += " Neighbouring trials are drawn as one bar where they are closer than a pixel."
-    return {
-        "timeline": drawings.timeline(time),
-        "timeline_about": about,
-        "compiles": time.idle[COMPILE] > 0,
-        "idle": idle,
-        "slots": slots,
-    }
+    compiles = time.idle[COMPILE] > 0
+    return {"timeline": True, "timeline_about": about, "compiles": compiles, "idle": idle, "slots": _slots(study)}
 
 
-def _slots(read: StudyRead, time: Timeline | None) -> list[Sequence[str]]:
+def _slots(study: ReportedStudy) -> list[Sequence[str]]:
     """The work of each slot, the header first; nothing where there is none."""
     work: dict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
-    for result in read.history.results.values():
+    for result in study.history.results.values():
         work[str(result.place)] += result.seconds
         count[str(result.place)] += 1
-    timed = {slot.place: slot for slot in time.slots} if time else {}
+    timed = {slot.place: slot for slot in study.timeline.slots} if study.timeline else {}
     rows: list[Sequence[str]] = [("slot", "trials", "work", "busy", "compiling")]
-    for place in sorted({*work, *timed})[:1000]:
+    for place in sorted({*work, *timed})[:MOST_SLOTS]:
         busy, compiling = "not known", ""
         if (slot := timed.get(place)) is not None:
             busy = f"{slot.busy / (slot.seconds or 1.0):.0%}"
@@ -189,59 +207,53 @@ def _slots(read: StudyRead, time: Timeline | None) -> list[Sequence[str]]:
     return rows if len(rows) > 1 else []
 
 
-def failures_of(read: StudyRead, time: Timeline | None) -> dict[str, Any]:
+def failures_of(study: ReportedStudy) -> dict[str, Any]:
     """Failed trials with their last lines, and workers that died."""
-    failed = read.failures
+    failed = study.failures
     shown = [
         {
             "key": result.key,
             "place": str(result.place),
             "attempt": result.attempt,
-            "last": why(result)[:300],
+            "last": last_line(result.error)[:300],
             "params": ", ".join(f"{name} = {_short(value)}" for name, value in trial.params.items()),
             "text": (result.error or "")[-MOST_TEXT:],
         }
         for trial, result in failed[:MOST_FAILURES]
     ]
-    kinds = Counter(why(result)[:120] for _, result in failed)
+    kinds = Counter(last_line(result.error)[:120] for _, result in failed)
     about = f"{len(failed)} trials failed twice. " + "; ".join(f"{n} times: {text}" for text, n in kinds.most_common(5))
     if len(failed) > MOST_FAILURES:
         about += f". The first {MOST_FAILURES} are listed."
-    deaths = [
-        (slot.place, duration(at), cause[:300]) for slot in (time.slots if time else ()) for at, cause in slot.deaths
-    ]
+    slots = study.timeline.slots if study.timeline else ()
+    deaths = [(slot.place, duration(at), cause[:300]) for slot in slots for at, cause in slot.deaths]
     return {
         "failures": shown,
         "failures_about": about,
-        "deaths": deaths[:1000],
+        "deaths": deaths[:MOST_DEATHS],
         "deaths_about": f"{len(deaths)} workers died; their trials were tried again",
     }
 
 
-def table_of(read: StudyRead) -> dict[str, Any]:
+def table_of(study: ReportedStudy) -> dict[str, Any]:
     """The best candidates as rows of text, the header first, for readers without JavaScript."""
-    goal = read.goal.name if read.goal else "value"
-    names = read.parameters[:COLUMNS]
-    rows = [[*names, goal, "folds", "seconds", "failed"]]
-    sign = -1.0 if read.goal and read.goal.maximize else 1.0
-    order = sorted(
-        read.candidates, key=lambda one: math.inf if one.value is None or math.isnan(one.value) else sign * one.value
-    )
-    for one in order[:ROWS]:
-        seconds = sum(result.seconds for _, result in one.parts)
-        value = "none" if one.value is None else words(one.value, bool(read.goal and read.goal.percent))
-        row = [_short(one.params.get(name, "")) for name in names]
-        rows.append([*row, value, str(len(one.folds)), words(seconds), "yes" if one.failed else ""])
-    n = len(read.candidates)
+    goal, names = study.goal, study.parameters[:COLUMNS]
+    rows = [[*names, goal.name if goal else "value", "folds", "seconds", "failed"]]
+    for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:ROWS]:
+        seconds = sum(result.seconds for _, result in candidate.parts)
+        value = "none" if candidate.value is None else words(candidate.value, bool(goal and goal.percent))
+        row = [_short(candidate.params.get(name, "")) for name in names]
+        rows.append([*row, value, str(len(candidate.folds)), words(seconds), "yes" if candidate.failed else ""])
+    n = len(study.candidates)
     about = ("All" if n <= ROWS else f"The best {ROWS} of {n:,}") + " candidates"
-    return {"table": rows, "table_about": about + (", the best first." if read.goal else ".")}
+    return {"table": rows, "table_about": about + (", the best first." if goal else ".")}
 
 
-def about_of(read: StudyRead) -> list[tuple[str, list[tuple[str, str]]]]:
+def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
     """Tables of names and values: settings, where the study comes from, versions, runs."""
-    header = read.history.header
+    header = study.history.header
     settings: Mapping[str, Any] = header["settings"]
-    runs = read.history.runs
+    runs = study.history.runs
     last = runs[-1] if runs else {}
     command = last.get("command") or header.get("command") or []
     origin = [
@@ -267,25 +279,25 @@ def _took(run: Mapping[str, Any]) -> str:
     return duration(float(run["seconds"])) if "seconds" in run else "killed, or running"
 
 
-def when_of(read: StudyRead) -> str:
+def when_of(study: ReportedStudy) -> str:
     """When the study was last heard of."""
-    ended = max((result.ended for result in read.history.results.values()), default=0.0)
-    runs = read.history.runs
+    ended = max((result.ended for result in study.history.results.values()), default=0.0)
+    runs = study.history.runs
     if ended:
         return f"last result on {datetime.fromtimestamp(ended).astimezone():%d %B %Y at %H:%M %Z}"
     return f"begun {runs[0].get('time', '')}" if runs else "no run so far"
 
 
-def comparison_of(reads: Sequence[StudyRead]) -> list[list[str]]:
+def comparison_of(studies: Sequence[ReportedStudy]) -> list[list[str]]:
     """Several studies side by side, as rows of text, the header first."""
     rows = [["study", "state", "trials", "failed", "best", "value", "wall time", "device hours"]]
-    for read in reads:
-        best, cost, time = read.best, cost_of(read.history), timeline_of(read.history)
-        wall = time.seconds if time else cost["wall"]
+    for study in studies:
+        best, goal = study.best, study.goal
         rows.append([
-            f"{read.name} in {read.folder}", read.state, f"{len(read.history.results):,}", str(len(read.failures)),
+            f"{study.name} in {study.folder}", study.state,
+            f"{len(study.history.results):,}", str(len(study.failures)),
             _words_of(best.params) if best else "none",
-            f"{read.goal.name} {words(best.value or 0.0, read.goal.percent)}" if best and read.goal else "",
-            duration(wall) if wall else "not known", f"{cost['busy'] / 3600:.3g}",
+            f"{goal.name} {words(best.value or 0.0, goal.percent)}" if best and goal else "",
+            duration(study.wall_seconds) if study.wall_seconds else "not known", f"{study.busy_seconds / 3600:.3g}",
         ])  # fmt: skip
     return rows

@@ -1,7 +1,7 @@
 "use strict";
 // Draws what moves: the library and the data come inflated from this file, one View for each study.
 (async () => {
-  if (!("DecompressionStream" in window)) return; // an old browser: the static drawings stay
+  if (!("DecompressionStream" in window)) return; // an old browser: the tables stay
 
   const inflate = async (element) => {
     const text = atob(element.textContent.trim());
@@ -38,7 +38,7 @@
   class Chart {
     constructor(element, label, option, wire) {
       Object.assign(this, { element, option, wire, chart: null });
-      element.hidden = false;
+      element.closest(".live").hidden = false;
       element.setAttribute("role", "img");
       element.setAttribute("aria-label", label);
       charts.add(this);
@@ -72,15 +72,70 @@
       Object.assign(this, { article, data, chosen: null, n: length(data.values) });
       this.rows = length(data.trials.trial);
       this.find = (selector) => article.querySelector(selector);
-      article.querySelectorAll(".map").forEach((element) => this.grid(element, data.grids[+element.dataset.grid]));
+      for (const element of article.querySelectorAll("[data-chart]")) {
+        const panel = data.charts[+element.dataset.chart];
+        this[panel.kind](element, panel);
+      }
       if (this.n > 1 && finite(data.values).length) this.explore();
       if (data.time && data.time.slots.length) this.timeline();
       this.table();
     }
 
+    // -- curves, and bars with intervals
+
+    lines(element, { title, x, y, curves, dots, steps, percent: is }) {
+      const colours = ["--blue", "--orange", "--green", "--violet", "--red", "--ink", "--soft"];
+      const many = curves.length > colours.length;
+      const values = finite(curves.flatMap((curve) => curve.y)), others = finite(dots[1]).sort((a, b) => a - b);
+      const low = Math.min(least(values), others[0] ?? Infinity);
+      const high = Math.max(most(values), others[Math.floor(0.98 * (others.length - 1))] ?? -Infinity); // cuts those far off
+      const log = steps && low > 0 && high > 20 * low;
+      const whole = curves.every((curve) => curve.x.every(Number.isInteger));
+      const tip = (name, [a, b]) => `${html(name)}<br>${html(x)} ${number(a)}<br><b>${html(y)} ${percent(b, is)}</b>`;
+      new Chart(element, `${title}: ${curves.map((curve) => curve.name).join(", ")}`, () => ({
+        grid: { left: 74, right: 24, top: 34, bottom: 46 },
+        legend: { show: curves.length > 1 && !many, top: 0, right: 20, textStyle: { color: style("--ink") } },
+        tooltip: { formatter: (p) => tip(p.seriesName, p.value) },
+        xAxis: { type: "value", scale: true, name: x, nameLocation: "middle", nameGap: 28, minInterval: whole ? 1 : 0, axisLabel: { formatter: number } },
+        yAxis: {
+          type: log ? "log" : "value", scale: steps, name: y, max: steps ? high : undefined, min: steps ? low : undefined,
+          nameTextStyle: { align: "left", color: style("--ink") }, axisLabel: { formatter: (v) => percent(v, is) },
+        },
+        series: [
+          ...(dots[0].length ? [{ type: "scatter", name: "candidate", symbolSize: 4, itemStyle: { color: style("--gone"), opacity: 0.6 }, data: dots[0].map((a, i) => [a, dots[1][i]]) }] : []),
+          ...curves.map((curve, n) => ({
+            type: "line", name: curve.name, step: steps ? "end" : false, symbolSize: 5, showSymbol: curve.x.length <= 60 && !steps,
+            color: style(steps ? "--red" : many ? "--blue" : colours[n]), lineStyle: { width: many ? 1 : 2, opacity: many ? 0.4 : 1 },
+            data: curve.x.map((a, i) => [a, Number.isFinite(curve.y[i]) ? curve.y[i] : null]),
+          })),
+        ],
+      }));
+    }
+
+    bars(element, { title, names, values, lows, highs, percent: is }) {
+      element.style.height = `${names.length * 26 + 50}px`;
+      const whisker = (params, api) => {
+        const [from, to] = [1, 2].map((end) => api.coord([api.value(end), api.value(0)]));
+        return { type: "line", shape: { x1: from[0], y1: from[1], x2: to[0], y2: to[1] }, style: { stroke: style("--ink"), lineWidth: 1.5 } };
+      };
+      const ends = names.map((_, n) => [n, lows[n], highs[n]]).filter((end) => end[1] !== null && end[2] !== null);
+      const said = (n) => `${names[n].length > 20 ? names[n].slice(0, 19) + "…" : names[n]}  ${percent(values[n], is)}`;
+      const tip = (n) => `${html(names[n])}: <b>${percent(values[n], is)}</b>` + (lows[n] === null ? "" : `<br>${percent(lows[n], is)} to ${percent(highs[n], is)}`);
+      new Chart(element, `${title}: ${names.map((name, n) => `${name} ${percent(values[n], is)}`).join(", ")}`, () => ({
+        grid: { left: 10, right: 24, top: 8, bottom: 30, containLabel: true },
+        tooltip: { formatter: (p) => tip(p.dataIndex) },
+        xAxis: { type: "value", min: 0, axisLabel: { formatter: (v) => percent(v, is) } },
+        yAxis: { type: "category", inverse: true, data: names.map((_, n) => said(n)), axisLabel: { color: style("--ink") }, splitLine: { show: false } },
+        series: [
+          { type: "bar", data: values, barMaxWidth: 18, itemStyle: { color: style("--blue") } },
+          { type: "custom", silent: true, z: 3, renderItem: whisker, data: ends, encode: { x: [1, 2], y: 0 } },
+        ],
+      }));
+    }
+
     // -- the grid, and the folds of one of its rows
 
-    grid(element, grid) {
+    map(element, grid) {
       const [xs, ys] = [grid.x.at, grid.y.at];
       const means = ys.map((_, g) => xs.map((_, c) => mean(grid.folds.map((fold) => fold[g][c]))));
       const flat = finite(means.flat());
@@ -99,7 +154,7 @@
         series: [{ type: "heatmap", data: cells, progressive: 20000, itemStyle: { borderColor: style("--paper"), borderWidth: xs.length > 40 ? 0 : 1 }, emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 2 } } },
           { type: "scatter", data: grid.best ? [[grid.best[1], grid.best[0], shown(means[grid.best[0]][grid.best[1]])]] : [], symbol: "rect", symbolSize: 16, itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 } }],
       }), (chart) => chart.on("click", (p) => { row = p.value[1]; select.value = row; boxes.draw(); }));
-      const choice = element.parentElement.querySelector(".choice");
+      const choice = element.parentElement.querySelector(".folds");
       const label = document.createElement("label");
       const select = document.createElement("select");
       ys.forEach((y, g) => select.add(new Option(number(y), g, false, g === row)));
@@ -126,7 +181,6 @@
 
     explore() {
       const { data } = this;
-      this.find(".explore").hidden = false;
       const goal = data.goal ? data.goal.name : "value";
       this.columns = { ...Object.fromEntries(data.params.map((name) => [name, data.candidates[name]])), [goal]: data.values };
       const varied = Object.keys(this.columns).filter((name) => name === goal || new Set(Array.from({ length: Math.min(this.n, 5000) }, (_, i) => at(this.columns[name], i))).size > 1);
@@ -235,7 +289,7 @@
         return found;
       };
       const tall = slots.length > 40;
-      const element = this.find(".live.time");
+      const element = this.find(".chart.time");
       element.style.height = `${Math.min(40, slots.length) * 20 + 100}px`;
       const draw = (params, api) => {
         const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]), height = Math.max(2, api.size([0, 1])[1] * 0.75);
@@ -353,6 +407,8 @@
   const articles = document.querySelectorAll("article");
   for (const [n, element] of [...document.querySelectorAll("script.data")].entries()) new View(articles[n], JSON.parse(await inflate(element)));
   document.documentElement.classList.add("moves");
+  addEventListener("beforeprint", () => charts.forEach((chart) => { chart.make(); chart.chart.resize({ width: Math.min(680, chart.element.clientWidth) }); }));
+  addEventListener("afterprint", () => charts.forEach((chart) => chart.chart.resize({ width: "auto" })));
   dark.addEventListener("change", () => { View.prototype.dark = dark.matches; charts.forEach((chart) => chart.draw()); });
   document.documentElement.dataset.ready = Math.round(performance.now());
 })();

@@ -83,10 +83,12 @@ class Timeline:
     """All slots over all runs.
 
     Attributes:
+        begins: Unix time of each run's beginning.
         runs: (begin, end) of each in seconds since the study began, without what lay between.
         killed: whether the end of one of them is not known, so that its last result stands for it.
     """
 
+    begins: list[float]
     runs: list[tuple[float, float]]
     slots: list[SlotTime]
     killed: bool
@@ -95,6 +97,11 @@ class Timeline:
     def seconds(self) -> float:
         """Of all runs."""
         return self.runs[-1][1] if self.runs else 0.0
+
+    def running(self, time: float) -> float:
+        """Seconds since the study began, without what lay between its runs, at a Unix time."""
+        run = _run_of(time, self.begins)
+        return self.runs[run][0] + time - self.begins[run]
 
     @property
     def idle(self) -> dict[str, float]:
@@ -149,7 +156,7 @@ def timeline_of(history: History) -> Timeline | None:
             slots.setdefault(place, SlotTime(place))
         _lay(run.get("slots", ()), events[number], deaths[number], slots, shift, last + shift, spans[-1])
         offset = spans[-1][1]
-    return Timeline(spans, list(slots.values()), killed)
+    return Timeline(begins, spans, list(slots.values()), killed)
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mpitune.errors import Exit, UsageError
 from mpitune.panels import Note, Section
 from mpitune.report.build import report_of
-from mpitune.report.findings import Goal
+from mpitune.report.candidates import Goal
 from mpitune.report.page import NAME, Report, write_report
 from mpitune.settings import program, restored, setting
 from mpitune.storage.history import read_study

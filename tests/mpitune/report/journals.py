@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
@@ -65,10 +65,10 @@ def write(
     return read_study(folder)
 
 
-def read(history: History, goal: str = "minimize loss") -> StudyRead:
+def read(history: History, goal: str = "minimize loss") -> ReportedStudy:
     """A journal as the report sees it."""
     candidates, others = read_candidates(history, Goal.of(goal))
-    return StudyRead(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
+    return ReportedStudy(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
 
 
 def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.panels import HeatMap, Section
-from mpitune.report.findings import StudyRead, read_candidates
+from mpitune.panels import Bars, HeatMap, Section
+from mpitune.report.candidates import ReportedStudy, read_candidates
 from mpitune.report.page import Report, page
 from tests.helpers import ROOT
 from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
@@ -30,6 +30,7 @@ QUIET = (
     "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync"
 )
+CHARTS = (".HeatMap", ".folds", ".Lines", ".Bars", ".parallel", ".scatter", ".time")
 PATIENCE_MS = 120_000  # for a machine that does much else
 
 
@@ -129,7 +130,7 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
     chromium: Any, shown: Path, screen: str
 ) -> None:
     with Visit(chromium, shown, **SCREENS[screen]) as visit:
-        for selector in (".map", ".choice", ".parallel", ".scatter", ".live.time"):
+        for selector in CHARTS:
             canvas = visit.drawn(selector).locator("canvas").first
             colours = canvas.evaluate(
                 "c => new Set(new Uint32Array("
@@ -140,13 +141,13 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
         assert width[0] <= width[1]
         assert visit.complaints == []
         assert [url for url in visit.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-        assert not visit.page.locator(".static").first.is_visible(), "the live drawing takes its place"
+        assert not visit.page.locator(".static").first.is_visible(), "the table of all trials takes its place"
 
 
 def test_the_example_in_docs_is_one_of_this_version(chromium: Any) -> None:
     with Visit(chromium, ROOT / "docs" / "report-example.html") as visit:
         visit.drawn(".parallel")
-        assert visit.complaints == [] and visit.page.locator(".sheet svg").count() > 1
+        assert visit.complaints == [] and visit.page.locator("img.sheet").count() > 1
 
 
 def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> None:
@@ -187,27 +188,33 @@ def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, show
 
 def test_another_row_of_the_grid_shows_its_folds(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown) as visit:
-        canvas = visit.drawn(".choice").locator("canvas").first
+        canvas = visit.drawn(".folds").locator("canvas").first
         before = canvas.evaluate("c => c.toDataURL()")
         visit.page.locator(".panel select").first.select_option(index=5)
         visit.until(lambda: canvas.evaluate("c => c.toDataURL()") != before)
 
 
-def test_without_javascript_and_on_paper_the_static_drawings_are_there(chromium: Any, shown: Path) -> None:
+def test_without_javascript_the_tables_are_there(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown, java_script_enabled=False) as visit:
-        assert visit.page.locator(".static svg").first.is_visible()
-        assert visit.page.locator("noscript").first.is_visible()
+        assert visit.page.locator(".static table").is_visible() and visit.page.locator("noscript").first.is_visible()
+        assert not visit.page.locator(".live").first.is_visible()
+
+
+def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown) as visit:
+        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         visit.page.emulate_media(media="print")
-        assert visit.page.locator(".static svg").first.is_visible()
-        assert not visit.page.locator(".map").is_visible() and not visit.page.locator("nav").is_visible()
+        charts = visit.page.locator(".chart")
+        assert charts.count() > 6 and visit.page.locator(".chart canvas").count() >= charts.count()
+        assert max(box.bounding_box()["width"] for box in visit.page.locator(".chart canvas").all()) <= 680
+        assert not visit.page.locator("nav").is_visible()
 
 
 def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any, tmp_path: Path) -> None:
     """Parallel coordinates and a scatter of no values would be empty frames."""
     lines = [trial_line(f"t{n}", {"x": n}, {"loss": n / 9}, begin=n, end=n + 1) for n in range(5)]
     candidates, others = read_candidates(history := write(tmp_path / "r", lines), None)
-    study = StudyRead(tmp_path / "r", "toy", history, None, candidates, others)
+    study = ReportedStudy(tmp_path / "r", "toy", history, None, candidates, others)
     (tmp_path / "report.html").write_text(page([Report(study)]))
     with Visit(chromium, tmp_path / "report.html") as visit:
         assert not visit.page.locator(".explore").is_visible() and visit.n_shown() == 5
@@ -227,9 +234,11 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0), np.ones((2, 2)),
         [[HOSTILE] * 2] * 2,
     )  # fmt: skip
-    (tmp_path / "report.html").write_text(page([Report(read(history), [Section(HOSTILE, [grid])])]))
+    (tmp_path / "report.html").write_text(
+        page([Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])])])
+    )
     with Visit(chromium, tmp_path / "report.html") as visit:
-        for selector in (".map", ".choice", ".parallel", ".scatter", ".live.time"):
+        for selector in CHARTS:
             box = visit.drawn(selector).bounding_box()
             for x in range(10):
                 for y in range(4):
@@ -249,7 +258,7 @@ def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, large: s
         visit.page.locator(".live.trials thead button", has_text=re.compile("^loss$")).click()
         losses = [float(text) for text in visit.column("loss")]
         assert losses == sorted(losses)
-        for selector in (".parallel", ".scatter", ".live.time"):
+        for selector in (".parallel", ".scatter", ".time"):
             visit.drawn(selector)
         visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
         assert 0 < visit.n_shown() < 100_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitune.report.findings import Goal, StudyRead, read_candidates
+from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.importance import importance_of
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
@@ -18,9 +18,9 @@ from tests.mpitune.report.journals import BEGAN, death, header, many, trial_line
 LOSS = Goal("loss", maximize=False)
 
 
-def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = ()) -> StudyRead:
+def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = ()) -> ReportedStudy:
     candidates, others = read_candidates(history, goal, besides)
-    return StudyRead(Path("r"), "toy", history, goal, candidates, others)
+    return ReportedStudy(Path("r"), "toy", history, goal, candidates, others)
 
 
 def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from common.data import read_idx
 from mpitune.errors import UsageError
 from mpitune.export.trials import read as exported
-from mpitune.report import chart_data, parts
 from mpitune.report.build import report_of
-from mpitune.report.timeline import timeline_of
+from mpitune.report.page import page
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, status_of
@@ -40,9 +39,7 @@ def accepted(folder: Path) -> bool:
             for result in history.results.values():
                 assert isinstance(result.failed, bool) and isinstance(result.seconds, float)
             whole = read_study(folder)
-            read = report_of(folder, whole, None, None).read
-            assert parts.facts_of(read, (), None, timeline_of(whole)) and parts.table_of(read) and parts.about_of(read)
-            chart_data.study_json(read, (), timeline_of(whole)).encode()
+            page([report_of(folder, whole, None, None)]).encode()
             assert len(exported(folder).rows()) <= len(whole.trials)
     except UsageError as error:
         assert "\n" not in str(error) and NAME in str(error)

@@ -1,4 +1,4 @@
-"""A journal as a report sees it: candidates, the best of them, the cost, the failures."""
+"""A journal as a report sees it: candidates, the best of them, the failures, the time it took."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.statistics import cross_validated
 from mpitune.storage.history import History
-from mpitune.storage.table import last_line
 from mpitune.trial import Parameter, Result, Trial
 
 FOLDS = ("fold", "split", "@fold")  # parameters that say which part of the data a trial is validated on
@@ -71,6 +71,12 @@ class Candidate:
         """Unix time at which its last part was done; 0 where that is not known."""
         return max(result.ended for _, result in self.parts)
 
+    def rank_by(self, goal: Goal | None) -> float:
+        """By which candidates are sorted, the best first; those without a value are the last."""
+        if self.value is None or math.isnan(self.value):
+            return math.inf
+        return -self.value if goal and goal.maximize else self.value
+
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of 95 %, where it has the values of at least two folds."""
@@ -80,7 +86,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class StudyRead:
+class ReportedStudy:
     """What a journal says.
 
     Attributes:
@@ -102,12 +108,16 @@ class StudyRead:
     @cached_property
     def best(self) -> Candidate | None:
         """The candidate of the best value among those that have as many folds as any; the first of equal ones."""
-        valued = [one for one in self.candidates if one.value is not None and not math.isnan(one.value)]
-        if self.goal is None or not valued:
+        if self.goal is None or not self.valued:
             return None
-        most = max(len(one.folds) for one in valued)
-        sign = -1.0 if self.goal.maximize else 1.0
-        return min((one for one in valued if len(one.folds) == most), key=lambda one: sign * one.value)  # type: ignore[operator]
+        most = max(len(candidate.folds) for candidate in self.valued)
+        whole = [candidate for candidate in self.valued if len(candidate.folds) == most]
+        return min(whole, key=lambda candidate: candidate.rank_by(self.goal))
+
+    @cached_property
+    def valued(self) -> list[Candidate]:
+        """Candidates with a value, which may be infinite."""
+        return [one for one in self.candidates if one.value is not None and not math.isnan(one.value)]
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -127,25 +137,43 @@ class StudyRead:
     @cached_property
     def timed(self) -> bool:
         """Whether the journal says when each candidate with a value was done."""
-        return all(one.ended for one in self.candidates if one.value is not None)
+        return all(candidate.ended for candidate in self.candidates if candidate.value is not None)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """What each slot did; None where the journal does not say it."""
+        return timeline_of(self.history)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Of all runs, as far as known."""
+        return (
+            self.timeline.seconds if self.timeline else math.fsum(run.get("seconds", 0.0) for run in self.history.runs)
+        )
+
+    @cached_property
+    def busy_seconds(self) -> float:
+        """Of work, over all slots."""
+        return math.fsum(result.seconds for result in self.history.results.values())
+
+    @property
+    def in_time(self) -> list[tuple[float, Candidate]]:
+        """Each candidate with the Unix time at which it was done, or its number where times are not known."""
+        return [(one.ended if self.timed else float(n), one) for n, one in enumerate(self.candidates, 1)]
 
     def best_so_far(self) -> list[tuple[float, float]]:
-        """(Unix time, value) of each candidate that was better than all that ended before it.
-
-        Where times are not known, the number of the candidate stands for them.
-        """
+        """The time and the value of each candidate that was better than all before it, by the times of `in_time`."""
         if self.goal is None:
             return []
-        most = max((len(one.folds) for one in self.candidates), default=0)
-        found: list[tuple[float, float]] = []
-        places = [(one.ended if self.timed else float(n), one) for n, one in enumerate(self.candidates, 1)]
-        for at, one in sorted(places, key=lambda pair: pair[0]):
-            value = one.value
-            if value is None or not math.isfinite(value) or len(one.folds) < most:
+        most = max((len(candidate.folds) for candidate in self.candidates), default=0)
+        best: list[tuple[float, float]] = []
+        for at, candidate in sorted(self.in_time, key=lambda pair: pair[0]):
+            value = candidate.value
+            if value is None or not math.isfinite(value) or len(candidate.folds) < most:
                 continue
-            if not found or self.goal.better(value, found[-1][1]):
-                found.append((at, value))
-        return found
+            if not best or self.goal.better(value, best[-1][1]):
+                best.append((at, value))
+        return best
 
 
 def read_candidates(
@@ -174,38 +202,25 @@ def read_candidates(
             continue
         params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
         name = trial.key.partition("/")[0] if staged else tuple(params.items())
-        if (found := candidates.get(name)) is None:
+        if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
-            found = candidates[name] = Candidate(params, label)
-        found.parts.append((trial, result))
-    for one in candidates.values():
-        _value(one, goal)
+            candidate = candidates[name] = Candidate(params, label)
+        candidate.parts.append((trial, result))
+    for candidate in candidates.values():
+        _value(candidate, goal)
     return list(candidates.values()), others
 
 
-def _value(one: Candidate, goal: Goal | None) -> None:
+def _value(candidate: Candidate, goal: Goal | None) -> None:
     """Fill in the values of a candidate's folds and their mean."""
     if goal is None:
         return
-    good = [(trial, result.values[goal.name]) for trial, result in one.parts if not result.failed]
+    good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if not result.failed]
     by_fold = [value for trial, value in good if _fold(trial) is not None]
-    one.folds = by_fold or [value for _, value in good[-1:]]
-    if one.folds and not one.failed:
-        one.value = sum(one.folds) / len(one.folds)
+    candidate.folds = by_fold or [value for _, value in good[-1:]]
+    if candidate.folds and not candidate.failed:
+        candidate.value = sum(candidate.folds) / len(candidate.folds)
 
 
 def _fold(trial: Trial) -> Parameter | None:
     return next((trial.params[name] for name in FOLDS if trial.params.get(name, -1) != -1), None)
-
-
-def cost_of(history: History) -> dict[str, float]:
-    """What a study took: `wall`, of its runs, as far as known; `busy`, seconds of work over all slots."""
-    return {
-        "wall": math.fsum(run.get("seconds", 0.0) for run in history.runs),
-        "busy": math.fsum(result.seconds for result in history.results.values()),
-    }
-
-
-def why(result: Result) -> str:
-    """The last line of a failure."""
-    return last_line(result.error)

@@ -42,7 +42,7 @@ class SvmGrid(ImageSettings):
     """
 
     goal = "minimize error"
-    report_modules = ("mnist_svm.figures",)
+    report_modules = ("mnist_svm.figures", "scipy.stats")
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},

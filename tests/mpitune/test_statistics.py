@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, log_loss
 
 from mpitune.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
 
@@ -30,18 +30,10 @@ def test_the_interval_of_a_proportion_by_hand() -> None:
     assert proportion(0, 10).low == 0 and proportion(0, 10).high == pytest.approx(0.27753, abs=1e-5)
 
 
-@given(st.integers(1, 10**6), st.data())
-def test_a_proportion_lies_in_its_interval_and_that_between_0_and_1(n: int, data: st.DataObject) -> None:
-    k = data.draw(st.integers(0, n))
-    low, high = proportion(k, n)
-    assert 0 <= low <= k / n + 1e-12 and k / n - 1e-12 <= high <= 1
-    assert proportion(n - k, n).low == pytest.approx(1 - high, abs=1e-9)
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    random = np.random.default_rng(0)
-    intervals = [proportion(int(k), 300) for k in random.binomial(300, 0.07, 2000)]
-    assert np.mean([low <= 0.07 <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.02)
+@pytest.mark.parametrize(("n_wrong", "n"), [(2, 1), (-1, 5), (0, 0)])
+def test_what_is_no_proportion_is_refused(n_wrong: int, n: int) -> None:
+    with pytest.raises(ValueError, match="is not a proportion"):
+        proportion(n_wrong, n)
 
 
 def test_probabilities_that_are_true_are_calibrated() -> None:
@@ -52,6 +44,21 @@ def test_probabilities_that_are_true_are_calibrated() -> None:
     assert found.counts.sum() == 40_000 and found.counts[0] == 0 and np.isnan(found.accuracy[0])
     assert found.expected_error < 0.01
     assert calibration(probabilities**8 / (probabilities**8).sum(axis=1, keepdims=True), labels).expected_error > 0.1
+
+
+def test_calibration_agrees_with_scikit_learn() -> None:
+    """Its curve is of one class of two, so the probabilities here are those of the answer, and whether it is right."""
+    random = np.random.default_rng(2)
+    probabilities = random.dirichlet(np.full(3, 0.4), 5000)
+    labels = random.integers(0, 3, 5000)
+    found, answers = calibration(probabilities, labels), probabilities.argmax(axis=1)
+    right, sure = calibration_curve(answers == labels, probabilities.max(axis=1), n_bins=10)
+    there = found.counts > 0
+    np.testing.assert_allclose(found.accuracy[there], right)
+    np.testing.assert_allclose(found.confidence[there], sure)
+    assert found.log_loss == pytest.approx(log_loss(labels, probabilities))
+    of_classes = [brier_score_loss(labels == label, probabilities[:, label]) for label in range(3)]
+    assert found.brier == pytest.approx(sum(of_classes))
 
 
 def test_scores_of_probabilities_by_hand() -> None:

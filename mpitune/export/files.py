@@ -49,4 +49,4 @@ def _plain(thing: Any) -> Any:
         return str(thing)
     if isinstance(thing, dict):
         return {name: _plain(value) for name, value in thing.items()}
-    return [_plain(one) for one in thing] if isinstance(thing, list | tuple) else thing
+    return [_plain(item) for item in thing] if isinstance(thing, list | tuple) else thing

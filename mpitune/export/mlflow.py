@@ -36,8 +36,7 @@ def _log(client: object, experiment: str, trial: ExportedTrial) -> None:
 
     begun, ended = (round(1000 * (when or 0)) for when in (trial.begun, trial.ended))
     run = client.create_run(experiment, start_time=begun, run_name=trial.key).info.run_id  # type: ignore[attr-defined]
-    figures = {**trial.values, "seconds": trial.seconds}
-    figures.update({name: value for name, value in trial.last.used._asdict().items() if value is not None})
+    figures = {**trial.values, "seconds": trial.seconds, **trial.used}
     metrics = [Metric(name, float(value), ended, 0) for name, value in figures.items()]
     metrics += [
         Metric(f"step/{name}", float(value), ended, step)

@@ -14,30 +14,29 @@ from mpitune.export.trials import ExportedStudy, ExportedTrial
 from mpitune.optimize.search_study import COMPLETE, FAILED
 
 
-def to_optuna(study: ExportedStudy, into: Path, objectives: Mapping[str, bool]) -> None:
+def to_optuna(study: ExportedStudy, into: Path) -> None:
     """Write `into`, which `optuna.storages.JournalStorage` reads, and `optuna-dashboard` shows.
 
     What Optuna has no place for are user attributes: other values, key, place, seconds, error. A distribution is the
     range of a parameter, or its values where they are texts. A trial with an infinite value is a failed one there.
 
     Args:
-        study: What is exported.
+        study: What is exported, with at least one objective.
         into: The file, which must not exist.
-        objectives: Names of values, True for those to be maximized.
     """
     with needs("optuna"):
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    directions = ["maximize" if up else "minimize" for up in objectives.values()]
+    directions = ["maximize" if up else "minimize" for up in study.objectives.values()]
     storage = JournalStorage(JournalFileBackend(str(into)))
     made = optuna.create_study(storage=storage, study_name=study.name, directions=directions)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names of objectives are experimental there, and no more than names
-        made.set_metric_names(list(objectives))
+        made.set_metric_names(list(study.objectives))
     distributions = _distributions(study.trials)
-    made.add_trials([_trial(optuna, trial, list(objectives), distributions) for trial in study.trials])
+    made.add_trials([_trial(optuna, trial, list(study.objectives), distributions) for trial in study.trials])
 
 
 def _trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distributions: Mapping[str, Any]) -> Any:
@@ -45,8 +44,7 @@ def _trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distribution
     state = {COMPLETE: "COMPLETE", FAILED: "FAIL"}.get(trial.state, "PRUNED")
     if state == "COMPLETE" and not all(map(math.isfinite, values)):
         state = "FAIL"
-    used = {name: value for name, value in trial.last.used._asdict().items() if value is not None}
-    facts = {"key": trial.key, "place": str(trial.last.place), "seconds": trial.seconds, **used, **trial.values}
+    facts = {"key": trial.key, "place": str(trial.last.place), "seconds": trial.seconds, **trial.used, **trial.values}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
         values=values if state == "COMPLETE" else None,
@@ -71,14 +69,14 @@ def _distributions(trials: Sequence[ExportedTrial]) -> dict[str, Any]:
     for trial in trials:
         for name, value in trial.params.items():
             values.setdefault(name, []).append(value)
-    found: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
     for name, there in values.items():
         kinds = {type(value) for value in there}
         if kinds <= {int}:
-            found[name] = IntDistribution(min(there), max(there))
+            distributions[name] = IntDistribution(min(there), max(there))
         elif kinds <= {int, float}:
             low, high = float(min(there)), float(max(there))
-            found[name] = FloatDistribution(low, high, log=low > 0 and high > 100 * low)
+            distributions[name] = FloatDistribution(low, high, log=low > 0 and high > 100 * low)
         else:
-            found[name] = CategoricalDistribution(sorted(set(there), key=repr))
-    return found
+            distributions[name] = CategoricalDistribution(sorted(set(there), key=repr))
+    return distributions

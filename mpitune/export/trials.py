@@ -57,9 +57,14 @@ class ExportedTrial:
         """Unix time, None where it is not known."""
         return self.last.ended or None
 
+    @property
+    def used(self) -> dict[str, float]:
+        """What its last piece took of the machine, as far as it is known."""
+        return {name: value for name, value in self.last.used._asdict().items() if value is not None}
+
     def row(self) -> dict[str, Any]:
         """All of it but steps and arrays, flat; names of parameters begin with param_, of values with value_."""
-        used, place = self.last.used, self.last.place
+        place = self.last.place
         return {
             "key": self.key,
             "state": self.state,
@@ -67,7 +72,7 @@ class ExportedTrial:
             **{f"value_{name}": value for name, value in self.values.items()},
             "seconds": self.seconds,
             "ended": self.ended,
-            **used._asdict(),
+            **self.last.used._asdict(),
             "host": place.host,
             "rank": place.rank,
             "slot": place.slot,
@@ -153,7 +158,7 @@ def read(folder: Path) -> ExportedStudy:
     history = read_study(folder)
     settings = history.header["settings"]
     said = settings.get("objectives")
-    searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(one, str) for one in said)
+    searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
     objectives = dict(map(_objective, settings["objectives"])) if searched else {}
     trials = _merged(history) if searched else [_plain(key, history) for key in history.results]
     return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
@@ -165,7 +170,7 @@ def _as_utf8(thing: Any) -> Any:
         return utf8(thing)
     if isinstance(thing, Mapping):
         return {_as_utf8(name): _as_utf8(value) for name, value in thing.items()}
-    return [_as_utf8(one) for one in thing] if isinstance(thing, list) else thing
+    return [_as_utf8(item) for item in thing] if isinstance(thing, list) else thing
 
 
 def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
@@ -202,7 +207,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
         numbers = {outcome.trial.key: Piece.of(outcome.trial).number for outcome in outcomes}
-        found = records_given(outcomes, dict)
+        records = records_given(outcomes, dict)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -214,7 +219,7 @@ def _merged(history: History) -> list[ExportedTrial]:
         number = numbers[outcome.trial.key]
         if number not in last or (outcome.result.ended, outcome.result.key) >= (last[number].ended, last[number].key):
             last[number] = outcome.result
-    return [_of_search(record, last[record.number]) for record in found]
+    return [_of_search(record, last[record.number]) for record in records]
 
 
 def _of_search(record: TrialRecord, last: Result) -> ExportedTrial:

@@ -24,8 +24,9 @@ def to_wandb(study: ExportedStudy, into: Path) -> None:
         )  # fmt: skip
         for step, values in sorted(trial.steps.items()):
             run.log(dict(values), step=step)
-        used = {name: value for name, value in trial.last.used._asdict().items() if value is not None}
         place = str(trial.last.place)
-        run.summary.update({**trial.values, **used, "seconds": trial.seconds, "place": place, "error": trial.error})
+        run.summary.update(
+            {**trial.values, **trial.used, "seconds": trial.seconds, "place": place, "error": trial.error}
+        )
         run.finish(exit_code=1 if trial.state == FAILED else 0)
     wandb.teardown()  # its service writes the last records, and may do so after `finish`

@@ -12,24 +12,29 @@ What csv and json do not need is in the extra: pip install "mpitune[export]".
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named, printable
+from mpitune.export.files import to_csv, to_json, to_parquet
+from mpitune.export.mlflow import to_mlflow
+from mpitune.export.optuna import to_optuna
+from mpitune.export.tensorboard import to_tensorboard
 from mpitune.export.trials import ExportedStudy, read
+from mpitune.export.wandb import to_wandb
 from mpitune.optimize.search_study import COMPLETE
 from mpitune.settings import program, setting
 
-# The name in the results folder that an export gets if no other is given.
-NAMES = {
-    "csv": "export.csv",
-    "parquet": "export.parquet",
-    "json": "export.json",
-    "optuna": "optuna.log",
-    "mlflow": "mlflow.db",
-    "tensorboard": "tensorboard",
-    "wandb-offline": "wandb-offline",
+# What writes a format, and the name in the results folder that it gets if no other is given.
+FORMATS: dict[str, tuple[Callable[[ExportedStudy, Path], None], str]] = {
+    "csv": (to_csv, "export.csv"),
+    "parquet": (to_parquet, "export.parquet"),
+    "json": (to_json, "export.json"),
+    "optuna": (to_optuna, "optuna.log"),
+    "mlflow": (to_mlflow, "mlflow.db"),
+    "tensorboard": (to_tensorboard, "tensorboard"),
+    "wandb-offline": (to_wandb, "wandb-offline"),
 }
 
 
@@ -38,7 +43,7 @@ class ExportOptions:
     """The command line."""
 
     folder: Path = setting(help="results folder of the study")
-    to: str = setting("csv", "format: " + ", ".join(NAMES), choices=tuple(NAMES))
+    to: str = setting("csv", "format: " + ", ".join(FORMATS), choices=tuple(FORMATS))
     into: Path | None = setting(None, "file or folder to write, which must not exist (default: one in RESULTS)")
     minimize: tuple[str, ...] = setting(
         (), "values to minimize, for optuna (default: those of the search)", metavar="NAME"
@@ -55,11 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _export(options: ExportOptions) -> Exit:
     study = read(options.folder)
-    into = options.into or options.folder / NAMES[options.to]
+    write, name = FORMATS[options.to]
+    into = options.into or options.folder / name
     if os.path.lexists(into):
         raise UsageError(f"{into} exists: remove it, or give another name with --into")
     try:
-        _write(study, options, into)
+        if options.to == "optuna":
+            study = replace(study, objectives=_objectives(study, options))
+        write(study, into)
     except OSError as error:
         raise UsageError(
             f"{into} cannot be written ({error.strerror or error}): give another name with --into"
@@ -73,46 +81,14 @@ def _export(options: ExportOptions) -> Exit:
     return Exit.DONE
 
 
-def _write(study: ExportedStudy, options: ExportOptions, into: Path) -> None:
-    match options.to:
-        case "csv":
-            from mpitune.export.files import to_csv
-
-            to_csv(study, into)
-        case "parquet":
-            from mpitune.export.files import to_parquet
-
-            to_parquet(study, into)
-        case "json":
-            from mpitune.export.files import to_json
-
-            to_json(study, into)
-        case "optuna":
-            from mpitune.export.optuna import to_optuna
-
-            to_optuna(study, into, _objectives(study, options))
-        case "mlflow":
-            from mpitune.export.mlflow import to_mlflow
-
-            to_mlflow(study, into)
-        case "tensorboard":
-            from mpitune.export.tensorboard import to_tensorboard
-
-            to_tensorboard(study, into)
-        case _:
-            from mpitune.export.wandb import to_wandb
-
-            to_wandb(study, into)
-
-
 def _objectives(study: ExportedStudy, options: ExportOptions) -> dict[str, bool]:
     """Those asked for, or those of the search, or the first value there is, which is then minimized."""
     asked = {name: up for names, up in ((options.minimize, False), (options.maximize, True)) for name in names}
     there = list(dict.fromkeys(name for trial in study.trials for name in trial.values))
     if missing := [name for name in asked if name not in there]:
         raise UsageError(f"no trial has a value called {missing[0]}: they have {named(there)}")
-    if found := asked or dict(study.objectives):
-        return found
+    if asked or study.objectives:
+        return asked or dict(study.objectives)
     first = next((trial for trial in study.trials if trial.state == COMPLETE and trial.values), None)
     if first is None:
         raise UsageError("no trial has a value: name what counts with --minimize or --maximize")

@@ -50,24 +50,24 @@ class ScalingPoint:
 
     @property
     def busy(self) -> float | None:
-        one = self.measured
-        return None if one.busy is None else one.busy / (one.n_slots * one.seconds)
+        run = self.measured
+        return None if run.busy is None else run.busy / (run.n_slots * run.seconds)
 
     def row(self) -> dict[str, str | int]:
-        one = self.measured
+        run = self.measured
         return {
-            "slots": one.n_slots, "nodes": one.n_nodes, "seconds": f"{one.seconds:.6g}",
+            "slots": run.n_slots, "nodes": run.n_nodes, "seconds": f"{run.seconds:.6g}",
             "speed_up": f"{self.speed_up:.4g}", "efficiency": f"{self.efficiency:.4g}",
-            "busy": "" if self.busy is None else f"{self.busy:.4g}", "study": one.name,
+            "busy": "" if self.busy is None else f"{self.busy:.4g}", "study": run.name,
         }  # fmt: skip
 
 
 def compare(all_measured: Sequence[RunTiming]) -> list[ScalingPoint]:
     """Each measurement against those on the fewest slots, by number of slots."""
-    fewest = min(one.n_slots for one in all_measured)
-    reference = fewest * median(one.seconds for one in all_measured if one.n_slots == fewest)
-    ordered = sorted(all_measured, key=lambda one: (one.n_slots, one.name))
-    return [ScalingPoint(one, reference / one.seconds) for one in ordered]
+    fewest = min(run.n_slots for run in all_measured)
+    reference = fewest * median(run.seconds for run in all_measured if run.n_slots == fewest)
+    ordered = sorted(all_measured, key=lambda run: (run.n_slots, run.name))
+    return [ScalingPoint(run, reference / run.seconds) for run in ordered]
 
 
 def draw(points: Sequence[ScalingPoint], folder: Path) -> None:
@@ -113,10 +113,10 @@ def _show(options: ScalingOptions) -> Exit:
     points = compare(read(options.sources))
     print(f"{'slots':>5} {'nodes':>5} {'time':>12} {'speed-up':>9} {'efficiency':>10} {'busy':>6}  study")
     for point in points:
-        one = point.measured
+        run = point.measured
         print(
-            f"{one.n_slots:5} {one.n_nodes:5} {duration(one.seconds):>12} {point.speed_up:9.2f} "
-            f"{point.efficiency:10.1%} {'' if point.busy is None else format(point.busy, '.1%'):>6}  {one.name}"
+            f"{run.n_slots:5} {run.n_nodes:5} {duration(run.seconds):>12} {point.speed_up:9.2f} "
+            f"{point.efficiency:10.1%} {'' if point.busy is None else format(point.busy, '.1%'):>6}  {run.name}"
         )
     write_table(options.into / "scaling.csv", [point.row() for point in points])
     draw(points, options.into)

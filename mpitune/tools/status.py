@@ -261,8 +261,8 @@ def picture(status: Status, height: int) -> Any:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for name in ("trial", "place", "since", "how far"):
             table.add_column(name, no_wrap=True)
-        for one in seen.running[:room]:
-            row = (one.key, one.place, duration(one.seconds), one.step)
+        for trial in seen.running[:room]:
+            row = (trial.key, trial.place, duration(trial.seconds), trial.step)
             table.add_row(*(escape(printable(text)) for text in row))
         parts.append(table)
         if seen.n_running > len(seen.running[:room]):

@@ -45,12 +45,12 @@ def read(paths: Sequence[Path]) -> list[RunTiming]:
 
 
 def _studies(folders: Sequence[Path]) -> list[RunTiming]:
-    found = [(folder, read_study(folder)) for folder in folders]
-    first, one = found[0]
-    for folder, other in found[1:]:
+    studies = [(folder, read_study(folder)) for folder in folders]
+    (first, reference), *others = studies
+    for folder, other in others:
         fix = "compare the same study"
-        require_same_study(folder, other.header["settings"], one.header["settings"], fix=fix, first=first)
-    return [timing_of(folder, history) for folder, history in found]
+        require_same_study(folder, other.header["settings"], reference.header["settings"], fix=fix, first=first)
+    return [timing_of(folder, history) for folder, history in studies]
 
 
 def timing_of(folder: Path, history: History) -> RunTiming:
@@ -81,9 +81,9 @@ def _trainings(tables: Sequence[Path]) -> list[RunTiming]:
     rows = [(f"{path.name}:{number}", row) for path in tables for number, row in enumerate(_rows(path), 2)]
     if not rows:
         raise UsageError(f"{tables[0]} has no rows: train first")
-    first, one = rows[0]
-    for name, other in rows[1:]:
-        mine, theirs = ({column: row.get(column, "") for column in SAME} for row in (one, other))
+    (first, reference), *others = rows
+    for name, other in others:
+        mine, theirs = ({column: row.get(column, "") for column in SAME} for row in (reference, other))
         if (column := differing_setting(mine, theirs)) is not None:
             raise UsageError(
                 f"{name} has {column} = {theirs[column]}, {first} has {mine[column]}: compare the same training"

@@ -100,10 +100,9 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
         noun: what a class is, such as "digit".
         sheet: images of the figure least-sure.
     """
-    figures = alike({one.name: partial(box_plot, one, noun) for one in shown})
+    figures = alike({image.name: partial(box_plot, image, noun) for image in shown})
     if len(sheet) > 1:
-        title = "The ensemble is least sure of these test images"
-        figures["least-sure"] = partial(draw_sheet, sheet, title)
+        figures["least-sure"] = partial(draw_sheet, sheet)
     draw_all(folder, figures)
 
 
@@ -123,7 +122,7 @@ def box_plot(shown: Shown, noun: str) -> Any:
 
 
 @styled()
-def draw_sheet(shown: Sequence[Shown], title: str = "") -> Any:
+def draw_sheet(shown: Sequence[Shown], title: str = "The ensemble is least sure of these test images") -> Any:
     """The first 20 images, at least one, with small box plots, on one sheet."""
     shown = shown[: SHEET_ROWS * SHEET_COLUMNS]
     columns = min(SHEET_COLUMNS, len(shown))
@@ -197,7 +196,7 @@ def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: 
     left.plot(epochs, test_loss, color=ONE, marker="o", label="test")
     left.set(title="mean cross-entropy per image", ylim=(0, 1.05 * max(*train_loss, *test_loss)))
     left.legend()
-    errors = [100 * (1 - one) for one in accuracy]
+    errors = [100 * (1 - share) for share in accuracy]
     right.plot(epochs, errors, color=ONE, marker="o")
     right.set(title="test error", ylabel="%", ylim=(0, 1.05 * max(errors) or 1))
     for axes in (left, right):

@@ -113,12 +113,12 @@ def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, no
             "answer. A tall box means that the networks disagree."
         )
         title = "The images that the ensemble is least sure of"
-        panels.append(Drawing(title, about, svg_of(draw_sheet(unsure))))
+        panels.append(Drawing(title, about, svg_of(draw_sheet(unsure, title=""))))
     others = []
     for number, image in enumerate(data["extra_images"][: extra.shape[1]]):
         others.append(Shown("", f"image {number}" if number else f"no {noun}", image, extra[:, number]))
     about = "The first image belongs to no class: a network that is sure of its answer there is too sure."
-    panels.append(Drawing(f"No {noun}, and images of your own", about, svg_of(draw_sheet(others))))
+    panels.append(Drawing(f"No {noun}, and images of your own", about, svg_of(draw_sheet(others, title=""))))
     return panels
 
 

@@ -27,17 +27,17 @@ def sections_of(
     """
     grid, *outer = grids
     errors = grid.errors(results)
-    nested = nested_rows(outer, results, [one.errors(results) for one in outer])
+    nested = nested_rows(outer, results, [fold.errors(results) for fold in outer])
     labels = np.arange(0) if test_labels is None else test_labels
     known = {key: result for key, result in results.items() if test_labels is not None or "second" not in key}
     summary = summarised(grid, known, errors, nested=nested, test_labels=labels)
     point = grid.chosen(errors)
     section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
-    found = [section]
+    sections = [section]
     refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
     if refit is not None and not refit.failed and "predictions" in refit.arrays:
-        found.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
-    return found
+        sections.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
+    return sections
 
 
 def _refit_keys(grid: TuningGrid) -> list[str]:

@@ -161,9 +161,9 @@ def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
         for name, make in reversed(list(figures.items())):
             if drawn[name].cancel():
                 save(make(), folder, name)
-        for one in drawn.values():
-            if not one.cancelled():
-                one.result()
+        for future in drawn.values():
+            if not future.cancelled():
+                future.result()
 
 
 @styled()

@@ -59,12 +59,12 @@ def report_of(
     objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
     said = [goal, experiment.goal if experiment else "", history.header.get("goal")]
     searched = _first_goal([*said, *(objectives if isinstance(objectives, list) else ())])
-    candidates, others = read_candidates(history, searched, experiment.no_parameters if experiment else ())
+    candidates = read_candidates(history, searched, experiment.no_parameters if experiment else ())
     sections: Sequence[Section] = ()
     if experiment is not None:
         sections = experiment.report_sections(history, data)
     running = is_running(folder)
-    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, others, running)
+    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, running)
     return Report(study, sections, price)
 
 

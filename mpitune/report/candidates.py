@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,8 @@ class Goal:
         """Whether its values are shown in per cent: errors and accuracies are fractions."""
         return self.name.endswith(("error", "accuracy"))
 
-    def better(self, one: float, other: float) -> bool:
-        return one > other if self.maximize else one < other
+    def better(self, value: float, other: float) -> bool:
+        return value > other if self.maximize else value < other
 
 
 @dataclass
@@ -93,7 +93,6 @@ class ReportedStudy:
         name: of the experiment.
         goal: None where the journal has none.
         candidates: in the journal's order.
-        others: trials that are no candidates, such as refits, by key.
         running: whether a job holds the folder.
     """
 
@@ -102,7 +101,6 @@ class ReportedStudy:
     history: History
     goal: Goal | None
     candidates: Sequence[Candidate]
-    others: Mapping[str, tuple[Trial, Result]]
     running: bool = False
 
     @cached_property
@@ -117,12 +115,16 @@ class ReportedStudy:
     @cached_property
     def valued(self) -> list[Candidate]:
         """Candidates with a value, which may be infinite."""
-        return [one for one in self.candidates if one.value is not None and not math.isnan(one.value)]
+        return [
+            candidate
+            for candidate in self.candidates
+            if candidate.value is not None and not math.isnan(candidate.value)
+        ]
 
     @cached_property
     def parameters(self) -> list[str]:
         """Names of the parameters that the candidates have, in the order first seen."""
-        return list(dict.fromkeys(name for one in self.candidates for name in one.params))
+        return list(dict.fromkeys(name for candidate in self.candidates for name in candidate.params))
 
     @cached_property
     def failures(self) -> list[tuple[Trial, Result]]:
@@ -159,7 +161,9 @@ class ReportedStudy:
     @property
     def in_time(self) -> list[tuple[float, Candidate]]:
         """Each candidate with the Unix time at which it was done, or its number where times are not known."""
-        return [(one.ended if self.timed else float(n), one) for n, one in enumerate(self.candidates, 1)]
+        return [
+            (candidate.ended if self.timed else float(n), candidate) for n, candidate in enumerate(self.candidates, 1)
+        ]
 
     def best_so_far(self) -> list[tuple[float, float]]:
         """The time and the value of each candidate that was better than all before it, by the times of `in_time`."""
@@ -176,29 +180,24 @@ class ReportedStudy:
         return best
 
 
-def read_candidates(
-    history: History, goal: Goal | None, besides: Iterable[str] = ()
-) -> tuple[list[Candidate], dict[str, tuple[Trial, Result]]]:
-    """The candidates of a journal, and the trials that belong to none.
+def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] = ()) -> list[Candidate]:
+    """The candidates of a journal.
+
+    A trial is no candidate where others have a fold and it has none, as a refit, or where it has values but not the
+    goal's.
 
     Args:
         history: of the journal.
         goal: whose value they have.
         besides: names of parameters that tell candidates apart, but are not searched.
-
-    Returns:
-        (candidates, other trials by key). A trial is no candidate where others have a fold and it has none, or where
-        it has values but not the goal's.
     """
     pairs = [(trial, history.results[key]) for key, trial in history.trials.items()]
     staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE
     folded = any(_fold(trial) is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
-    others = {}
     for trial, result in pairs:
         lacks = goal is not None and not result.failed and goal.name not in result.values
         if (folded and not staged and _fold(trial) is None) or lacks or NESTED in trial.params:
-            others[trial.key] = (trial, result)
             continue
         params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
         name = trial.key.partition("/")[0] if staged else tuple(params.items())
@@ -208,7 +207,7 @@ def read_candidates(
         candidate.parts.append((trial, result))
     for candidate in candidates.values():
         _value(candidate, goal)
-    return list(candidates.values()), others
+    return list(candidates.values())
 
 
 def _value(candidate: Candidate, goal: Goal | None) -> None:

@@ -29,20 +29,20 @@ class Charts:
     """The panels that report.js draws, in the page's order."""
 
     def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
+        self.drawn: list[dict[str, Any]] = []
 
     def add(self, panel: Panel) -> int | None:
         """Take a panel in. Returns its number; None where it is no chart."""
         match panel:
             case HeatMap():
-                self.found.append(_grid(panel))
+                self.drawn.append(_grid(panel))
             case Lines():
-                self.found.append(_lines(panel))
+                self.drawn.append(_lines(panel))
             case Bars():
-                self.found.append(_bars(panel))
+                self.drawn.append(_bars(panel))
             case _:
                 return None
-        return len(self.found) - 1
+        return len(self.drawn) - 1
 
 
 def study_json(study: ReportedStudy, charts: Charts) -> str:
@@ -71,10 +71,12 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         "trials": columns,
         "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,
         "params": study.parameters,
-        "candidates": {name: _column([one.params.get(name) for one in study.candidates]) for name in study.parameters},
-        "values": _numbers(math.nan if one.value is None else one.value for one in study.candidates),
+        "candidates": {
+            name: _column([candidate.params.get(name) for candidate in study.candidates]) for name in study.parameters
+        },
+        "values": _numbers(math.nan if candidate.value is None else candidate.value for candidate in study.candidates),
         "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
-        "charts": charts.found,
+        "charts": charts.drawn,
     }
     if time:
         whole["time"] = {
@@ -180,7 +182,7 @@ def _json(value: Any) -> str:
     if isinstance(value, _Text):
         return value
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(utf8(str(name)))}:{_json(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, list | tuple) and any(isinstance(one, _Text | Mapping | list | tuple) for one in value):
+        return "{" + ",".join(f"{json.dumps(utf8(str(name)))}:{_json(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple) and any(isinstance(item, _Text | Mapping | list | tuple) for item in value):
         return "[" + ",".join(map(_json, value)) + "]"
     return json.dumps(value, separators=(",", ":"))

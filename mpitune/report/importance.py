@@ -38,11 +38,11 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Impo
     has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise a
     random forest learns the candidates.
     """
-    varied = [name for name in names if len({one.params.get(name) for one in candidates}) > 1]
-    if len(candidates) < FEWEST or not varied or len({one.value for one in candidates}) < 2:
+    varied = [name for name in names if len({candidate.params.get(name) for candidate in candidates}) > 1]
+    if len(candidates) < FEWEST or not varied or len({candidate.value for candidate in candidates}) < 2:
         return None
-    columns = [_column([one.params.get(name) for one in candidates]) for name in varied]
-    values = np.array([one.value for one in candidates], float)
+    columns = [_column([candidate.params.get(name) for candidate in candidates]) for name in varied]
+    values = np.array([candidate.value for candidate in candidates], float)
     levels = [np.unique(column, return_inverse=True)[1] for column in columns]
     shape = tuple(int(level.max()) + 1 for level in levels)
     if math.prod(shape) == len(candidates) == len(set(zip(*levels, strict=True))):
@@ -81,8 +81,8 @@ def _of_forest(x: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray
     from sklearn.inspection import permutation_importance
 
     forest = RandomForestRegressor(TREES, oob_score=True, random_state=0, min_samples_leaf=2, n_jobs=1).fit(x, ranks)
-    found = permutation_importance(forest, x, ranks, n_repeats=REPEATS, random_state=0, n_jobs=1)
-    return found.importances_mean, found.importances_std, float(forest.oob_score_)
+    lost = permutation_importance(forest, x, ranks, n_repeats=REPEATS, random_state=0, n_jobs=1)
+    return lost.importances_mean, lost.importances_std, float(forest.oob_score_)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -53,20 +53,20 @@ def page(reports: Sequence[Report]) -> str:
     )
     studies = [report.study for report in reports]
     names = list(dict.fromkeys(study.name for study in studies))
-    one = len(studies) == 1
+    single = len(studies) == 1
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html").render(
-        title=f"{', '.join(names)}: {'search' if one else f'{len(reports)} searches'}",
-        subtitle=f"{studies[0].state}, {parts.when_of(studies[0])}" if one else "several studies side by side",
+        title=f"{', '.join(names)}: {'search' if single else f'{len(reports)} searches'}",
+        subtitle=f"{studies[0].state}, {parts.when_of(studies[0])}" if single else "several studies side by side",
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hashes=Markup(hashes),
         library=base64.b64encode(compressed).decode(),
         licence=licence,
         studies=[_study(report) for report in reports],
-        comparison=[] if one else parts.comparison_of(studies),
+        comparison=[] if single else parts.comparison_of(studies),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ COLUMNS = 100  # parameters of it
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
-MOST_SLOTS = MOST_DEATHS = 1000  # rows of their tables
+MOST_DEATHS = 1000  # rows of their table
 
 
 def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float | None) -> list[Fact]:
@@ -109,22 +109,22 @@ def notes_of(study: ReportedStudy) -> list[str]:
 
 def importance(study: ReportedStudy) -> Panel:
     """A bar for each parameter, and how it was found."""
-    found = importance_of(study.valued, study.parameters)
-    if found is None:
+    importances = importance_of(study.valued, study.parameters)
+    if importances is None:
         return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
-    if found.explained is None:
+    if importances.explained is None:
         about = (
             "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
-            f"{found.n} points. It is 2 if the other parameters do not matter."
+            f"{importances.n} points. It is 2 if the other parameters do not matter."
         )
     else:
         about = (
             "A bar shows by how much the R² of a random forest falls when its parameter is shuffled (scikit-learn's "
-            f"permutation importance). The forest learns the ranks of {found.n} candidates and explains "
-            f"{found.explained:.0%} of those that it has not seen"
+            f"permutation importance). The forest learns the ranks of {importances.n} candidates and explains "
+            f"{importances.explained:.0%} of those that it has not seen"
         )
-        about += ": too little to trust it." if found.explained < 0.3 else "."
-    bars = {name: (max(0.0, mean), mean - spread, mean + spread) for name, (mean, spread) in found.shares.items()}
+        about += ": too little to trust it." if importances.explained < 0.3 else "."
+    bars = {name: (max(0.0, mean), mean - spread, mean + spread) for name, (mean, spread) in importances.shares.items()}
     return Bars("Importance of the parameters", about, bars)
 
 
@@ -163,7 +163,7 @@ def _unit_of(seconds: float) -> tuple[str, float]:
 
 
 def time_of(study: ReportedStudy) -> dict[str, Any]:
-    """The timeline of every slot, why slots were idle, and the work of each."""
+    """The timeline of every slot, and why slots were idle."""
     history, time = study.history, study.timeline
     if time is None:
         about = (
@@ -171,7 +171,7 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
             if history.results
             else "No trial has ended so far."
         )
-        return {"timeline": False, "timeline_about": about, "compiles": False, "idle": [], "slots": _slots(study)}
+        return {"timeline": False, "timeline_about": about, "compiles": False, "idle": []}
     idle = [
         (name, f"{seconds / (time.slot_seconds or 1.0):.1%}", duration(seconds), REASONS[name])
         for name, seconds in time.idle.items()
@@ -186,25 +186,7 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
     if len(history.results) > 4000:
         about += " Neighbouring trials are drawn as one bar where they are closer than a pixel."
     compiles = time.idle[COMPILE] > 0
-    return {"timeline": True, "timeline_about": about, "compiles": compiles, "idle": idle, "slots": _slots(study)}
-
-
-def _slots(study: ReportedStudy) -> list[Sequence[str]]:
-    """The work of each slot, the header first; nothing where there is none."""
-    work: dict[str, float] = defaultdict(float)
-    count: Counter[str] = Counter()
-    for result in study.history.results.values():
-        work[str(result.place)] += result.seconds
-        count[str(result.place)] += 1
-    timed = {slot.place: slot for slot in study.timeline.slots} if study.timeline else {}
-    rows: list[Sequence[str]] = [("slot", "trials", "work", "busy", "compiling")]
-    for place in sorted({*work, *timed})[:MOST_SLOTS]:
-        busy, compiling = "not known", ""
-        if (slot := timed.get(place)) is not None:
-            busy = f"{slot.busy / (slot.seconds or 1.0):.0%}"
-            compiling = duration(slot.idle[COMPILE]) if slot.idle[COMPILE] else ""
-        rows.append((place, f"{count[place]:,}", duration(work[place]), busy, compiling))
-    return rows if len(rows) > 1 else []
+    return {"timeline": True, "timeline_about": about, "compiles": compiles, "idle": idle}
 
 
 def failures_of(study: ReportedStudy) -> dict[str, Any]:

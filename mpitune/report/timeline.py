@@ -187,7 +187,7 @@ def _lay(
         free = span[0]
         reason = "start"
         # Short trials end in the same millisecond: the first of a worker is the one that knows of its compiling.
-        ordered = sorted(of_slot[place], key=lambda one: (one.ended, -one.compiled))
+        ordered = sorted(of_slot[place], key=lambda event: (event.ended, -event.compiled))
         for ended, seconds, _, key, kind, compiled in ordered:
             end = max(free, ended + shift)
             begin = min(max(free, end - seconds), end)

@@ -67,8 +67,8 @@ def write(
 
 def read(history: History, goal: str = "minimize loss") -> ReportedStudy:
     """A journal as the report sees it."""
-    candidates, others = read_candidates(history, Goal.of(goal))
-    return ReportedStudy(Path("results/toy"), "toy", history, Goal.of(goal), candidates, others)
+    candidates = read_candidates(history, Goal.of(goal))
+    return ReportedStudy(Path("results/toy"), "toy", history, Goal.of(goal), candidates)
 
 
 def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:

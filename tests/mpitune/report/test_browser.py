@@ -213,8 +213,8 @@ def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
 def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any, tmp_path: Path) -> None:
     """Parallel coordinates and a scatter of no values would be empty frames."""
     lines = [trial_line(f"t{n}", {"x": n}, {"loss": n / 9}, begin=n, end=n + 1) for n in range(5)]
-    candidates, others = read_candidates(history := write(tmp_path / "r", lines), None)
-    study = ReportedStudy(tmp_path / "r", "toy", history, None, candidates, others)
+    candidates = read_candidates(history := write(tmp_path / "r", lines), None)
+    study = ReportedStudy(tmp_path / "r", "toy", history, None, candidates)
     (tmp_path / "report.html").write_text(page([Report(study)]))
     with Visit(chromium, tmp_path / "report.html") as visit:
         assert not visit.page.locator(".explore").is_visible() and visit.n_shown() == 5

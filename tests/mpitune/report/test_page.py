@@ -135,10 +135,6 @@ def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
     assert data["begins"] == [0, 1] and data["goal"] == {"name": "loss", "maximize": False, "percent": False}
 
 
-def test_three_thousand_trials_are_below_five_megabytes(tmp_path: Path) -> None:
-    assert len(page([Report(read(many(3000, tmp_path)))])) < 5e6
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("browser")

@@ -41,7 +41,7 @@ from mnist_svm.points import best_point
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     errors, grid = np.load(folder / "validation_error.npy"), SvmGrid(24)
-    draw_figures(folder, errors, grid.gammas, grid.penalties, best_point(errors))
+    draw_figures(folder, errors, gammas=grid.gammas, penalties=grid.penalties, best=best_point(errors))
 """
 
 

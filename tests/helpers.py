@@ -22,7 +22,7 @@ import pytest
 from mpitune.engine.options import RunOptions
 from mpitune.engine.study import Study
 from mpitune.experiment import Data, Experiment
-from mpitune.storage.lines import with_checksum
+from mpitune.storage.records import with_checksum
 from mpitune.storage.table import RUN_COLUMNS
 from mpitune.studies import run_study
 from mpitune.trial import Outcome, Place, Result, Trial

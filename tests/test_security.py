@@ -25,7 +25,8 @@ from mpitune.optimize.objectives import STEPS, ObjectiveTrial
 from mpitune.optimize.search import TRIALS
 from mpitune.storage.files import copy_folder, make_folder, remove_folder, written_whole
 from mpitune.storage.history import NAME, read_header, read_journal, read_study
-from mpitune.storage.journal import is_running, repair
+from mpitune.storage.journal import is_running
+from mpitune.storage.repair import repair
 from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.rooms import PACKAGES

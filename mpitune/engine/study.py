@@ -6,13 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
-from itertools import compress, tee
-from operator import ne
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.storage.history import no_collection
-from mpitune.storage.stored import have_same_keys, known_params
+from mpitune.storage.history import no_collection, not_known
 from mpitune.trial import Batch, Outcome, Result, Search, Trial
 
 
@@ -73,6 +70,7 @@ class Study:
     ):
         self.results = copy(results)
         self._known = trials
+        self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._shard, self._renew = shard, renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
         self._asked: set[str] = set()
@@ -161,15 +159,12 @@ class Study:
         if len(self._asked) < n_before + len(keys):
             asked = Counter(trial.key for course in self._courses for trial in course.asked)
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
-        known, compared = tee(known_params(self._known, keys))
-        differ = map(ne, compared, [trial.params for trial in course.round])
         new = set()
-        for trial, params in compress(zip(course.round, known, strict=True), differ):
-            if params is None:
-                new.add(trial.key)
-            elif dict(params) != dict(trial.params):
+        for trial, params in not_known(self._known, course.round):
+            new.add(trial.key)
+            if params is not None:
                 self._changed(trial, params)
-        return new if have_same_keys(self._known, self.results) else {key for key in keys if key not in self.results}
+        return new | self._lost.intersection(keys) if self._lost else new
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""

@@ -14,7 +14,7 @@ from mpitune.export.extras import needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records_given
 from mpitune.optimize.strategies.base import Piece
 from mpitune.storage.history import History, read_study
-from mpitune.storage.lines import UNREADABLE
+from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line
 from mpitune.trial import Outcome, Result
 

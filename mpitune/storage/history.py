@@ -1,28 +1,103 @@
-"""Reading a journal: its trials and results, checked line by line, since anyone may have written it."""
+"""Reading a journal: its trials and results, its starts and ends, and which of its lines are damaged."""
 
 from __future__ import annotations
 
 import gc
 import re
+from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from mpitune.errors import UsageError, shortened
-from mpitune.storage.files import regular_file
-from mpitune.storage.lines import NAME, UNREADABLE, TrialLines, damaged_journal, has_checksum, parsed
-from mpitune.storage.notes import Death, check_header, read_death, read_end, read_run
-from mpitune.storage.stored import StoredResults, StoredTrials
-from mpitune.trial import Result, Trial
+import msgspec
+from msgspec.structs import astuple
 
+from mpitune.errors import UsageError, shortened
+from mpitune.storage.files import JOURNAL, regular_file
+from mpitune.storage.records import (
+    UNPACKABLE,
+    UNREADABLE,
+    Death,
+    Packed,
+    all_checked,
+    check_header,
+    has_checksum,
+    pack,
+    read_death,
+    read_end,
+    read_other,
+    read_run,
+    read_trial,
+    require_checksum,
+    unpacked,
+)  # fmt: skip
+from mpitune.trial import Parameter, Result, Trial
+
+NAME = JOURNAL
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
 BEGINNING = b'{"format":'
-BLOCK = 1 << 20  # bytes that are read at a time
+BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
+
+
+class StoredTrials(Mapping[str, Trial]):
+    """The trials of packed records, made when they are looked at."""
+
+    def __init__(self, records: Mapping[str, Packed]):
+        self._records = records
+
+    def __getitem__(self, key: str) -> Trial:
+        return unpacked(self._records[key]).trial
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def others(self, asked: Iterable[Trial]) -> Iterator[Trial]:
+        """Those of the asked trials that are not known to be the same; few that are the same may be among them."""
+        record_of = self._records.get
+        for trial in asked:
+            record = record_of(trial.key)
+            try:  # a packed list of few parts begins with one byte, then with the parameters
+                if isinstance(record, bytes) and record.startswith(pack(trial.params), 1):
+                    continue
+            except UNPACKABLE:
+                pass
+            yield trial
+
+
+class StoredResults(UserDict[str, Result]):
+    """The results of packed records, made when they are looked at, and others that are set."""
+
+    data: dict[str, Packed | Result]  # type: ignore[assignment]
+
+    def __init__(self, folder: Path, records: Mapping[str, Packed]):
+        self.data = dict(records)
+        self._folder = folder
+
+    def __getitem__(self, key: str) -> Result:
+        record = self.data[key]
+        return record if isinstance(record, Result) else unpacked(record).result(self._folder)
+
+
+def not_known(
+    known: Mapping[str, Trial], asked: Iterable[Trial]
+) -> Iterator[tuple[Trial, Mapping[str, Parameter] | None]]:
+    """The asked trials that are not known, with None, and those known with other parameters, with these."""
+    for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
+        params = known[trial.key].params if trial.key in known else None
+        if params is None or dict(params) != dict(trial.params):
+            yield trial, params
 
 
 @dataclass
@@ -35,6 +110,7 @@ class History:
     runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
+    with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
@@ -59,76 +135,119 @@ class Damage:
 
 
 def read_journal(folder: Path) -> History | None:
-    """Read the journal in `folder`; None where there is none. Trials and results are parsed when they are looked at.
+    """Read the journal in `folder`; None where there is none.
 
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
     """
-    found = read_lines(folder, keep=False)
+    found = read_lines(folder)
     if found is None:
         return None
-    history, _, damaged = found
+    history, damaged = found
     if damaged:
         more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
-        raise damaged_journal(folder, f"{damaged[0]}{more}")
+        raise UsageError(
+            f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
+            "then the same command evaluates again what was lost"
+        )
     return history
 
 
-def read_lines(folder: Path, keep: bool = True) -> tuple[History, list[bytes], list[Damage]] | None:
-    """The content of the whole lines of the journal in `folder`, the lines themselves, and the damaged ones.
-
-    Args:
-        folder: of the study.
-        keep: whether to return the lines, which take much memory; else the header alone.
-
-    Returns:
-        (what the sound lines say, all lines without their newlines, the damaged ones in order); None where there is
-        no journal yet.
+def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
+    """What the sound lines of the journal in `folder` say, and the damaged ones in order; None where there is none.
 
     Raises:
         UsageError: where the file cannot be read, or its first line is no header that can be trusted.
     """
+    blocks = _blocks(folder)
+    first = next(blocks, [])
+    if not first:
+        return None
+    history = History(_read_header(folder / NAME, first[0]), size=len(first[0]) + 1)
+    records: dict[str, Packed] = {}
+    damaged: list[Damage] = []
+    start = 2
+    with no_collection():
+        for lines in blocks:
+            _read_some(lines, start, history, records, damaged)
+            start += len(lines)
+            if len(damaged) > MOST_DAMAGED:
+                raise UsageError(
+                    f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another --results folder"
+                )
+        history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
+    return history, damaged
+
+
+def _read_some(
+    lines: list[bytes], start: int, history: History, records: dict[str, Packed], damaged: list[Damage]
+) -> None:
+    """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
+    history.size += sum(map(len, lines)) + len(lines)
+    sound, with_arrays = all_checked(lines), history.with_arrays
+    for number, line in enumerate(lines, start):
+        try:
+            if not sound:
+                require_checksum(line, history.header["format"] >= 2)
+            try:
+                record = read_trial(line)
+            except msgspec.MsgspecError:
+                other = read_other(line)
+                history.complete = False
+                if isinstance(other, dict):
+                    _read_note(other, history)
+                    continue
+                record = other
+            try:
+                records[record.key] = pack(astuple(record))
+            except UNPACKABLE:
+                record.check()
+                records[record.key] = record
+            history.complete = False
+            if record.arrays:
+                with_arrays.add(record.key)
+            elif with_arrays:
+                with_arrays.discard(record.key)
+        except UNREADABLE as error:
+            key = _KEY.search(line)
+            name = None if key is None else key[1].decode(errors="replace")
+            damaged.append(Damage(number, name, str(error) or type(error).__name__))
+
+
+def whole_lines(folder: Path) -> list[bytes]:
+    """The lines of the journal in `folder` without newlines, as far as they are whole. Raises UsageError."""
+    return list(chain.from_iterable(_blocks(folder)))
+
+
+def _blocks(folder: Path) -> Iterator[list[bytes]]:
+    """The whole lines of a journal without newlines, the first one alone, then many at a time; none where it is not.
+
+    Raises:
+        UsageError: where the file cannot be read, begins like no journal, or has a line without an end, such as a hole
+            of a sparse file.
+    """
     path = folder / NAME
     try:
-        file = open(regular_file(path), "rb")  # noqa: SIM115 - closed by the with below
+        with open(regular_file(path), "rb") as file:
+            block = _line_of(file, path)
+            if not block.endswith(b"\n") and block[: len(BEGINNING)] != BEGINNING[: len(block)]:
+                raise _no_header(path)
+            while block:
+                *lines, torn = block.split(b"\n")
+                yield lines
+                if torn:  # by a crash, or it is being written
+                    return
+                block = file.read(BLOCK)
+                if block and not block.endswith(b"\n"):
+                    block += _line_of(file, path)
     except FileNotFoundError:
-        return None
+        return
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    with file, no_collection():
-        try:
-            first = _line_of(file, path)
-            if not first.endswith(b"\n") and first[: len(BEGINNING)] == BEGINNING[: len(first)]:
-                return None
-            if not first.endswith(b"\n"):
-                raise _no_header(path)
-            trials = TrialLines(folder)
-            header = _read_header(path, first[:-1])
-            history = History(header, StoredTrials(trials), StoredResults(trials), size=len(first))
-            lines = [first[:-1]]
-            damaged: list[Damage] = []
-            number = 2
-            while block := file.read(BLOCK):
-                if not block.endswith(b"\n"):
-                    block += _line_of(file, path)
-                *some, torn = block.split(b"\n")
-                history.size += len(block) - len(torn)
-                others = range(len(some)) if keep else trials.take(some)  # to be repaired: each is parsed
-                _read_some(some, others, number, history, trials, damaged)
-                number += len(some)
-                if len(damaged) > MOST_DAMAGED:
-                    raise UsageError(f"{path} has over {MOST_DAMAGED:,} damaged lines: use another --results folder")
-                if keep:
-                    lines += some
-                if torn:  # by a crash, or it is being written
-                    break
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return history, lines, damaged
 
 
 def _line_of(file: IO[bytes], path: Path) -> bytes:
-    """A line, or the rest of one. Raises UsageError for one without an end, such as a hole of a sparse file."""
+    """A line, or the rest of one. Raises UsageError for one without an end."""
     line = file.readline(LONGEST_LINE)
     if len(line) == LONGEST_LINE:
         raise UsageError(
@@ -138,46 +257,10 @@ def _line_of(file: IO[bytes], path: Path) -> bytes:
     return line
 
 
-def _read_some(
-    lines: list[bytes],
-    others: Iterable[int],
-    number: int,
-    history: History,
-    trials: TrialLines,
-    damaged: list[Damage],
-) -> None:
-    """Read neighbouring lines, the first of which has this number; those at the places `others` are parsed."""
-    checked = history.header["format"] >= 2
-    place = -1
-    for place in others:
-        line = lines[place]
-        try:
-            record = parsed(line, checked)
-            history.complete = False
-            if "key" in record:
-                trials.take_parsed(record, line)
-            else:
-                _read_note(record, history)
-        except UsageError:
-            raise
-        except UNREADABLE as error:
-            key = _KEY.search(line)
-            name = None if key is None else key[1].decode(errors="replace")
-            damaged.append(Damage(number + place, name, str(error) or type(error).__name__))
-    if place < len(lines) - 1:  # a trial comes last
-        history.complete = False
-
-
 def read_header(folder: Path) -> dict[str, Any] | None:
     """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
-    try:
-        with open(regular_file(folder / NAME), "rb") as file:
-            line = _line_of(file, folder / NAME)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UsageError(f"{folder / NAME} cannot be read: {error.strerror}") from error
-    return _read_header(folder / NAME, line[:-1]) if line.endswith(b"\n") else None
+    first = next(_blocks(folder), [])
+    return _read_header(folder / NAME, first[0]) if first else None
 
 
 def read_study(folder: Path) -> History:
@@ -189,9 +272,8 @@ def read_study(folder: Path) -> History:
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
-    assert isinstance(history.results, StoredResults)
     with no_collection():
-        history.trials, history.results = history.results.lines.all()
+        history.trials, history.results = dict(history.trials), dict(history.results)
     return history
 
 
@@ -227,7 +309,10 @@ def no_collection() -> Iterator[None]:
 
 def _read_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        header = parsed(line, checked=False)
+        require_checksum(line, needed=False)
+        header = read_other(line)
+        if not isinstance(header, dict):
+            raise _no_header(path)
         version = header["format"]
         if type(version) is int and version > FORMAT:
             raise UsageError(

@@ -7,7 +7,7 @@
                               "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`,
                               "compiled": seconds is the last of them, where there is one
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
-                             {"death": {...}}   of a worker, the fields of `mpitune.storage.history.Death`
+                             {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
 
 A line counts once it ends in a newline: what a crash left of the last one is cut off. A line is
@@ -20,13 +20,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
-import json
 import logging
-import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +32,15 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, shortened, utf8
+from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.files import regular_file, remove_parts, sync_folder, written_whole
-from mpitune.storage.history import FORMAT, NAME, Damage, History, read_journal, read_lines, require_same_study
-from mpitune.storage.lines import StoredArrays, array_path, parsed, with_checksum
-from mpitune.storage.stored import StoredResults
+from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
+from mpitune.storage.records import written, written_trial
 from mpitune.storage.waiting import waiting
 from mpitune.trial import Result, Trial
 
 log = logging.getLogger(__name__)
 
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
 
 
@@ -59,14 +56,14 @@ class Journal:
         self.folder, self._path = folder, str(folder / NAME)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = _locked(folder / NAME)
+            self._file = locked(folder / NAME)
             if restart:
                 self._file = _set_aside(folder, self._file)
             history = read_journal(folder)
             if history is None:
                 self.history = History(dict(header))
                 self._cut(0)
-                self._write([{"format": FORMAT, **header}])
+                self._write(written({"format": FORMAT, **header}))
                 sync_folder(folder)
             else:
                 fix = "give another --results folder, or --restart to set the old study aside"
@@ -77,7 +74,7 @@ class Journal:
                 remove_parts(place)
         except OSError as error:
             raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
-        self._with_arrays = self._known_with_arrays()
+        self._with_arrays = set(self.history.with_arrays)
         self._forget_lost_arrays()
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
@@ -86,7 +83,7 @@ class Journal:
         Raises:
             StorageError: they could not be written: nothing may then be taken as done.
         """
-        stored, records = [], []
+        stored, lines = [], []
         with self._or_storage_error():
             for trial, result in outcomes:
                 if result.arrays:
@@ -100,10 +97,10 @@ class Journal:
                 if result.error is not None:
                     result = replace(result, error=shortened(result.error))
                 stored.append(result)
-                records.append(_record(trial, result))
+                lines.append(written_trial(trial, result))
             if any(result.arrays for result in stored):
                 sync_folder(self.folder / "arrays")
-            self._write(records)
+            self._write(b"".join(lines))
         self._with_arrays.update(result.key for result in stored if result.arrays)
         return stored
 
@@ -112,7 +109,7 @@ class Journal:
         if "cause" in (death := record.get("death", {})):
             record["death"] = {**death, "cause": shortened(death["cause"])}
         with self._or_storage_error():
-            self._write([record])
+            self._write(written(record))
 
     def verify(self) -> None:
         """Look whether all that was written is there still: the journal as long as it was, a file for all arrays.
@@ -128,11 +125,6 @@ class Journal:
                 f"the arrays of {len(lost)} trials were removed from {self.folder / 'arrays'} while the study ran "
                 f"({named(lost)}): run the same command, which evaluates these trials again"
             )
-
-    def _known_with_arrays(self) -> set[str]:
-        """Keys of known results that have arrays."""
-        results = self.history.results
-        return results.lines.keys_with_arrays() if isinstance(results, StoredResults) else set()
 
     def _lost_arrays(self) -> list[str]:
         """Keys of results whose file of arrays is not there."""
@@ -164,11 +156,10 @@ class Journal:
         with waiting(f"results folder {self.folder} has not answered"), written_into(self.folder):
             yield
 
-    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
-        if not records:
+    def _write(self, content: bytes) -> None:
+        if not content:
             return
         self._require_whole()
-        content = b"".join(_line(record) for record in records)
         while content:
             written = self._file.write(content)
             self._size += written
@@ -223,97 +214,7 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def repair(folder: Path) -> tuple[list[Damage], Path]:
-    """Set the damaged lines of a journal aside, and trials whose arrays are damaged, in a file of their own.
-
-    The journal is then written again, whole or not at all, with all other lines as they were, each with a checksum.
-
-    Returns:
-        (what was damaged, in the order of lines; the file that holds these lines, which is made only if there is any).
-
-    Raises:
-        UsageError: where the header is damaged, another job holds the folder, or a file cannot be written.
-    """
-    if not os.path.lexists(folder / NAME):
-        return [], _unused(folder, "damaged")
-    try:
-        with _locked(folder / NAME):
-            found = read_lines(folder)
-            aside = _unused(folder, "damaged")
-            if found is None:
-                return [], aside
-            history, lines, damaged = found
-            damaged += _damaged_arrays(lines, history)
-            damaged.sort(key=lambda damage: damage.number)
-            if damaged:
-                # An older failure of such a trial may be left, and must not become its result again.
-                lost = {damage.key for damage in damaged if damage.key is not None}
-                failed = {key for key in lost & history.results.keys() if history.results[key].failed}
-                numbers = {damage.number for damage in damaged} | {number for number, _ in _lines_of(failed, lines)}
-                _set_lines_aside(folder, lines, numbers, aside)
-            return damaged, aside
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be repaired: {error.strerror}") from error
-
-
-def _damaged_arrays(lines: Sequence[bytes], history: History) -> list[Damage]:
-    """The lines of trials with an array that cannot be read."""
-    reasons = {}
-    for key, result in history.results.items():
-        try:
-            if isinstance(result.arrays, StoredArrays):
-                result.arrays.check()
-        except UsageError as error:
-            reasons[key] = str(error)
-    return [Damage(number, key, reasons[key]) for number, key in _lines_of(reasons.keys(), lines)]
-
-
-def _lines_of(keys: Set[str], lines: Sequence[bytes]) -> list[tuple[int, str]]:
-    """(number, key) of each sound line of these trials."""
-    found = []
-    for number, line in enumerate(lines, start=1):
-        with suppress(ValueError, RecursionError, TypeError, KeyError):
-            if keys and (key := json.loads(line)["key"]) in keys:
-                found.append((number, key))
-    return found
-
-
-def _set_lines_aside(folder: Path, lines: Sequence[bytes], numbers: set[int], aside: Path) -> None:
-    """Write the lines with these numbers to `aside`, then the journal without them."""
-    with written_whole(aside) as file:
-        file.writelines(line + b"\n" for number, line in enumerate(lines, 1) if number in numbers)
-    header = parsed(lines[0], checked=False)
-    kept = [with_checksum(line) + b"\n" for number, line in enumerate(lines, 1) if number > 1 and number not in numbers]
-    note = {"repair": {"lines": len(numbers), "aside": aside.name, "time": time.strftime("%FT%T%z")}}
-    with written_whole(folder / NAME) as file:
-        file.writelines([_line({**header, "format": FORMAT}), *kept, _line(note)])
-    sync_folder(folder)
-
-
-def _line(record: Mapping[str, Any]) -> bytes:
-    """A line of the journal, with its checksum and newline."""
-    return with_checksum(_encode(record).encode()) + b"\n"
-
-
-def _record(trial: Trial, result: Result) -> dict[str, Any]:
-    place, used = result.place, result.used
-    compiled = {} if used.compile_seconds is None else {"compiled": round(used.compile_seconds, 3)}
-    return {
-        "key": trial.key,
-        "params": dict(trial.params),
-        "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
-        "arrays": list(result.arrays) or None,
-        "seconds": round(result.seconds, 6),
-        "ended": round(result.ended, 4),
-        "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
-        **compiled,
-        "place": [place.host, place.rank, place.slot, place.device],
-        "attempt": result.attempt,
-        "error": result.error,
-    }
-
-
-def _locked(path: Path) -> io.FileIO:
+def locked(path: Path) -> io.FileIO:
     """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked."""
     for pause in (0.05, 0.2, 0.0):  # `mpitune status` holds it for an instant
         file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
@@ -341,7 +242,7 @@ def no_locks(folder: Path, error: OSError) -> str:
     )
 
 
-def _unused(folder: Path, stem: str) -> Path:
+def unused(folder: Path, stem: str) -> Path:
     """The first of <stem>-1.jsonl, <stem>-2.jsonl, ... that is not there."""
     number = 1
     while os.path.lexists(path := folder / f"{stem}-{number}.jsonl"):
@@ -353,10 +254,10 @@ def _set_aside(folder: Path, file: io.FileIO) -> io.FileIO:
     """Rename the journal and arrays of an earlier study to the first free number."""
     if file.tell() == 0:
         return file
-    old = _unused(folder, "journal")
+    old = unused(folder, "journal")
     if (folder / "arrays").exists():
         os.rename(folder / "arrays", folder / old.stem.replace("journal", "arrays"))
     os.rename(folder / NAME, old)
-    fresh = _locked(folder / NAME)
+    fresh = locked(folder / NAME)
     file.close()
     return fresh

@@ -23,7 +23,8 @@ from mpitune.engine.progress import RUNNING, Seen, duration, note_of, read_statu
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting
 from mpitune.storage.history import NAME, History, read_study
-from mpitune.storage.journal import is_running, repair
+from mpitune.storage.journal import is_running
+from mpitune.storage.repair import repair
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 

@@ -10,7 +10,8 @@ import pytest
 
 from mpitune.errors import UsageError
 from mpitune.storage.history import NAME, History, no_collection, read_header, read_journal, read_study
-from mpitune.storage.journal import Journal, repair
+from mpitune.storage.journal import Journal
+from mpitune.storage.repair import repair
 from tests.helpers import HEADER, journal_of, outcome
 
 RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"end": {"complete": True, "seconds": 2.5}}

@@ -15,8 +15,10 @@ import pytest
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
 from mpitune.storage import journal as journal_module
-from mpitune.storage.history import FORMAT, NAME, Death, read_journal, read_study
-from mpitune.storage.journal import Journal, is_running, no_locks, repair
+from mpitune.storage.history import FORMAT, NAME, read_journal, read_study
+from mpitune.storage.journal import Journal, is_running, no_locks
+from mpitune.storage.records import Death
+from mpitune.storage.repair import repair
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, Trial, Used
 from tests.helpers import HEADER, outcome

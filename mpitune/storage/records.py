@@ -1,0 +1,257 @@
+"""The lines of a journal, written and read: JSON objects, each with the checksum of its content.
+
+Anyone may have written a journal. So each line is parsed and its types are checked when it is read, and readers rely on
+them. A study that goes on knows up to millions of trials and looks at few of them: each is kept packed, in less than
+half of the bytes of its line, and unpacked when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import msgspec
+from msgspec import Meta, Struct
+
+from mpitune.storage.arrays import StoredArrays, array_path
+from mpitune.trial import LONGEST_KEY, Place, Result, Trial, Used
+
+# What reading a damaged line raises.
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
+UNPACKABLE = (TypeError, ValueError, OverflowError)
+_LARGEST = 2**62  # no number of a machine is so large
+_END = b',"crc":"%08x"}'  # how a line ends
+_END_BYTES = len(_END % 0)
+_CHECKED = re.compile(rb',"crc":"[0-9a-f]{8}"\}\Z')
+
+Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther from 1970
+Seconds = Annotated[float, Meta(ge=0, le=9e9)]
+Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
+PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
+
+
+class TrialRecord(Struct, kw_only=True, gc=False):
+    """The line of a finished trial. Older ones lack those with a default.
+
+    Attributes:
+        values: infinity is a text, since JSON has no word for it.
+        arrays: their names.
+        used: the first fields of `Used`; `compiled` is the last one.
+    """
+
+    params: dict[str, int | float | str | bool]  # first, for `begins_with_params`
+    key: Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]
+    values: dict[str, float | Literal["inf", "-inf"]]
+    arrays: Annotated[list[str], Meta(min_length=1)] | None
+    seconds: Seconds
+    ended: Time = 0.0
+    used: Annotated[list[Number | None], Meta(max_length=4)] = []
+    compiled: Number | None = None
+    place: PlaceParts
+    attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
+    error: str | None
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.key, self.params)
+
+    def check(self) -> None:
+        """Raise ValueError for a parameter that is infinite or beyond a float, which types do not tell."""
+        Trial(self.key, self.params)
+
+    def result(self, folder: Path) -> Result:
+        """Its result, with arrays from the folder of the study."""
+        return Result(
+            self.key,
+            {name: float(value) for name, value in self.values.items()},
+            StoredArrays(array_path(folder, self.key), self.arrays) if self.arrays else {},
+            self.error,
+            seconds=self.seconds,
+            ended=self.ended,
+            used=Used(*self.used, compile_seconds=self.compiled),  # type: ignore[misc, arg-type]  # at most four
+            place=_place(self.place),
+            attempt=self.attempt,
+        )
+
+
+class _PackedRecord(TrialRecord, kw_only=True, array_like=True, gc=False):
+    """A packed record is the list of its parts."""
+
+
+Packed = bytes | TrialRecord  # as it is where it cannot be packed: half a surrogate pair, an integer beyond 64 bits
+read_trial = msgspec.json.Decoder(TrialRecord).decode
+pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_PackedRecord).decode
+
+
+def unpacked(record: Packed) -> TrialRecord:
+    """What was packed."""
+    return _unpack(record) if isinstance(record, bytes) else record
+
+
+@lru_cache(10_000)
+def _place(parts: PlaceParts) -> Place:
+    return Place(*parts)
+
+
+class _Settings(Struct):
+    experiment: str  # all else is the experiment's own
+
+
+class _Header(Struct):
+    format: Annotated[int, Meta(ge=1)]
+    settings: _Settings
+    versions: dict[str, str] = {}
+    commit: str | None = None
+    command: list[str] = []
+    beginnings: dict[str, Any] = {}
+    goal: str | None = None
+
+
+class _Run(Struct):
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    commit: str | None = None
+    time: str = ""
+    began: Time = 0.0
+    threads: Number | None = None
+    slots: list[str] = []
+    n_trials: Number | None = None
+    seconds: Seconds = 0.0
+
+
+class _End(Struct):
+    complete: bool
+    seconds: Seconds = 0.0
+    failed: Count = 0
+
+
+class _Death(Struct):
+    time: Time
+    seconds: Seconds
+    place: PlaceParts
+    key: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker that was not asked to end.
+
+    Attributes:
+        time: when rank 0 heard of it, Unix time.
+        seconds: that the worker had worked on its trial; 0 with none. Where its rank was lost, since the slot was given
+            the trial.
+        place: of the slot.
+        key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
+        cause: one line.
+    """
+
+    time: float
+    seconds: float
+    place: Place
+    key: str
+    cause: str
+
+
+def check_header(header: Any) -> None:
+    """Raise what UNREADABLE names unless this is the first line of a journal."""
+    msgspec.convert(header, _Header)
+
+
+def read_run(run: Any) -> dict[str, Any]:
+    """A start of the command, by the names that `RankZero` gives; an older one has fewer. Raises ValidationError."""
+    msgspec.convert(run, _Run)
+    return dict(run)
+
+
+def read_end(end: Any) -> dict[str, Any]:
+    """The end of a run. Raises ValidationError."""
+    msgspec.convert(end, _End)
+    return dict(end)
+
+
+def read_death(death: Any) -> Death:
+    """The death of a worker. Raises ValidationError."""
+    read = msgspec.convert(death, _Death)
+    return Death(read.time, read.seconds, _place(read.place), read.key, read.cause)
+
+
+def all_checked(lines: Sequence[bytes]) -> bool:
+    """Whether every line ends with the checksum of its content."""
+    checksums = tuple([zlib.crc32(line[:-_END_BYTES]) for line in lines])
+    return b"".join([line[-_END_BYTES:] for line in lines]) == _END * len(lines) % checksums
+
+
+def require_checksum(line: bytes, needed: bool) -> None:
+    """Raise ValueError for a wrong checksum, and for none where one is needed."""
+    if not all_checked([line]):
+        if has_checksum(line):
+            raise ValueError("its checksum is not that of its content")
+        if needed:
+            raise ValueError("it has no checksum")
+
+
+def read_other(line: bytes) -> TrialRecord | dict[str, Any]:
+    """What a line says that `read_trial` refuses: no trial, or one with half a surrogate pair. Raises UNREADABLE."""
+    record = _decode(line.decode())
+    if type(record) is not dict:
+        raise TypeError("it is no JSON object")
+    if "key" not in record:
+        record.pop("crc", None)
+        return record
+    trial = msgspec.convert(record, TrialRecord)
+    trial.check()
+    return trial
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of a journal")
+
+
+_decode = json.JSONDecoder(parse_constant=_no_number).decode  # it keeps half a surrogate pair, which msgspec refuses
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def written(record: Mapping[str, Any]) -> bytes:
+    """A line of the journal, with its checksum and newline. Raises ValueError for NaN and infinity."""
+    return with_checksum(_encode(record).encode()) + b"\n"
+
+
+def written_trial(trial: Trial, result: Result) -> bytes:
+    """The line of a finished trial."""
+    place, used = result.place, result.used
+    compiled = {} if used.compile_seconds is None else {"compiled": round(used.compile_seconds, 3)}
+    return written(
+        {
+            "key": trial.key,
+            "params": dict(trial.params),
+            "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
+            "arrays": list(result.arrays) or None,
+            "seconds": round(result.seconds, 6),
+            "ended": round(result.ended, 4),
+            "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
+            **compiled,
+            "place": [place.host, place.rank, place.slot, place.device],
+            "attempt": result.attempt,
+            "error": result.error,
+        }
+    )
+
+
+def with_checksum(line: bytes) -> bytes:
+    """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
+    return line if has_checksum(line) else line[:-1] + _END % zlib.crc32(line[:-1])
+
+
+def has_checksum(line: bytes) -> bool:
+    """Whether a line ends as one with a checksum does."""
+    return _CHECKED.search(line) is not None

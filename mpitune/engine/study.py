@@ -52,8 +52,8 @@ class Study:
 
     Args:
         searches: generators; each is independent of the others.
-        trials, results: what a journal knows already, by key; such trials are answered from there. The results are
-            copied, and only looked at when a search needs them.
+        trials, results: what a journal knows already, by key; such trials are answered from there. Results may have
+            been deleted, and none added. They are copied, and only looked at when a search needs them.
         shard: which batches to run here. A search whose round has batches of other shards does not advance.
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
@@ -161,9 +161,10 @@ class Study:
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
         new = set()
         for trial, params in not_known(self._known, course.round):
-            new.add(trial.key)
             if params is not None:
                 self._changed(trial, params)
+            if trial.key not in self.results:
+                new.add(trial.key)
         return new | self._lost.intersection(keys) if self._lost else new
 
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:

@@ -21,19 +21,20 @@ from mpitune.storage.records import (
     UNPACKABLE,
     UNREADABLE,
     Death,
+    End,
+    Header,
     Packed,
+    Run,
     all_checked,
-    check_header,
+    checked,
     has_checksum,
     pack,
     read_death,
-    read_end,
     read_other,
-    read_run,
     read_trial,
     require_checksum,
     unpacked,
-)  # fmt: skip
+)
 from mpitune.trial import Parameter, Result, Trial
 
 NAME = JOURNAL
@@ -318,7 +319,7 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
             raise UsageError(
                 f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it"
             )
-        check_header(header)
+        checked(header, Header)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -337,10 +338,10 @@ def _no_header(path: Path) -> UsageError:
 def _read_note(record: dict[str, Any], history: History) -> None:
     """Take in a line that is no trial: a start, an end, a death or a repair."""
     if "run" in record:
-        history.runs.append(read_run(record["run"]))
+        history.runs.append(checked(record["run"], Run))
         history.open = True
     elif "end" in record:
-        end = read_end(record["end"])
+        end = checked(record["end"], End)
         if not history.open and history.ends:  # the run was told to stop, and now it has
             history.ends.pop()
         history.ends.append(end)

@@ -106,7 +106,9 @@ class _Settings(Struct):
     experiment: str  # all else is the experiment's own
 
 
-class _Header(Struct):
+class Header(Struct):
+    """The first line of a journal."""
+
     format: Annotated[int, Meta(ge=1)]
     settings: _Settings
     versions: dict[str, str] = {}
@@ -116,7 +118,9 @@ class _Header(Struct):
     goal: str | None = None
 
 
-class _Run(Struct):
+class Run(Struct):
+    """A start of the command, as `RankZero` notes it; an older one says less."""
+
     command: list[str] = []
     versions: dict[str, str] = {}
     commit: str | None = None
@@ -128,7 +132,9 @@ class _Run(Struct):
     seconds: Seconds = 0.0
 
 
-class _End(Struct):
+class End(Struct):
+    """The end of a run."""
+
     complete: bool
     seconds: Seconds = 0.0
     failed: Count = 0
@@ -162,21 +168,10 @@ class Death:
     cause: str
 
 
-def check_header(header: Any) -> None:
-    """Raise what UNREADABLE names unless this is the first line of a journal."""
-    msgspec.convert(header, _Header)
-
-
-def read_run(run: Any) -> dict[str, Any]:
-    """A start of the command, by the names that `RankZero` gives; an older one has fewer. Raises ValidationError."""
-    msgspec.convert(run, _Run)
-    return dict(run)
-
-
-def read_end(end: Any) -> dict[str, Any]:
-    """The end of a run. Raises ValidationError."""
-    msgspec.convert(end, _End)
-    return dict(end)
+def checked(record: Any, kind: type[Struct]) -> dict[str, Any]:
+    """A record by the names of its parts, once these are known to be of this kind. Raises ValidationError."""
+    msgspec.convert(record, kind)
+    return dict(record)
 
 
 def read_death(death: Any) -> Death:

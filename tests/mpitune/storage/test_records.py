@@ -1,9 +1,11 @@
 """Lines of a journal: checked when they are read, kept packed, and made a trial or result when they are looked at."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ from mpitune.storage.history import NAME, StoredResults, StoredTrials, not_known
 from mpitune.storage.journal import Journal
 from mpitune.storage.records import UNPACKABLE, UNREADABLE, pack, read_other, read_trial, unpacked, with_checksum
 from mpitune.storage.repair import repair
-from mpitune.trial import Result, Search, Trial, Used, seed_of
+from mpitune.trial import Result, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 
 ORDINARY = [
@@ -111,9 +113,7 @@ def test_both_ways_to_read_a_line_say_the_same(tmp_path: Path, data: st.DataObje
         packed = pack(msgspec.structs.astuple(record))
     except UNPACKABLE:
         return
-    again = unpacked(packed)
-    assert (again.trial, again.result(tmp_path)) == (record.trial, record.result(tmp_path)) or again.arrays
-    assert msgspec.structs.astuple(again) == msgspec.structs.astuple(record)
+    assert msgspec.structs.astuple(unpacked(packed)) == msgspec.structs.astuple(record)
 
 
 def test_a_note_is_no_trial_whatever_it_says(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_study_that_goes_on_looks_at_no_result_it_does_not_need(tmp_path: Path
     assert history is not None and isinstance(history.results, StoredResults)
     results = Watched(tmp_path, history.results.data)  # type: ignore[arg-type]
 
-    def search() -> Search:
+    def search() -> Iterator[Any]:
         found = yield [(outcome(number)[0],) for number in range(5)]
         assert [one.key for one in found] == [f"a/{number}" for number in range(5)]
 

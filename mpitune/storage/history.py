@@ -78,17 +78,34 @@ class StoredTrials(Mapping[str, Trial]):
 
 
 class StoredResults(UserDict[str, Result]):
-    """The results of packed records, made when they are looked at, and others that are set."""
+    """The results of packed records, made when they are looked at, and others that are set.
+
+    A copy shares the records until one of both is changed, as there may be a million.
+    """
 
     data: dict[str, Packed | Result]  # type: ignore[assignment]
 
-    def __init__(self, folder: Path, records: Mapping[str, Packed]):
-        self.data = dict(records)
-        self._folder = folder
+    def __init__(self, folder: Path, records: dict[str, Any]):
+        self.data, self._folder, self._shared = records, folder, True
+
+    def __copy__(self) -> StoredResults:
+        self._shared = True
+        return type(self)(self._folder, self.data)
 
     def __getitem__(self, key: str) -> Result:
         record = self.data[key]
         return record if isinstance(record, Result) else unpacked(record).result(self._folder)
+
+    def __setitem__(self, key: str, result: Result) -> None:
+        self._own_records()[key] = result
+
+    def __delitem__(self, key: str) -> None:
+        del self._own_records()[key]
+
+    def _own_records(self) -> dict[str, Packed | Result]:
+        if self._shared:
+            self.data, self._shared = dict(self.data), False
+        return self.data
 
 
 def not_known(

@@ -159,7 +159,7 @@ def test_a_study_that_goes_on_looks_at_no_result_it_does_not_need(tmp_path: Path
         journal.append([outcome(number) for number in range(4)])
     history = read_journal(tmp_path)
     assert history is not None and isinstance(history.results, StoredResults)
-    results = Watched(tmp_path, history.results.data)  # type: ignore[arg-type]
+    results = Watched(tmp_path, history.results.data)
 
     def search() -> Iterator[Any]:
         found = yield [(outcome(number)[0],) for number in range(5)]

@@ -29,11 +29,10 @@ from torch import Tensor
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
-from benchmarks.nn_step import PYTORCH, pytorch
+from benchmarks.nn_step import BATCH_SIZE, PYTORCH, one_network, pytorch
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
-from mnist_nn.rates import BATCH_SIZE, one_network
 from mpitune import evaluate
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Result, Trial, seed_of

@@ -14,15 +14,14 @@ best time of plain PyTorch to ours.
 Without --data the pixels are random, which changes no time but that of reading a file before the clock starts.
 
 Where there is a GPU it is measured (--device cpu: the CPU all the same), by wall time with the device idle before
-and after. There "grouped" is one network whose step is a replayed CUDA graph, "together" FOLDS of them in one graph,
-per network. For each way the table says which share of the bandwidth of a copy, measured first, it would take to
-move its bytes in its time.
+and after. There "manual" is replayed from a CUDA graph, as in a training.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -35,24 +34,61 @@ from torch import Tensor
 from benchmarks.machine import circumstances, publish, read_table, table
 from benchmarks.nn_reference import Reference
 from mnist_nn import net, training
-from mnist_nn.rates import (
-    BATCH_SIZE,
-    BYTES_MOVED,
-    FOLDS,
-    SIZES,
-    copy_bandwidth,
-    grouped,
-    ms_per_step,
-    one_network,
-    params_of,
-)
 from mnist_nn.shapes import Params, weights_of
-from mnist_nn.steps.choose import step_for
+from mnist_nn.steps.choose import make_step
+from mnist_nn.steps.graphed import Graphed
 
+SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
+BATCH_SIZE, CLASSES = 10, 10
+BYTES = 20  # that the manual step moves on a CPU for each weight
 CORE = 42e9  # bytes per second that one core of an AMD EPYC of family 26 (Zen 5) reads weights in order
 WAYS = ("reference", "autograd", "manual")
 PYTORCH = ("autograd", "fused", "kept", "compiled")  # images on the device, and nothing but PyTorch
-ON_CUDA = {**BYTES_MOVED["cuda"], "together": 20}
+
+
+def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
+    """Parameters of a network of that size."""
+    names = ("n_conv_layer", "kernel_size", "n_hidden_layer")
+    return dict(zip(names, SIZES[size], strict=True)) | {"learning_rate": 1e-3, "momentum": momentum}
+
+
+def one_network(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
+    """One step each time it is advanced, gathering and normalising included as in `training.train`."""
+    shape = (images.shape[1], images.shape[2])
+    weights = net.initial_weights(params, shape, CLASSES, seed=1, device=images.device)
+    learn = make_step(
+        name,
+        weights,
+        shape,
+        batch_size=BATCH_SIZE,
+        learning_rate=float(params["learning_rate"]),
+        momentum=float(params["momentum"]),
+    )
+    del weights
+    if images.device.type == "cuda" and name != "autograd":
+        learn = Graphed(learn, BATCH_SIZE)
+    while True:
+        for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
+            pixels = net.normalised(images[block], 255.0)
+            for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
+                learn(x, y)
+                yield
+
+
+def now(device: torch.device) -> float:
+    """Seconds: CPU time, or wall time once the GPU has nothing left to do."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def ms_per_step(steps: Iterator[object], n: int, device: torch.device) -> float:
+    """Milliseconds of each of the next n."""
+    start = now(device)
+    for _ in islice(steps, n):
+        pass
+    return (now(device) - start) / n * 1e3
 
 
 def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
@@ -88,37 +124,27 @@ def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterat
                 yield
 
 
-def measure(
-    size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float, copied: float | None
-) -> dict[str, Any]:
-    """A row of the table. copied: the bandwidth of a copy in bytes per second, for a GPU."""
+def measure(size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float) -> dict[str, Any]:
+    """A row of the table."""
     params = params_of(size, momentum)
     device = images.device
     ways = {"reference": reference(images, labels, params)}
     ways |= {name: one_network(name, images, labels, params) for name in WAYS[1:]}
     ways |= {name: pytorch(name, images, labels, params) for name in PYTORCH[1:]}
-    if copied is not None:
-        ways |= {"grouped": grouped(1, images, labels, params), "together": grouped(FOLDS, images, labels, params)}
-    # Warm up; then rounds of about a second, at least one step.
-    per_step = {name: ms_per_step(way, 2, device) for name, way in ways.items()}
+    # Warm up, beyond the capture of a graph; then rounds of about a second, at least one step.
+    per_step = {name: ms_per_step(way, 2 if device.type == "cpu" else 6, device) for name, way in ways.items()}
     n_steps = {name: max(1, min(500, round(1e3 / ms))) for name, ms in per_step.items()}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for name, _ in islice(cycle(ways.items()), rounds * len(ways)):
-        ms = ms_per_step(ways[name], n_steps[name], device)
-        times[name].append(ms / FOLDS if name == "together" else ms)
+        times[name].append(ms_per_step(ways[name], n_steps[name], device))
 
-    auto = step_for("auto", params, (28, 28), 10, batch_size=BATCH_SIZE, device=device)
     n_weights = weights_of(params, (28, 28), 10)
     row: dict[str, Any] = {"size": size, "weights": f"{n_weights / 1e6:.2f} M"}
     row |= {f"{name}, ms": f"{statistics.median(each):.4g}" for name, each in times.items()}
-    if copied is not None:
-        moved = {name: 1e3 * n_bytes * n_weights / statistics.median(times[name]) for name, n_bytes in ON_CUDA.items()}
-        row |= {f"{name}, of a copy": f"{each / copied:.0%}" for name, each in moved.items()}
-    row["auto"] = auto
     best = min(PYTORCH, key=lambda name: statistics.median(times[name]))
     row["best of PyTorch"] = best
-    row["reference / auto"] = _ratio(times["reference"], times[auto])
-    row["best of PyTorch / auto"] = _ratio(times[best], times[auto])
+    row["reference / manual"] = _ratio(times["reference"], times["manual"])
+    row["best of PyTorch / manual"] = _ratio(times[best], times["manual"])
     return row
 
 
@@ -141,9 +167,8 @@ def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
         )
         for way, colour, mark in zip(WAYS, (RED, ORANGE, BLUE), "osD", strict=True):
             axis.plot(weights, [float(row[f"{way}, ms"]) for row in rows], color=colour, marker=mark, label=way)
-        n_bytes = BYTES_MOVED["cpu"]["manual"]
-        limit = [1e3 * n_bytes * n / CORE for n in weights]
-        text = f"{n_bytes} bytes per weight at {CORE / 1e9:.0f} GB/s"
+        limit = [1e3 * BYTES * n / CORE for n in weights]
+        text = f"{BYTES} bytes per weight at {CORE / 1e9:.0f} GB/s"
         axis.plot(weights, limit, color=GREY, linestyle="--", linewidth=1, label=text)
         axis.xaxis.set_major_locator(FixedLocator(weights))
         axis.xaxis.set_major_formatter(FixedFormatter([f"{row['size']}\n{row['weights']}" for row in rows]))
@@ -178,8 +203,7 @@ def main() -> None:
         data = load("mnist", options.data)
         images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
     images, labels = images.to(device), labels.to(device)
-    copied = copy_bandwidth(device) if device.type == "cuda" else None
-    rows = [measure(size, images, labels, options.rounds, options.momentum, copied) for size in options.sizes]
+    rows = [measure(size, images, labels, options.rounds, options.momentum) for size in options.sizes]
     facts: dict[str, Any] = dict(
         threads=1,
         batch=BATCH_SIZE,
@@ -187,9 +211,8 @@ def main() -> None:
         rounds=options.rounds,
         pixels="MNIST" if options.data else "random",
     )
-    if copied is not None:
-        facts |= {"GPU": torch.cuda.get_device_name(device), "a copy": f"{copied / 1e9:.0f} GB/s"}
-        facts["bytes per weight"] = ON_CUDA
+    if device.type == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name(device)
     publish(circumstances("torch", "torchvision", "numba", **facts) + "\n\n" + table(rows), options.results)
 
 

@@ -17,7 +17,8 @@ from mnist_nn.crossvalidation import Losses, climbed, raced
 from mnist_nn.halving import best_set, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
-from mnist_nn.shapes import Params, is_small, weights_of
+from mnist_nn.shapes import Params, weights_of
+from mnist_nn.steps import STEPS
 from mnist_nn.summary import (
     hardest_rows,
     nested_rows,
@@ -27,10 +28,10 @@ from mnist_nn.summary import (
     print_nested,
     print_networks,
 )
-from mnist_nn.trust import STEPS, mixed_ways
 from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets, chosen_strategy
 from mpitune import statistics
-from mpitune.devices.rates import kept
+from mpitune.devices import probe
+from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
 from mpitune.panels import Section
 from mpitune.settings import setting
@@ -56,9 +57,6 @@ class Bagging(ImageSettings):
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},
-        optional={"cuda": ("triton",)},
-        self_checks=("mnist_nn.trust:verdict_of_gpu",),
-        benchmarks=("mnist_nn.rates:measured",),
     )
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
@@ -108,10 +106,12 @@ class Bagging(ImageSettings):
             fix = "give one of them, or --strategy random or sobol"
             raise ValueError(f"{other} needs all parameter sets beforehand, --strategy {self.strategy} does not: {fix}")
 
-    def check(self, device: str) -> None:
-        """Raises UsageError where the strategy needs a library that is not installed."""
+    def check(self, device: str, visible: str) -> None:
+        """Raises UsageError where the strategy needs a library that is not installed, or PyTorch cannot use the GPU."""
         if self.strategy in ADAPTIVE:
             chosen_strategy(self.strategy, self.epochs)
+        if device == "cuda" and (why := probe.why_unusable("torch", visible)):
+            raise UsageError(f"{why}, or give --gpu none")
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -129,13 +129,6 @@ class Bagging(ImageSettings):
         frame = Frame.of(arrays["train_images"], self.max_pixel)
         extra = [no_digit(frame), *(read_image(path, frame) for path in self.image)]
         return {**arrays, "extra_images": np.stack(extra)}
-
-    def self_checks(self) -> Sequence[Sequence[str]]:
-        return [("mnist_nn.trust:verdict_of_gpu", "", str(self.batch_size))]
-
-    def beginnings(self) -> Mapping[str, Any]:
-        """How long training steps take on each model of GPU that was measured."""
-        return kept("mnist_nn", "cuda") if self.step == "auto" else {}
 
     def searches(self) -> Iterable[Search]:
         return (self._search(Sample(number, outer)) for outer in self.outer for number in range(self.n_bootstrap))
@@ -191,18 +184,11 @@ class Bagging(ImageSettings):
         return {**sample.params, "tuning": tuning, **self._sets.params(sample.name, tuning)}
 
     def _batches(self, sample: Sample, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
-        """One for all folds of a small network, so that they can be trained together, else one for each."""
+        """One for each fold of a parameter set."""
         params, suffix = self._draw(sample, tuning), ""
         if limit < self.epochs:
             params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
-        trials = tuple(
-            Trial(sample.fold_key(tuning, fold) + suffix, {**params, "fold": fold}) for fold in folds.tolist()
-        )
-        return [trials] if self._is_small(params) and trials else [(trial,) for trial in trials]
-
-    def _is_small(self, params: Params) -> bool:
-        """Whether the folds of this network may be trained together."""
-        return is_small(params, self.image_shape, N_CLASSES)
+        return [(Trial(sample.fold_key(tuning, fold) + suffix, {**params, "fold": fold}),) for fold in folds.tolist()]
 
     def n_weights(self, params: Params) -> int:
         """Number of weights of the network of these parameters."""
@@ -223,12 +209,11 @@ class Bagging(ImageSettings):
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
     def memory_bytes(self, trial: Trial, data: Data) -> int:
-        """Weights and what learning keeps of them, float32, of all networks that are trained together; and LIBRARIES.
+        """Weights and what learning keeps of them, float32; and LIBRARIES.
 
         A little more than `mnist_nn.memory.estimate` says, which needs PyTorch to say it.
         """
-        together = self.folds if "fold" in trial.params and self._is_small(trial.params) else 1
-        return LIBRARIES + 2 * 4 * together * self.n_weights(trial.params)
+        return LIBRARIES + 2 * 4 * self.n_weights(trial.params)
 
     def n_trials(self) -> int | None:
         return (
@@ -271,8 +256,6 @@ class Bagging(ImageSettings):
         with written_whole(folder / "predictions.npz") as file:
             np.savez(file, probabilities=probabilities, labels=labels, extra_probabilities=extra)
         print_networks(rows)
-        if mixed := mixed_ways(outcomes):
-            print(mixed)
         if there:
             from mnist_nn.figures import draw_ensemble
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 Params = Mapping[str, float | int | str]
-SMALL = 1_000_000  # weights below which the folds of a parameter set are trained by one worker
 
 
 def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
@@ -58,11 +57,3 @@ def kubeflow_shapes(image_shape: tuple[int, int], n_classes: int) -> dict[str, t
 def weights_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> int:
     """Number of weights, biases included."""
     return sum(math.prod(shape) for shape in shapes_of(params, image_shape, n_classes).values())
-
-
-def is_small(params: Params, image_shape: tuple[int, int], n_classes: int) -> bool:
-    """Whether all folds of this network are one worker's, which may train them together.
-
-    It depends on the network alone, since the last bits of a result may depend on how many are trained together.
-    """
-    return weights_of(params, image_shape, n_classes) < SMALL

@@ -1,16 +1,14 @@
-"""Training a network, or several of one architecture together, and evaluating it.
+"""Training a network, and evaluating it.
 
 Images stay where they are, as one uint8 tensor on the device. `train` gathers a few hundred batches at a time in this
 epoch's order, normalised, and a step sees slices of them. The loss is read once for each such block, so nothing waits
-for a GPU within one. `train_together` leaves even that to the step and waits once per epoch.
+for a GPU within one. There the step is replayed from a CUDA graph.
 """
 
 import ctypes
-import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +18,9 @@ from torch import Tensor
 from mnist_nn import net
 from mnist_nn.shapes import Params
 from mnist_nn.steps.choose import make_step
-from mnist_nn.steps.grouped import GroupedStep
+from mnist_nn.steps.graphed import Graphed
 
 BATCHES_PER_BLOCK = 256
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,31 +31,16 @@ class Trained:
         weights: by name, on the device of the training.
         losses: mean training loss per image of each epoch, measured while training; inf where it diverged.
         diverged: a loss was not finite; the weights are of no use.
-        step: name of the training step that was used.
     """
 
     weights: net.Weights
     losses: tuple[float, ...]
     diverged: bool
-    step: str
 
     @property
     def epochs(self) -> int:
         """Number of epochs begun."""
         return len(self.losses)
-
-
-@dataclass(frozen=True)
-class Member:
-    """A network to be trained together with others.
-
-    Attributes:
-        images: int64 (n,), which of the common images it learns from, each at most once; at least one.
-        seed: of its initial weights and of the order of its images; it is not advanced.
-    """
-
-    images: np.ndarray
-    seed: np.random.SeedSequence
 
 
 def train(
@@ -72,7 +54,7 @@ def train(
     epochs: int = 20,
     batch_size: int = 10,
     tolerance: float = 0.8,
-    step: str = "manual",
+    step: str = "auto",
     told: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
@@ -90,7 +72,7 @@ def train(
         epochs: at most.
         tolerance: see above.
         batch_size: the last batch of an epoch is smaller where it does not divide n.
-        step: "autograd", "manual" or "grouped"; `choose.step_for` chooses one.
+        step: one of `mnist_nn.steps.STEPS`.
         told: hears how many epochs are done, with fractions, now and then.
 
     Raises:
@@ -99,22 +81,19 @@ def train(
     if not len(images):
         raise ValueError("there is no image to train on")
     prepare(device)
-    if step == "grouped":
-        member = Member(np.arange(len(images)), seed)
-        options: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, tolerance=tolerance, told=told)
-        (trained,) = train_together(params, images, labels, [member], n_classes=n_classes, device=device, **options)
-        assert trained is not None
-        return trained
+    batch_size = min(batch_size, len(images))
     random = np.random.default_rng(seed)
     weights = net.initial_weights(params, images.shape, n_classes, seed=int(random.integers(2**63)), device=device)
     learn = make_step(
         step,
         weights,
         images.shape,
-        batch_size=min(batch_size, len(images)),
+        batch_size=batch_size,
         learning_rate=float(params["learning_rate"]),
         momentum=float(params["momentum"]),
     )
+    if device.type == "cuda" and step != "autograd":
+        learn = Graphed(learn, batch_size)
     losses: list[float] = []
     while not _ended(losses, epochs, tolerance):
         order = torch.from_numpy(random.permutation(len(images))).to(device)
@@ -125,84 +104,15 @@ def train(
             batches = zip(pixels.split(batch_size), labels[block].split(batch_size), strict=True)
             total += float(torch.stack([learn(x, y) for x, y in batches]).sum())
             if not math.isfinite(total):
-                return Trained(learn.finish(), (*losses, math.inf), True, learn.name)
+                return Trained(learn.finish(), (*losses, math.inf), True)
             told(len(losses) + min(1.0, number * size / len(order)))
         losses.append(total / len(images))
-    return Trained(learn.finish(), tuple(losses), False, learn.name)
-
-
-def train_together(
-    params: Params,
-    images: net.Images,
-    labels: Tensor,
-    members: Sequence[Member | None],
-    *,
-    n_classes: int,
-    device: torch.device,
-    epochs: int = 20,
-    batch_size: int = 10,
-    tolerance: float = 0.8,
-    told: Callable[[float], None] = lambda epochs: None,
-) -> list[Trained | None]:
-    """Train a network for each member as `train` would, each in its own order and until its own end.
-
-    Places without a member are computed too and give None. The last bits of a result may depend on the number of
-    places, since that is the shape of the products, but not on which places have a member.
-
-    Raises:
-        ValueError: the kernel is larger than the images, there is no member, or one has no image.
-    """
-    prepare(device)
-    _log.info("training step grouped: %s, %d networks", dict(params), len(members))
-    randoms = {number: np.random.default_rng(member.seed) for number, member in enumerate(members) if member}
-    indices = {number: member.images for number, member in enumerate(members) if member}
-    if not indices or not all(map(len, indices.values())):
-        raise ValueError("there is no image to train on")
-    batch_size = min(batch_size, len(images))
-
-    def initial() -> Iterator[net.Weights | None]:
-        for number in range(len(members)):
-            if number not in randoms:
-                yield None
-                continue
-            seed = int(randoms[number].integers(2**63))
-            yield net.initial_weights(params, images.shape, n_classes, seed=seed, device=device)
-
-    step = GroupedStep(
-        initial(),
-        images,
-        labels,
-        n_networks=len(members),
-        n_batches=-(-len(images) // batch_size),
-        batch_size=batch_size,
-        learning_rate=float(params["learning_rate"]),
-        momentum=float(params["momentum"]),
-    )
-    learn = step.replayed()
-    losses: dict[int, list[float]] = {number: [] for number in randoms}
-    while learning := [number for number, past in losses.items() if not _ended(past, epochs, tolerance)]:
-        orders = {number: indices[number][randoms[number].permutation(len(indices[number]))] for number in learning}
-        step.begin(orders)
-        for _ in range(-(-max(map(len, orders.values())) // batch_size)):
-            learn()
-        totals = step.losses()
-        for number, order in orders.items():
-            losses[number].append(totals[number] / len(order) if math.isfinite(totals[number]) else math.inf)
-        told(max(map(len, losses.values())))
-    return [_trained(step, number, losses.get(number)) for number in range(len(members))]
-
-
-def _trained(step: GroupedStep, number: int, losses: list[float] | None) -> Trained | None:
-    if losses is None:
-        return None
-    return Trained(step.finish(number), tuple(losses), losses[-1:] == [math.inf], step.name)
+    return Trained(learn.finish(), tuple(losses), False)
 
 
 def _ended(losses: Sequence[float], epochs: int, tolerance: float) -> bool:
     """Whether a training with these losses of its epochs ends."""
-    if len(losses) >= epochs or losses[-1:] == [math.inf]:
-        return True
-    return len(losses) > 1 and losses[-1] > tolerance * losses[-2]
+    return len(losses) >= epochs or (len(losses) > 1 and losses[-1] > tolerance * losses[-2])
 
 
 def probabilities(weights: net.Weights, images: net.Images) -> Tensor:
@@ -239,5 +149,4 @@ def prepare(device: torch.device) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.deterministic = True  # else it may add up gradients by atomic additions, in any order
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = False  # which chooses by what was faster just now

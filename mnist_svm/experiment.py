@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from common.images import ImageSettings
 from mnist_svm.points import TuningGrid, best_other
 from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
-from mpitune.devices.devices import Device, free_memory
+from mpitune.devices.devices import free_memory
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
 from mpitune.memory.shared_arrays import Spec
@@ -89,7 +88,7 @@ class SvmGrid(ImageSettings):
         why = "it has no code for GPUs" if self.solver == "sklearn" else "points of the grid share work only there"
         return f"--solver {self.solver} uses all CPU cores, as {why}; --solver cuml fits point by point on the GPUs"
 
-    def check(self, device: str) -> None:
+    def check(self, device: str, visible: str) -> None:
         """Raises UsageError where cuML is asked for and cannot be used.
 
         Whether it can be imported is found out in a process of its own, as a rank holds no GPU library.
@@ -98,12 +97,8 @@ class SvmGrid(ImageSettings):
             return
         if device == "cpu":
             raise UsageError("--solver cuml needs a GPU: name one with --gpu, or use --solver shared")
-        found = probe.answer(probe.begin(Device("cuda", os.environ.get("CUDA_VISIBLE_DEVICES", "0")), "cuml"))
-        if wrong := found.get("error") or (None if found["installed"] else "it is not installed"):
-            raise UsageError(
-                f"--solver cuml cannot import cuml ({wrong}): "
-                "pip install -r requirements-cu12.txt (or -cu11, -cu13), or use --solver shared"
-            )
+        if why := probe.why_unusable("cuml", visible):
+            raise UsageError(f"--solver cuml: {why}, or use --solver shared")
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`. Raises UsageError when a fold leaves a class without images."""

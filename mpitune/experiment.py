@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # which workers, who import this module, do not need
 
 Data = Mapping[str, np.ndarray]
 SURPRISE = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
-BEGINNINGS = "beginnings"  # name of the array, JSON as uint8, with what `Experiment.beginnings` said at the first start
 Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 
@@ -48,19 +47,11 @@ class DoctorChecks:
             says what is there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
         libraries: the libraries that its workers import on "cpu" and on "cuda". If one is broken, it cannot run.
         optional: libraries that its workers use if they work.
-        self_checks: "module:function" of functions that return a `mpitune.devices.selfcheck.Verdict` of the one GPU
-            that their process can see. With the argument "again" they make the check although a verdict is kept.
-        benchmarks: "module:function" of functions that measure the device that their process sees. Arguments: "cpu" or
-            "cuda", and the seconds after which they begin nothing more. They yield all that they know so far, for they
-            may be ended: `rows`, each of what was measured, the result and the assumed value; and `rates`, which
-            `mpitune.devices.rates` keeps.
     """
 
     settings: type | None = None
     libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    self_checks: tuple[str, ...] = ()
-    benchmarks: tuple[str, ...] = ()
 
 
 class StepReport(Protocol):
@@ -109,8 +100,13 @@ class Experiment(ABC):
     no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
     report_modules: ClassVar[tuple[str, ...]] = ()  # what `report` imports: rank 0 does so while the first trials run
 
-    def check(self, device: str) -> None:  # noqa: B027 - most have nothing to check
-        """Raise UsageError if these settings cannot work on "cpu" or "cuda" here. Called on every rank."""
+    def check(self, device: str, visible: str) -> None:  # noqa: B027 - most have nothing to check
+        """Raise UsageError if these settings cannot work here. Called on every rank.
+
+        Args:
+            device: "cpu" or "cuda".
+            visible: the first worker's CUDA_VISIBLE_DEVICES; "" on CPUs.
+        """
 
     def why_cores(self) -> str:
         """Why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use GPUs."""
@@ -118,22 +114,6 @@ class Experiment(ABC):
 
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
-        return {}
-
-    def self_checks(self) -> Sequence[Sequence[str]]:
-        """Functions that check a GPU before a worker computes there: "module:function" and its arguments.
-
-        Before the data are loaded, a process on each GPU calls them. They keep their verdicts, which the workers read.
-        Called on every rank; must not import heavy libraries.
-        """
-        return ()
-
-    def beginnings(self) -> Mapping[str, Any]:
-        """Facts about the machine by which workers choose, such as measured rates, as JSON.
-
-        Called on rank 0 only, at each start. The journal keeps the first answer of a study, and workers find it as
-        `data[BEGINNINGS]` at every start. So a measurement between two starts changes nothing in a study.
-        """
         return {}
 
     def digest(self, data: Data) -> str:

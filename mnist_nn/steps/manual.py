@@ -19,7 +19,6 @@ class ManualStep:
     """One step of SGD with momentum per call, equal to `AutogradStep` up to rounding.
 
     Args:
-        name: of this way of training.
         weights: of the network; emptied.
         image_shape: height and width of the images.
         batch_size: the largest number of images of a call.
@@ -28,7 +27,6 @@ class ManualStep:
 
     def __init__(
         self,
-        name: str,
         weights: net.Weights,
         image_shape: tuple[int, int],
         make_hidden: Callable[[Tensor], Hidden],
@@ -37,7 +35,6 @@ class ManualStep:
         learning_rate: float,
         momentum: float,
     ) -> None:
-        self.name = name
         self.learning_rate, self.momentum = learning_rate, momentum
         self._n_units = len(weights["hidden.weight"])
         # Taken out of the dictionary, so that the layer may replace them and memory never holds both.

@@ -1,1 +1,1 @@
-"""Devices of a machine: which there are, who uses them, whether code for them can be trusted, how fast it is there."""
+"""Devices of a machine: which there are, what prevents their use, and who uses them."""

@@ -3,43 +3,40 @@
     python -m mpitune.devices.probe PARENT WHAT
 
     gpu       name, memory and UUID of the visible GPU, from the driver
+    driver    the version of CUDA that the driver is for
     torch     whether the library can be imported, and can compute on the visible device
-    a.b:c X   what function c of module a.b returns for the argument X, such as the result of a check of the device; a
-              generator's last value, which is the last that it had in time
 
 Each library has a process of its own, as in a study: libraries of different CUDA versions cannot always share one.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy
 
-from mpitune._jit.compiler import missing_for_triton
 from mpitune.devices.devices import Device, environment
 from mpitune.devices.driver import Driver
 from mpitune.ranks.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
+OLDEST_CUDA, NEWEST_CUDA = 11, 13  # there is a requirements file for each
 
 
-def begin(device: Device, what: str, *, threads: int = 1, arguments: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """Start a process that looks at "gpu", imports a library or calls a function, as a worker on this device would.
+def begin(device: Device, what: str, *, threads: int = 1) -> subprocess.Popen[str]:
+    """Start a process that asks the driver or imports a library, as a worker on this device would.
 
     It does not outlive this process.
     """
     with environment(device, threads):
         return subprocess.Popen(
-            [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), what, *arguments],
+            [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), what],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -47,31 +44,45 @@ def begin(device: Device, what: str, *, threads: int = 1, arguments: Sequence[st
 
 
 def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str, object]:
-    """The last answer of that process; {"error": why} where it has none.
-
-    Where the process failed after an answer, or had to be ended, the answer says why as "ended".
-    """
-    ended = ""
+    """The answer of that process; {"error": why} where it has none."""
     try:
         out, _ = process.communicate(timeout=limit_s)
-        if process.returncode:
-            ended = f"the process ended with status {process.returncode}"
     except subprocess.TimeoutExpired:
         process.kill()
-        out, _ = process.communicate()
-        ended = f"no answer within {limit_s:g} s"
+        process.communicate()
+        return {"error": f"no answer within {limit_s:g} s"}
     for line in reversed(out.splitlines()):
-        with suppress(ValueError, TypeError):  # a line that was cut, or a library's
-            return dict(json.loads(line)) | ({"ended": ended} if ended else {})
-    return {"error": ended or "the process said nothing"}
+        with suppress(ValueError, TypeError):  # a library's
+            return dict(json.loads(line))
+    return {"error": f"the process ended with status {process.returncode}"}
+
+
+def why_unusable(library: str, visible: str) -> str:
+    """Why a library cannot compute on a GPU, and the fix, in one line; "" if it can.
+
+    Args:
+        library: its name.
+        visible: CUDA_VISIBLE_DEVICES of a worker.
+    """
+    device = Device(f"cuda:{visible}", visible)
+    found = answer(begin(device, library))
+    wrong = found.get("error") or (None if found["installed"] else "it is not installed")
+    if not wrong:
+        return ""
+    cuda = answer(begin(device, "driver")).get("cuda")
+    if not isinstance(cuda, int):
+        fix = "install the requirements-cu*.txt that fits the driver (nvidia-smi shows its CUDA version)"
+    elif cuda < OLDEST_CUDA:
+        fix = f"update the driver, which is for CUDA {cuda}"
+    else:
+        fix = f"pip install -r requirements-cu{min(cuda, NEWEST_CUDA)}.txt, which fits this driver (CUDA {cuda})"
+    return f"{library} cannot use {device.name} ({wrong}): {fix}"
 
 
 def library(name: str) -> dict[str, object]:
     """Whether library `name` is installed. Raises what the library raises when it is imported or used on a GPU."""
     if importlib.util.find_spec(name) is None:
         return {"installed": False}
-    if name == "triton" and (missing := missing_for_triton()):
-        raise RuntimeError(f"it needs {missing}")
     module = importlib.import_module(name)
     if name == "torch" and os.environ.get("CUDA_VISIBLE_DEVICES"):
         module.ones(1, device="cuda").sum().item()
@@ -83,34 +94,22 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def called(function: str, arguments: Sequence[str]) -> Iterator[dict[str, object]]:
-    """The dictionary or dataclass that a function returns, or all that a generator yields."""
-    module, _, name = function.partition(":")
-    found = getattr(importlib.import_module(module), name)(*arguments)
-    if isinstance(found, Iterator):
-        yield from found
-    else:
-        yield found if isinstance(found, dict) else dataclasses.asdict(found)
+def found(what: str) -> dict[str, object]:
+    """The answer to "gpu", "driver", or the name of a library."""
+    if what == "gpu":
+        return Driver().described()
+    return {"cuda": Driver().cuda_version()} if what == "driver" else library(what)
 
 
-def answers(what: str, arguments: Sequence[str]) -> Iterator[dict[str, object]]:
-    """What is to be printed, the last of it is the answer."""
-    if ":" in what:
-        yield from called(what, arguments)
-    else:
-        yield Driver().described() if what == "gpu" else library(what)
-
-
-def main(parent: int, what: str, *arguments: str) -> None:
-    """Print, as JSON, what a probe finds: "gpu", a library, or what "module:function" returns."""
+def main(parent: int, what: str) -> None:
+    """Print the answer as JSON."""
     die_with(parent)
     try:
-        for found in answers(what, arguments):
-            print(json.dumps(found), flush=True)
+        print(json.dumps(found(what)), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2])

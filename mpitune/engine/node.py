@@ -6,21 +6,17 @@ rank 0       load the data, open the journal, run the coordinator, report
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
-import numpy as np
 
-from mpitune.devices import probe
 from mpitune.devices.devices import CPU, Device, choose
 from mpitune.engine.agent import Agent
 from mpitune.engine.inline_agent import AgentHere
@@ -31,7 +27,7 @@ from mpitune.engine.preflight import Node, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
-from mpitune.experiment import BEGINNINGS, Data, Experiment
+from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
@@ -75,13 +71,9 @@ def run(
             versions_here = code_and_libraries(*_modules_of(type(experiment)))
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
-            checks = stack.enter_context(_self_checks(experiment, devices, options.threads))
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes)
-        running = sum(transport.gather(sum(check.poll() is None for check in checks)))
-        if running and transport.rank == 0:
-            log.info("the data are loaded; %d GPUs are still being checked, once for each model and version", running)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers)
         if journal is None:
@@ -125,7 +117,7 @@ class _RanksPart:
                 devices, note = choose(options.gpu, options.workers, options.threads)
                 if devices[0].kind != CPU.kind and (why := self.experiment.why_cores()):
                     devices, note = choose("none", None, options.threads)[0], why
-            self.experiment.check(devices[0].kind)
+            self.experiment.check(devices[0].kind, devices[0].visible)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
         except UsageError as error:
             problem = str(error)
@@ -153,8 +145,6 @@ class _RanksPart:
                 folder = options.results or Path("results") / self.name
                 with waiting(f"results folder {folder} has not answered"):
                     journal = self.stack.enter_context(closing(Journal(folder, header, options.restart)))
-                if kept := journal.history.header.get(BEGINNINGS):
-                    data = {**data, BEGINNINGS: np.frombuffer(json.dumps(kept).encode(), np.uint8)}
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
@@ -223,25 +213,6 @@ class _RanksPart:
             raise UsageError(first)
 
 
-@contextmanager
-def _self_checks(
-    experiment: Experiment, devices: Sequence[Device], threads: int
-) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that check the GPUs of this rank; workers ask for the verdicts. They end with the context."""
-    processes = [
-        probe.begin(device, function, threads=threads, arguments=arguments)
-        for device in dict.fromkeys(devices)
-        if device.kind != CPU.kind
-        for function, *arguments in experiment.self_checks()
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
 def _packed(experiment: Experiment) -> bytes:
     """The experiment as workers get it: classes and functions of a script or a notebook go by value.
 
@@ -262,6 +233,4 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data:
         settings["data_sha256"] = experiment.digest(data)
-    beginnings = experiment.beginnings()
-    kept = {BEGINNINGS: dict(beginnings)} if beginnings else {}
-    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv, **kept}
+    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}

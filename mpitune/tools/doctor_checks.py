@@ -45,36 +45,12 @@ class GpuInfo:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Measurements of a program on a device.
-
-    Attributes:
-        model: of the device.
-        rows, rates: see `DoctorChecks.benchmarks`.
-    """
-
-    host: str
-    model: str
-    kind: str
-    program: str
-    rows: Sequence[Sequence[str]]
-    rates: Mapping[str, object]
-
-
-@dataclass(frozen=True)
 class Examined:
-    """The findings of one rank: its host, its GPUs by device name, and the problems there.
-
-    Attributes:
-        checked: of each GPU and check that was asked for, by device name and name of the check, the rows of its table.
-        measured: of each model of device and program, where that was asked for.
-    """
+    """The findings of one rank: its host, its GPUs by device name, and the problems there."""
 
     node: Node
     gpus: dict[str, GpuInfo] = field(default_factory=dict)
     problems: list[Finding] = field(default_factory=list)
-    checked: list[tuple[str, ...]] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:

@@ -19,8 +19,6 @@ ADVICE = {
     "driver combination": "the driver was updated: restart the machine",
     "version mismatch": "the driver was updated: restart the machine",
     "driver": "install the build that fits the driver",
-    "C compiler": "kernels that are compiled here are left out until then",
-    "Python.h": "kernels that are compiled here are left out until then",
     "no kernel image": "install a build for this GPU",
     "libnvrtc": "put the folder of NVRTC on LD_LIBRARY_PATH",
     "cannot open shared object": "install the build that fits this CUDA, or put its folder on LD_LIBRARY_PATH",

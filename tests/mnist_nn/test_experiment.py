@@ -15,7 +15,7 @@ from PIL import Image
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
-from mnist_nn.shapes import SMALL, weights_of
+from mnist_nn.shapes import weights_of
 from mpitune import evaluate
 from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions
@@ -25,8 +25,9 @@ from mpitune.experiment import Objective, WorkerContext, per_trial
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
-from tests.helpers import journal_lines, reported, table_without_run
+from tests.helpers import ROOT, journal_lines, reported, table_without_run
 from tests.mnist_nn.small import TINY, computed, of_tiny
+from tests.stand_ins import A, Machine
 
 INF, NAN = float("inf"), float("nan")
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -89,15 +90,10 @@ def test_parameters_depend_on_their_key_alone() -> None:
     assert list(first)[:4] == ["b0/t0/f0", "b0/t0/f1", "b0/t0/f2", "b0/t1/f0"]
 
 
-def test_folds_of_small_networks_share_a_batch() -> None:
-    experiment = Bagging(1, 100, max_conv_layer=20)
-    sizes = []
-    for batch in next(next(iter(experiment.searches()))):
-        n_weights = weights_of(batch[0].params, (28, 28), 10)
-        assert experiment.cost(batch[0]) == pytest.approx(n_weights * 4 / 5)
-        assert len(batch) == (5 if n_weights < SMALL else 1)
-        sizes.append(len(batch))
-    assert set(sizes) == {1, 5}
+def test_the_cost_of_a_fold_is_its_weights_times_its_share_of_the_images() -> None:
+    experiment = Bagging(1, 10, max_conv_layer=20)
+    for (trial,) in next(next(iter(experiment.searches()))):
+        assert experiment.cost(trial) == pytest.approx(weights_of(trial.params, (28, 28), 10) * 4 / 5)
 
 
 def test_a_refit_costs_as_much_more_as_it_has_more_images() -> None:
@@ -140,22 +136,6 @@ def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
         assert one.values == other.values, trial.key
         assert one.arrays.keys() == other.arrays.keys()
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
-
-
-def test_folds_trained_together_have_the_results_that_they_have_alone() -> None:
-    """To the bit, in whatever batch, as after a resumption or a retry; and those of autograd are close."""
-    grouped = replace(TINY, step="grouped", n_bootstrap=1)
-    objective = grouped.objective(WorkerContext("cpu", grouped.data()))
-    batch = next(next(iter(grouped.searches())))[0]
-    assert len(batch) == 3
-    together = {result.key: result.values for result in objective(batch)}
-    alone = {result.key: result.values for trial in reversed(batch) for result in objective((trial,))}
-    assert together == alone
-    other = grouped.objective(WorkerContext("cpu", grouped.data()))(tuple(reversed(batch)))
-    assert {result.key: result.values for result in other} == together
-    longer = Trial(batch[0].key + "/e1", {**batch[0].params, "epoch_limit": 1})
-    first, *_, last = objective((longer, *batch[1:]))
-    assert first.value("epochs") == 1 and last.values == together[last.key]
 
 
 def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
@@ -327,19 +307,17 @@ def searched(step: str) -> list[Outcome]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["auto", "grouped"])
-def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd(step: str) -> None:
-    for (trial, found), (expected_trial, expected) in zip(searched(step), searched("autograd"), strict=True):
+def test_a_search_has_the_losses_and_the_choice_that_it_has_with_autograd() -> None:
+    for (trial, found), (expected_trial, expected) in zip(searched("auto"), searched("autograd"), strict=True):
         assert trial == expected_trial  # the refits too, so each sample has chosen the same set
         for name in expected.values:
             if name != "epochs":
                 assert found.value(name) == pytest.approx(expected.value(name), rel=1e-4), (trial.key, name)
 
 
-@pytest.mark.parametrize("step", ["auto", "grouped"])
-def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd(step: str) -> None:
+def test_a_search_stops_at_the_epochs_at_which_it_stops_with_autograd() -> None:
     """By itself, as a loss within rounding of the threshold would move an epoch without being wrong."""
-    epochs = [[result.value("epochs") for _, result in searched(each)] for each in (step, "autograd")]
+    epochs = [[result.value("epochs") for _, result in searched(each)] for each in ("auto", "autograd")]
     assert epochs[0] == epochs[1]
 
 
@@ -356,15 +334,25 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
 
 
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from mnist_nn.memory import estimate, reservation
 
     trial = computed()[0].trial
-    needed = estimate.memory_bytes(trial.params, (8, 8), 10, device=torch.device("cpu"))
+    needed = estimate.memory_bytes(trial.params, (8, 8), 10)
     data = TINY.data()
     for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
         monkeypatch.setattr(reservation, "workers_here", lambda workers=workers: workers)
         monkeypatch.setattr(reservation, "free_memory", lambda free=free: free)
         (result,) = TINY.objective(WorkerContext("cpu", data))((trial,))
         assert isinstance(result, NoRoom) != fits
+
+
+def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "torch.py").write_text("raise RuntimeError('The NVIDIA driver on your system is too old')\n")
+    environ = Machine(tmp_path / "machine", cuda=12020).environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
+    command = ("-m", "mnist_nn", 1, 1, "--dataset", "digits", "--results", tmp_path / "r")
+    done = program(*command, env=environ, status=Exit.USAGE)
+    (line,) = done.stderr.splitlines()
+    assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): pip install" in line
+    assert line.endswith("-r requirements-cu12.txt, which fits this driver (CUDA 12), or give --gpu none")
+    assert not (tmp_path / "r").exists()

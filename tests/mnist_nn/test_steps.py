@@ -70,7 +70,7 @@ def test_in_double_precision_every_architecture_agrees(seed):
         weights = {name: weight.double() for name, weight in weights.items()}
         if step == "autograd":
             return AutogradStep(weights, learning_rate=sgd["learning_rate"], momentum=sgd["momentum"])
-        return ManualStep(step, weights, shape, lambda weight: DenseHidden(weight, **sgd), **sgd)
+        return ManualStep(weights, shape, lambda weight: DenseHidden(weight, **sgd), **sgd)
 
     params = architecture(seed)
     expected, found = (
@@ -129,7 +129,7 @@ def test_whole_epochs_and_the_epoch_they_stop_at(momentum):
         return training.train(params, net.Images(x), y, n_classes=10, epochs=6, seed=seed, device=CPU, step=name)
 
     expected, found = trained("autograd"), trained("manual")
-    assert found.step == "manual" and expected.epochs > 2
+    assert expected.epochs > 2
     np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
     assert found.epochs == expected.epochs
 
@@ -159,32 +159,3 @@ def test_the_kernels_are_the_products_they_stand_for():
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
         torch.testing.assert_close(kernel.weights()[:, :n_units], dense.weights(), rtol=1e-5, atol=1e-5)
         assert not kernel.weights()[:, n_units:].any()
-
-
-def test_the_grouped_step_is_not_made_for_batches_from_outside():
-    weights = net.initial_weights(architecture(0), (12, 12), 10, seed=1, device=CPU)
-    with pytest.raises(ValueError, match="training.train_together makes 'grouped'"):
-        make_step("grouped", weights, (12, 12), batch_size=10, learning_rate=0.1, momentum=0.1)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("step", ["manual", "grouped"])
-def test_on_cuda(step):
-    x, y = (torch.cat(parts).cuda() for parts in zip(*batches(8, 100, 10), strict=True))
-    params = architecture(0) | {"learning_rate": 5e-3, "momentum": 0.3}
-    expected, found = (
-        training.train(
-            params,
-            net.Images(x),
-            y,
-            n_classes=10,
-            epochs=3,
-            tolerance=float("inf"),
-            seed=np.random.SeedSequence(3),
-            device=x.device,
-            step=name,
-        ).losses
-        for name in ("autograd", step)
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-4)

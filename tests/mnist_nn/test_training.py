@@ -58,7 +58,7 @@ def test_it_learns(digits):
     assert float((found.argmax(1) != labels[1500:]).float().mean()) < 0.15
 
 
-@pytest.mark.parametrize("step", ["autograd", "manual", "grouped"])
+@pytest.mark.parametrize("step", ["autograd", "manual"])
 def test_the_same_seed_gives_the_same_bits(digits, step):
     images, labels = digits[0][:200], digits[1][:200]
     seed = np.random.SeedSequence(5, spawn_key=(1, 2))
@@ -88,7 +88,7 @@ def test_the_loss_of_an_epoch_is_the_mean_per_image_also_with_a_smaller_last_bat
     assert trained.losses[0] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("step", ["autograd", "manual", "grouped"])
+@pytest.mark.parametrize("step", ["autograd", "manual"])
 def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits, step):
     images, labels = digits[0][:100], digits[1][:100]
     trained = train(images, labels, params=PARAMS | {"learning_rate": 1e6}, step=step)
@@ -97,10 +97,9 @@ def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits, step):
 
 
 @pytest.mark.parametrize("n, kernel", [(1, 3), (1, 8), (9, 8), (10, 1), (11, 8)])
-@pytest.mark.parametrize("step", ["manual", "grouped"])
-def test_few_images_and_kernels_up_to_the_whole_image(digits, n, kernel, step):
+def test_few_images_and_kernels_up_to_the_whole_image(digits, n, kernel):
     images, labels = digits
-    trained = train(images[:n], labels[:n], params=PARAMS | {"kernel_size": kernel}, step=step)
+    trained = train(images[:n], labels[:n], params=PARAMS | {"kernel_size": kernel}, step="manual")
     assert not trained.diverged and all(math.isfinite(loss) for loss in trained.losses)
 
 
@@ -147,7 +146,7 @@ def test_weights_are_counted_and_drawn_like_pytorch_draws_them():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("step", ["autograd", "manual", "grouped"])
+@pytest.mark.parametrize("step", ["autograd", "manual"])
 def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
     """The peak of a process of its own, against what it holds after training a small network."""
     program = f"""
@@ -165,7 +164,7 @@ def estimate(channels, units):
         params, images[:200], labels[:200], n_classes=10, seed=seed, device=device, epochs=1, step="{step}"
     )
     training.probabilities(trained.weights, images)
-    return memory_bytes(params, (28, 28), 10, device=device, step="{step}")
+    return memory_bytes(params, (28, 28), 10, step="{step}")
 estimate(1, 10)
 held = status("VmRSS")
 print(estimate(100, 1000), status("VmHWM") - held)

@@ -222,15 +222,15 @@ def test_real_mnist_is_learned(mnist: Path) -> None:
 
 def test_cuml_without_a_gpu_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"cuml needs a GPU.*--solver shared"):
-        SvmGrid(3, solver="cuml").check("cpu")
+        SvmGrid(3, solver="cuml").check("cpu", "")
 
 
 def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
     program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A cuML that is installed beside a scikit-learn it does not know; a GPU as its driver's list would show it."""
+    """A cuML that does not know its scikit-learn, on the second of the GPUs that the user shows."""
     (tmp_path / "lib" / "cuml").mkdir(parents=True)
-    broken = "raise AttributeError(\"type object 'X' has no attribute '_get_default_requests'\")\n"
+    broken = "import os\nraise AttributeError('no _get_default_requests on ' + os.environ['CUDA_VISIBLE_DEVICES'])\n"
     (tmp_path / "lib" / "cuml" / "__init__.py").write_text(broken)
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.parent.mkdir()
@@ -239,7 +239,7 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
     env = {
         "PYTHONPATH": f"{tmp_path / 'lib'}:{ROOT}",
         "PATH": f"{smi.parent}:{os.environ['PATH']}",
-        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_VISIBLE_DEVICES": "4,7",
     }
     command = (
         "-m",
@@ -248,15 +248,15 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
         "--dataset",
         "digits",
         "--gpu",
-        "0",
+        "1",
         "--solver",
         "cuml",
         "--results",
         tmp_path / "r",
     )
     done = program(*command, env=env, status=2)
-    assert "--solver cuml cannot import cuml (AttributeError: " in done.stderr
-    assert "'_get_default_requests'" in done.stderr and "--solver shared" in done.stderr
+    assert "--solver cuml: cuml cannot use cuda:7 (AttributeError: " in done.stderr
+    assert "_get_default_requests on 7)" in done.stderr and "--solver shared" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
 
 

@@ -34,7 +34,7 @@ int cuGetErrorString(int e, const char **s) {
          : e == 46 ? "CUDA-capable device(s) is/are busy or unavailable" : "initialization error";
     return 0;
 }
-int cuDriverGetVersion(int *v) { *v = 13020; return 0; }
+int cuDriverGetVersion(int *v) { *v = CUDA; return 0; }
 int cuDeviceGetCount(int *n) { *n = sizeof uuids / sizeof *uuids; return 0; }
 int cuDeviceGet(int *d, int n) {  /* the entry of CUDA_VISIBLE_DEVICES, by name or number */
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -79,7 +79,7 @@ class Machine:
 
     gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
     apps: (pid, UUID, MiB) of processes that have a context. smi: what nvidia-smi says instead, with a status of 18.
-    code, context: of cuInit and of the making of a context. free: GiB of each GPU.
+    code, context: of cuInit and of the making of a context. free: GiB of each GPU. cuda: that the driver is for.
     """
 
     folder: Path
@@ -91,6 +91,7 @@ class Machine:
     code: int = 0
     context: int = 0
     free: int = 79
+    cuda: int = 13020
     driver: bool = True
 
     def environ(self, **changes: str) -> dict[str, str]:
@@ -106,6 +107,7 @@ class Machine:
                 f"-DCODE={self.code}",
                 f"-DCONTEXT={self.context}",
                 f"-DFREE_GIB={self.free}",
+                f"-DCUDA={self.cuda}",
             ]
             library.write_bytes(built(DRIVER, *options))
             rows = [(name, n) for n, (uuid, slices) in enumerate(self.gpus.items()) for name in (uuid, *slices)]

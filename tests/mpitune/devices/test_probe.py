@@ -1,61 +1,77 @@
-"""Processes that answer questions about a device: what they said in time counts, and how they ended is told."""
+"""Processes that answer questions about a device or a library, and what is said where there is no good answer."""
 
 from __future__ import annotations
 
-import ctypes
-import time
-from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mpitune.devices import probe
 from mpitune.devices.devices import CPU
+from tests.helpers import ROOT
+from tests.stand_ins import A, B, Machine
 
 LIMIT_S = 60.0
+TOO_OLD = "raise RuntimeError('The NVIDIA driver on your system is too old')"
+WITHOUT_CUDA = "def ones(n, device): raise AssertionError('Torch not compiled with CUDA enabled')"
+WORKS = """
+import os, numpy
+def ones(n, device):
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "{}"
+    return numpy.ones(n)
+"""
 
 
-def in_steps(end: str) -> Iterator[dict[str, object]]:
-    """Two answers, then the end that is asked for."""
-    yield {"rows": [1]}
-    yield {"rows": [1, 2]}
-    if end == "hangs":
-        time.sleep(600)
-    if end == "crashes":
-        ctypes.string_at(0)
-    if end == "raises":
-        raise ValueError("no third")
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """library(name, content) makes a library that processes find."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
 
+    def make(name: str, content: str) -> None:
+        (tmp_path / f"{name}.py").write_text(content)
 
-def hangs() -> None:
-    """No answer at all."""
-    time.sleep(600)
+    return make
 
 
 @pytest.mark.parametrize(
-    ("end", "found"),
+    ("content", "found"),
     [
-        ("well", {"rows": [1, 2]}),
-        ("crashes", {"rows": [1, 2], "ended": "the process ended with status -11"}),
-        ("raises", {"error": "ValueError: no third"}),
+        ("print('words of the library')", {"installed": True}),
+        ("raise ValueError('no CUDA')", {"error": "ValueError: no CUDA"}),
+        ("import ctypes; ctypes.string_at(0)", {"error": "the process ended with status -11"}),
     ],
 )
-def test_the_last_answer_counts(end: str, found: dict[str, object]) -> None:
-    asked = probe.begin(CPU, "tests.mpitune.devices.test_probe:in_steps", arguments=[end])
-    assert probe.answer(asked, LIMIT_S) == found
+def test_a_library_works_or_not(content: str, found: dict[str, object], library: Any) -> None:
+    library("example", content)
+    assert probe.answer(probe.begin(CPU, "example"), LIMIT_S) == found
 
 
-def test_what_was_said_before_the_limit_counts() -> None:
-    found, limit_s = dict[str, object](), 1.0
-    while found.get("rows") != [1, 2] and limit_s < LIMIT_S:  # a loaded machine takes longer to start a process
-        limit_s *= 2
-        found = probe.answer(
-            probe.begin(CPU, "tests.mpitune.devices.test_probe:in_steps", arguments=["hangs"]), limit_s
-        )
-    assert found == {"rows": [1, 2], "ended": f"no answer within {limit_s:g} s"}
+def test_a_library_that_is_not_there() -> None:
+    assert probe.answer(probe.begin(CPU, "no_such_library"), LIMIT_S) == {"installed": False}
 
 
-def test_no_answer_is_an_error() -> None:
-    asked = probe.begin(CPU, "tests.mpitune.devices.test_probe:hangs")
-    assert probe.answer(asked, 0.1) == {"error": "no answer within 0.1 s"}
-    asked = probe.begin(CPU, "no.such.module:function")
-    assert "ModuleNotFoundError" in str(probe.answer(asked, LIMIT_S)["error"])
+def test_one_that_hangs_is_ended(library: Any) -> None:
+    library("example", "import time; time.sleep(600)")
+    assert probe.answer(probe.begin(CPU, "example"), 0.5) == {"error": "no answer within 0.5 s"}
+
+
+@pytest.mark.parametrize(
+    ("content", "cuda", "said"),
+    [
+        (TOO_OLD, 12040, "is too old): pip install -r requirements-cu12.txt, which fits this driver (CUDA 12)"),
+        (WITHOUT_CUDA, 14000, "CUDA enabled): pip install -r requirements-cu13.txt, which fits this driver (CUDA 14)"),
+        (TOO_OLD, 10020, "is too old): update the driver, which is for CUDA 10"),
+        (TOO_OLD, None, "is too old): install the requirements-cu*.txt that fits the driver (nvidia-smi shows its"),
+        (WORKS.format(B), 13000, ""),
+    ],
+)
+def test_a_library_that_cannot_use_the_gpu_is_told_with_the_file_that_fits_the_driver(
+    content: str, cuda: int | None, said: str, library: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path / "machine", gpus={A: (), B: ()}, cuda=cuda or 0, driver=cuda is not None)
+    for name, value in machine.environ(PYTHONPATH=f"{tmp_path}:{ROOT}").items():
+        monkeypatch.setenv(name, value)
+    library("torch", content)
+    found = probe.why_unusable("torch", B)
+    assert said in found and (found.startswith(f"torch cannot use cuda:{B} (") if said else not found)

@@ -171,6 +171,14 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     assert (tmp_path / NAME).read_bytes() == before
 
 
+def test_facts_that_a_header_had_once_do_not_matter(tmp_path: Path) -> None:
+    """Rates of GPUs, by which studies chose how to compute."""
+    Journal(tmp_path, {**HEADER, "beginnings": {"Example GPU": {"batch_size": 10}}}).close()
+    Journal(tmp_path, HEADER).close()
+    history = read_journal(tmp_path)
+    assert history is not None and history.header["settings"] == HEADER["settings"]
+
+
 def test_two_jobs_cannot_share_a_folder(tmp_path: Path) -> None:
     journal = Journal(tmp_path, HEADER)
     for restart in (False, True):

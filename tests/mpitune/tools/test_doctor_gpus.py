@@ -23,7 +23,7 @@ TORCH = "import numpy\ndef ones(n, device): return numpy.ones(n)\n"
 def doctor(program: Any, tmp_path: Path) -> Any:
     """doctor(*options, machine=...) runs it on a stand-in with a torch that works and a small data set."""
     write_files(tmp_path / "MNIST" / "raw")
-    libraries = {"torch": TORCH, "sklearn": "", "triton": ""}
+    libraries = {"torch": TORCH, "sklearn": ""}
 
     def run(*options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, **machine: Any) -> str:
         environ = Machine(tmp_path / "machine", **machine).environ(CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -57,16 +57,6 @@ def test_a_gpu_that_another_process_has_for_itself(doctor: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_c_compiler_is_said(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton builds its kernels with one; everything else works."""
-    monkeypatch.setenv("CC", "no-such-compiler")
-    said = doctor("--gpu", "0")
-    assert (
-        "triton does not work" in said and "needs a C compiler (no-such-compiler): install gcc, or name another" in said
-    )
-
-
-@pytest.mark.slow
 def test_a_gpu_that_another_process_fills(doctor: Any) -> None:
     assert f"other processes hold 75.0 of 80.0 GiB of cuda:{A}: nvidia-smi names them" in doctor(free=5)
 
@@ -82,27 +72,6 @@ def test_a_library_that_works_nowhere_stops_only_the_programs_that_need_it(docto
     said = doctor(libraries=broken)
     assert "warning:" in said and "torch does not work on" in said
     assert "mnist_nn cannot run: install a build for this GPU" in said and "a study can run here" in said
-
-
-@pytest.mark.slow
-def test_the_self_check_is_made_and_told(doctor: Any) -> None:
-    """The torch that stands in for PyTorch has nothing that the check needs."""
-    rows = doctor("--gpu", "all", "--self-check", status=Exit.USAGE).splitlines()
-    (row,) = (row for row in rows if "mnist_nn" in row and "the check itself" in row)
-    assert f"cuda:{A}" in row and "status 1" in row
-
-
-@pytest.mark.slow
-def test_one_gpu_of_each_model_is_measured(doctor: Any) -> None:
-    """And where that fails, it is said, and is no reason not to run."""
-    said = doctor("--gpu", "all", "--benchmark", gpus={A: (), B: ()})
-    (line,) = [line for line in said.splitlines() if "could not be measured" in line]
-    assert f"mnist_nn could not be measured on cuda:{A}" in line, said
-
-
-def test_a_self_check_without_a_gpu_is_refused(program: Any) -> None:
-    done = program(*DOCTOR, "--self-check", env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
-    assert "--self-check, but no GPU is visible (CUDA_VISIBLE_DEVICES is ''): there is nothing" in done.stderr
 
 
 ORPHAN = """

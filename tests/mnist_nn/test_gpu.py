@@ -1,0 +1,213 @@
+"""What a GPU computes, against autograd in double precision on the CPU and against the CPU's own training."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+
+from mnist_nn import net, training  # noqa: E402
+from mnist_nn.experiment import Bagging  # noqa: E402
+from mnist_nn.memory.estimate import memory_bytes  # noqa: E402
+from mnist_nn.memory.reservation import CudaMemory  # noqa: E402
+from mnist_nn.steps.autograd import AutogradStep  # noqa: E402
+from mnist_nn.steps.choose import make_step  # noqa: E402
+from mnist_nn.steps.graphed import WARM_UP, Graphed  # noqa: E402
+from mpitune.devices.memory_lock import spare_bytes  # noqa: E402
+from mpitune.experiment import WorkerContext  # noqa: E402
+from mpitune.trial import Evaluation, NoRoom, Trial  # noqa: E402
+from tests.mnist_nn.networks import architecture, batches  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+LEARNING = dict(learning_rate=0.05, momentum=0.9)
+TOLERANCE = 3e-5  # of a loss, and of the largest change of a kind of weights; rounding to float32 makes 2e-6 on a CPU
+MARGIN = 2e-7  # the least distance of a unit from the kink of its ReLU; rounding moves one by 3e-8
+N_STEPS = WARM_UP + 5  # so that some are replayed
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    weights: dict[str, Any]
+
+
+class Case(NamedTuple):
+    """Batches on the CPU, of which the last is smaller, initial weights, and what autograd makes of them in float64."""
+
+    batches: list[tuple[Any, Any]]
+    initial: dict[str, Any]
+    expected: Trained
+
+
+def trained(learn: Any, steps: list[tuple[Any, Any]], device: Any, dtype: Any) -> Trained:
+    losses = [float(learn(pixels.to(device, dtype), labels.to(device))) for pixels, labels in steps]
+    return Trained(losses, {name: weight.cpu().double() for name, weight in learn.finish().items()})
+
+
+@cache
+def case_of(channels: int, kernel: int, units: int, batch_size: int) -> Case:
+    """The first of some random ones in which no unit comes so close to its kink that rounding could change its side."""
+    params = dict(n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units)
+    found = []
+    for seed in range(20):
+        steps = list(batches(seed, N_STEPS, batch_size, (28, 28)))
+        initial = net.initial_weights(params, (28, 28), 10, seed=seed, device=CPU)
+        step, margins = AutogradStep({name: w.double() for name, w in initial.items()}, **LEARNING), []
+
+        class Watched:
+            finish = step.finish
+
+            def __call__(self, pixels: Any, labels: Any, step: Any = step, margins: Any = margins) -> Any:
+                margins.append(margin(step.weights, pixels))
+                return step(pixels, labels)
+
+        expected = trained(Watched(), steps, CPU, torch.float64)
+        found.append((min(margins), Case(steps, initial, expected)))
+        if min(margins) > MARGIN:
+            break
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+@torch.inference_mode()
+def margin(weights: dict[str, Any], pixels: Any) -> float:
+    """The least activation of a layer before its ReLU, relative to the largest."""
+    channels = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"])
+    units = F.linear(channels.relu().flatten(1), weights["hidden.weight"], weights["hidden.bias"])
+    return min(float(layer.abs().min() / layer.abs().max()) for layer in (channels, units))
+
+
+@pytest.mark.parametrize("batch_size", [1, 10, 32])
+@pytest.mark.parametrize("network", [(6, 5, 70), (10, 3, 40)], ids=str)
+@pytest.mark.parametrize(
+    ("step", "device"),
+    [
+        pytest.param("manual", CPU, id="manual on the CPU"),
+        pytest.param("autograd", GPU, id="autograd", marks=needs_gpu),
+        pytest.param("manual", GPU, id="manual", marks=needs_gpu),
+        pytest.param("graphed", GPU, id="manual, replayed", marks=needs_gpu),
+    ],
+)
+def test_a_step_equals_autograd_in_double_precision(
+    step: str, device: Any, network: tuple[int, int, int], batch_size: int
+) -> None:
+    """With cuDNN's deterministic gradient autograd differs by 1e-3 to 3e-3 of the change of `conv.weight`."""
+    training.prepare(device)
+    case = case_of(*network, batch_size)
+    weights = {name: torch.empty_strided(w.shape, w.stride(), device=device) for name, w in case.initial.items()}
+    for name, weight in case.initial.items():
+        weights[name].copy_(weight)
+    name = "manual" if step == "graphed" else step
+    learn: Any = make_step(name, weights, (28, 28), batch_size=batch_size, **LEARNING)
+    if step == "graphed":
+        learn = Graphed(learn, batch_size)
+    found = trained(learn, case.batches, device, torch.float32)
+    assert step != "graphed" or learn._graph is not None
+    np.testing.assert_allclose(found.losses, case.expected.losses, rtol=TOLERANCE)
+    for name, expected in case.expected.weights.items():
+        change = float((expected - case.initial[name].double()).abs().max())
+        assert float((found.weights[name] - expected).abs().max()) <= TOLERANCE * change, name
+
+
+def learned(device: Any, step: str = "auto", n: int = 1003, seed: int = 0) -> training.Trained:
+    x, y = (torch.cat(parts)[:n].to(device) for parts in zip(*batches(8, 102, 10), strict=True))
+    params = architecture(seed) | {"learning_rate": 5e-3, "momentum": 0.3}
+    seeds = np.random.SeedSequence(3)
+    return training.train(params, net.Images(x), y, n_classes=10, epochs=6, seed=seeds, device=device, step=step)
+
+
+def same_bits(one: training.Trained, other: training.Trained) -> bool:
+    return one.losses == other.losses and all(
+        torch.equal(weight, other.weights[name]) for name, weight in one.weights.items()
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestOnAGpu:
+    @pytest.mark.parametrize("seed", [0, 2, 3])
+    @pytest.mark.parametrize("step", ["manual", "autograd"])
+    def test_a_training_has_the_epochs_and_losses_of_the_cpu(self, step: str, seed: int) -> None:
+        found, expected = learned(GPU, step, seed=seed), learned(CPU, seed=seed)
+        assert found.epochs == expected.epochs > 1
+        np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-4)
+
+    @pytest.mark.parametrize("step", ["manual", "autograd"])
+    def test_two_trainings_have_the_same_bits(self, step: str) -> None:
+        assert same_bits(learned(GPU, step), learned(GPU, step))
+
+    def test_fewer_images_than_a_batch(self) -> None:
+        np.testing.assert_allclose(learned(GPU, n=7).losses, learned(CPU, n=7).losses, rtol=1e-4)
+
+    def test_initial_weights_have_the_bits_of_the_cpu(self) -> None:
+        """A GPU's own random stream depends on how many processors it has."""
+        one, other = (net.initial_weights(architecture(1), (12, 12), 10, seed=5, device=each) for each in (CPU, GPU))
+        assert all(torch.equal(weight, other[name].cpu()) for name, weight in one.items())
+
+    def test_trainings_one_after_the_other_take_no_more_memory(self) -> None:
+        """With a stream for each, cuBLAS would keep a workspace for each of the first 32."""
+        reserved = []
+        for _ in range(40):
+            learned(GPU, n=60)
+            gc.collect()
+            torch.cuda.empty_cache()
+            reserved.append(torch.cuda.memory_reserved())
+        assert max(reserved[2:]) == reserved[2], reserved
+
+    @pytest.mark.parametrize("step", ["manual", "autograd"])
+    @pytest.mark.parametrize("network", [(300, 5, 1003), (40, 5, 37)], ids=str)
+    def test_a_training_takes_no_more_memory_than_it_reserves(self, step: str, network: tuple[int, int, int]) -> None:
+        """Libraries and graphs may take what is spared for them."""
+        channels, kernel, units = network
+        params = dict(n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units, **LEARNING)
+        images, labels = torch.zeros(100, 28, 28, dtype=torch.uint8, device=GPU), torch.zeros(100, device=GPU).long()
+        needed = memory_bytes(params, (28, 28), 10, step=step)
+        memory = CudaMemory(GPU)
+        memory.give_back()
+        before = torch.cuda.memory_reserved()
+        assert memory.take(needed)
+        torch.cuda.reset_peak_memory_stats()
+        seed = np.random.SeedSequence(1)
+        done = training.train(
+            params, net.Images(images), labels, n_classes=10, seed=seed, device=GPU, epochs=1, step=step
+        )
+        training.probabilities(done.weights, net.Images(images))
+        spare = spare_bytes(torch.cuda.mem_get_info()[1])
+        assert torch.cuda.max_memory_reserved() - before <= needed + spare
+
+    def test_a_network_without_room_is_refused_and_the_next_one_is_trained(self) -> None:
+        experiment = Bagging(1, 1, dataset="digits", train_size=60, test_size=20, folds=2, epochs=2)
+        objective = experiment.objective(WorkerContext("cuda", experiment.data()))
+        small = next(next(iter(experiment.searches())))[0][0]
+        large = Trial("large", {**small.params, "n_conv_layer": 100_000, "kernel_size": 2, "n_hidden_layer": 999_999})
+        refused, answer = objective((large, small))
+        assert isinstance(refused, NoRoom) and "GB and this worker has" in refused.reason
+        assert isinstance(answer, Evaluation) and np.isfinite(answer.value("loss"))
+
+    def test_a_step_that_cannot_be_captured_goes_on_as_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Last, as it leaves a broken capture behind."""
+
+        class Waits:
+            n = 0
+
+            def __call__(self, pixels: Any, labels: Any) -> Any:
+                pixels.sum().item()  # waits for the device, which a capture forbids
+                Waits.n += 1
+                return pixels.sum()
+
+            def finish(self) -> dict[str, Any]:
+                return {}
+
+        learn, x = Graphed(Waits(), 4), torch.ones(4, 3, device=GPU)
+        with caplog.at_level(logging.WARNING):
+            found = [float(learn(x, x)) for _ in range(WARM_UP + 3)]
+        assert found == [12.0] * (WARM_UP + 3) and Waits.n == WARM_UP + 3
+        assert [record.message[:26] for record in caplog.records] == ["the step cannot be capture"]

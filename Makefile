@@ -6,7 +6,8 @@
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
-# make test-gpu    everything that a machine with a GPU can show, within 20 minutes; leaves one folder with a summary
+# make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
+#                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
 # make bench   the benchmarks that the README cites
 
 PYTHON ?= python3
@@ -27,7 +28,7 @@ HERE := --gpu none --workers 1 --dataset digits
 # A first run of each program, as small as can be: Python compiles what they import, numba what they compute.
 FIRST := --gpu none --dataset digits --quiet --results .venv/first
 
-.PHONY: demo test docs coverage test-avx2 test-gpu test-container test-requirements lint check bench clean
+.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-requirements lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -53,8 +54,22 @@ coverage: .venv/dev
 	coverage json --quiet -o results/coverage/report.json
 	python -m tests.covered results/coverage/report.json
 
-test-gpu: .venv/dev
-	python -m benchmarks.validate
+GPU_PIP := .venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+test-gpu:
+	@cuda=$$(nvidia-smi | sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\)\..*/\1/p' | head -n 1); \
+	case "$$cuda" in \
+		'') echo "make test-gpu: nvidia-smi shows no CUDA version: run it on a machine with a GPU" >&2; exit 2;; \
+		11 | 12) ;; \
+		*) cuda=13;; \
+	esac; \
+	echo "installing requirements-cu$$cuda.txt into .venv-gpu (minutes)"; \
+	{ [ -x .venv-gpu/bin/python ] || $(PYTHON) -m venv .venv-gpu; } && \
+	$(GPU_PIP) -r requirements-cu$$cuda.txt pytest hypothesis
+	$(MAKE) test-gpu-here PY=.venv-gpu/bin/python
+
+PY ?= python3
+test-gpu-here:
+	$(PY) -m tests.gpu
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer
@@ -101,4 +116,4 @@ bench: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-gpu results .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,6 @@ from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.tools.doctor import Wishes
 from mpitune.tools.doctor_programs import programs
 from mpitune.tools.merge import MergeOptions
 from mpitune.tools.scaling import ScalingOptions
@@ -45,7 +44,7 @@ def accepted(program: str, arguments: Sequence[str]) -> RunOptions | None:
         parser = parser_of(EXPERIMENTS[program], program)
     else:
         doctor = dict.fromkeys(checks.settings for checks in programs().values() if checks.settings)
-        kinds = (*doctor, RunOptions, Wishes) if program == "mpitune doctor" else OTHERS[program]
+        kinds = (*doctor, RunOptions) if program == "mpitune doctor" else OTHERS[program]
         parser = Parser(prog=program)
         for kind in kinds:
             add_settings(parser, kind)

@@ -29,7 +29,7 @@ ROOMS = {
         "mpitune.optimize.spaces", "mpitune.ranks", "mpitune.report", "mpitune.storage",
     },
     "mpitune.ranks": {"mpitune._jit", "mpitune.errors"},
-    "mpitune.devices": {"mpitune._jit", "mpitune.errors", "mpitune.ranks", "mpitune.storage"},
+    "mpitune.devices": {"mpitune._jit", "mpitune.errors", "mpitune.ranks"},
     "mpitune.memory": {"mpitune._jit", "mpitune.devices", "mpitune.errors"},
     "mpitune.storage": {"mpitune.errors", "mpitune.trial"},
     "mpitune.engine": {
@@ -64,7 +64,7 @@ ROOMS = {
         "mpitune", "mpitune.svm", "mpitune.svm.memory", "mnist_svm",
     },
     "mnist_nn": {
-        "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.memory", "mpitune.optimize.spaces",
+        "common", "mpitune", "mpitune._jit", "mpitune.devices", "mpitune.optimize.spaces",
         "mpitune.optimize.strategies", "mpitune.ranks", "mpitune.report", "mpitune.storage",
         "mnist_nn.memory", "mnist_nn.parallel", "mnist_nn.steps",
     },

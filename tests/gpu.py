@@ -1,0 +1,170 @@
+"""What a machine with GPUs can show about this package, within 200 seconds.
+
+    make test-gpu                          in an environment with what fits the driver
+    python -m tests.gpu [--folder DIR]     in this one
+
+What each step prints is kept in the folder, with `summary.md`. The status is 0 where all steps passed, or were left out
+because a library is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.machine import circumstances, table
+from mpitune.devices.devices import nvidia_smi, visible_gpus, why_no_gpu
+from mpitune.errors import Exit
+from tests.helpers import ROOT, journal_lines
+from tests.mnist_nn.scaled_digits import write_as_mnist
+
+LIMIT_S = 195.0  # for all steps together
+LAST_LINES = 5  # of a step that failed, in the summary
+PASSED = "passed"
+NETWORKS = "mnist_nn 1 3 --dataset digits --epochs 3 --max-channels 32 --max-hidden-layer 500 --seed 3".split()
+GRID = "mnist_svm 4 --dataset digits".split()
+
+
+class Step(NamedTuple):
+    """A command of this Python, or a function that says what is wrong. needs: a library that it cannot do without."""
+
+    name: str
+    does: Sequence[str | Path] | Callable[[], str]
+    needs: str = ""
+
+
+class Done(NamedTuple):
+    """said: PASSED, or how it ended. words: the last lines of what it printed, where it failed."""
+
+    step: Step
+    said: str
+    seconds: float
+    words: str = ""
+
+
+def steps(folder: Path) -> list[Step]:
+    """The cheap ones first."""
+    marked = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "@pytest.mark.gpu" in path.read_text()]
+    options = "-o addopts= --import-mode=importlib -p no:cacheprovider -rfEs -q -m gpu".split()
+    cpu = ["--gpu", "none", "--workers", "2"]
+    ddp = ["mnist_nn.ddp", "--data", folder / "data", "--epochs", "2"]
+
+    def into(name: str) -> list[str | Path]:
+        return ["--restart", "--results", folder / name]
+
+    return [
+        Step("doctor", ["mpitune", "doctor", "--gpu", "all", "--dataset", "digits", "--results", folder / "none"]),
+        Step("networks, GPU", [*NETWORKS, "--gpu", "0", *into("nn")]),
+        Step("networks, CPU", [*NETWORKS, *cpu, *into("nn-cpu")]),
+        Step("they agree", lambda: differ(folder / "nn", folder / "nn-cpu", "loss", 1e-3)),
+        Step("networks, two workers on a GPU", [*NETWORKS, "--gpu", "0,0", *into("nn-two")]),
+        Step("they agree", lambda: differ(folder / "nn-two", folder / "nn", "loss", 1e-6)),
+        Step("vector machines, all cores", [*GRID, *into("svm")]),
+        Step("vector machines, cuML", [*GRID, "--gpu", "0", "--solver", "cuml", *into("svm-cuml")], "cuml"),
+        Step("they agree", lambda: differ(folder / "svm-cuml", folder / "svm", "error", 0.1), "cuml"),
+        Step("data parallel, all GPUs", [*ddp, "--results", folder / "ddp"]),
+        Step("tests marked gpu", ["pytest", *options, *marked], "pytest"),
+    ]
+
+
+def differ(there: Path, here: Path, name: str, limit: float) -> str:
+    """How the means of a value in two studies differ, if by more than this share of them; "" if they do not."""
+    values = [
+        {line["key"]: line["values"].get(name) for line in journal_lines(folder) if not line.get("error")}
+        for folder in (there, here)
+    ]
+    keys = [key for key in values[0] if values[0][key] is not None and values[1].get(key) is not None]
+    if not keys or values[0].keys() != values[1].keys():
+        return f"{len(keys)} of {len(values[1])} results in common"
+    means = [np.mean([float(value[key]) for key in keys]) for value in values]
+    return "" if abs(means[0] - means[1]) <= limit * means[1] else f"mean {name} {means[0]:.6g} and {means[1]:.6g}"
+
+
+def run_all(every: Sequence[Step], folder: Path, limit_s: float = LIMIT_S) -> list[Done]:
+    """Run the steps one after the other until so many seconds are over."""
+    end, done = time.monotonic() + limit_s, []
+    for number, step in enumerate(every):
+        start = time.monotonic()
+        if step.needs and find_spec(step.needs) is None:
+            done.append(Done(step, f"left out: {step.needs} is not installed", 0.0))
+        elif callable(step.does):
+            try:
+                said = step.does() or PASSED
+            except (OSError, ValueError, KeyError) as error:  # a study that was not written
+                said = f"{type(error).__name__}: {error}"
+            done.append(Done(step, said, time.monotonic() - start))
+        else:
+            done.append(_run(step, step.does, folder / f"{number:02}.txt", end - start))
+        print(f"{step.name}: {done[-1].said}, {done[-1].seconds:.0f} s", flush=True)
+    return done
+
+
+def _run(step: Step, words: Sequence[str | Path], output: Path, left: float) -> Done:
+    start = time.monotonic()
+    if left <= 0:
+        return Done(step, "no time was left", 0.0)
+    with open(output, "w") as file:
+        command = [sys.executable, "-m", *map(str, words)]
+        print(*command, end="\n\n", file=file, flush=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(left)
+            said = f"status {status}" if status else PASSED
+        except subprocess.TimeoutExpired:
+            said = f"not done within {left:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)  # one whose GPU hangs may not end
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    words_ = "" if said == PASSED else "\n".join(lines[-LAST_LINES:])
+    return Done(step, said, time.monotonic() - start, words_)
+
+
+def summary(done: Sequence[Done]) -> str:
+    """What can be pasted into an issue, in Markdown."""
+    rows = [{"step": one.step.name, "": one.said, "seconds": f"{one.seconds:.0f}"} for one in done]
+    gpus = nvidia_smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader") or ""
+    words = [f"\n{one.step.name}:\n\n```\n{one.words}\n```" for one in done if one.words]
+    return "\n".join([circumstances("torch", "cuml", "numpy"), gpus, table(rows), *words, ""])
+
+
+def status_of(done: Sequence[Done]) -> Exit:
+    """Whether all has passed, beside what was left out."""
+    return Exit.DONE if all(one.said == PASSED or one.said.startswith("left out") for one in done) else Exit.ERROR
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description="All that a machine with GPUs can show.")
+    parser.add_argument("--folder", type=Path, help="where everything is kept (default: results/gpu-TIME)")
+    given = parser.parse_args(arguments)
+    if not visible_gpus():
+        print(f"python -m tests.gpu: no GPU is visible{why_no_gpu()}: run it on a machine with one", file=sys.stderr)
+        return Exit.USAGE
+    folder = (given.folder or Path("results") / time.strftime("gpu-%Y%m%d-%H%M%S")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "data").exists():
+        write_as_mnist(folder / "data", 600, 200)
+    done = run_all(steps(folder), folder)
+    text = summary(done)
+    (folder / "summary.md").write_text(text)
+    print(f"\n{text}\nall of it: {folder}")
+    return status_of(done)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -65,7 +65,7 @@ test-gpu:
 	echo "installing requirements-cu$$cuda.txt into .venv-gpu (minutes)"; \
 	{ [ -x .venv-gpu/bin/python ] || $(PYTHON) -m venv .venv-gpu; } && \
 	$(GPU_PIP) -r requirements-cu$$cuda.txt pytest hypothesis
-	$(MAKE) test-gpu-here PY=.venv-gpu/bin/python
+	.venv-gpu/bin/python -m tests.gpu --limit 600
 
 PY ?= python3
 test-gpu-here:

@@ -5,7 +5,7 @@ A process of its own asks NVML, since the kernel never returns to a process that
     python -m mpitune.devices.gpu_watch PARENT ENTRY...     ENTRY: of CUDA_VISIBLE_DEVICES
 
 prints a line "ENTRY answers" for each GPU every ASK_S seconds, and "ENTRY Xid NUMBER" or "ENTRY is lost" if that
-happens. Without NVML it ends at once, and no GPU is watched.
+happens. Without NVML, or its module `pynvml` (nvidia-ml-py), it ends at once, and no GPU is watched.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mpitune.ranks.process import begin_helper
 
@@ -31,7 +32,6 @@ HANG_S = 30.0  # a worker hangs when it gives no result for so long after an err
 # ones), and the records of memory errors that were corrected.
 NO_FAULTS = {13, 31, 43, 45, 68, 109} | {63, 92}
 ANSWERS = "answers"
-_XID_EVENT, _TIMEOUT, _LOST = 0x8, 10, 15  # as in nvml.h
 
 
 class GpuWatch:
@@ -103,77 +103,63 @@ def in_kernel(pid: int) -> bool:
     return False
 
 
-class _Event(ctypes.Structure):
-    _fields_ = (
-        ("device", ctypes.c_void_p),
-        ("kind", ctypes.c_ulonglong),
-        ("data", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _Nvml:
-    """NVIDIA's management library, by ctypes. Raises OSError where it is absent or does not work."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libnvidia-ml.so.1")
-        self._events = ctypes.c_void_p()
-        if self._library.nvmlInit_v2() or self._library.nvmlEventSetCreate(ctypes.byref(self._events)):
-            raise OSError("NVML does not start")
-
-    def device(self, entry: str) -> ctypes.c_void_p | None:
-        """The handle of an entry of CUDA_VISIBLE_DEVICES; None where NVML does not know it."""
-        device = ctypes.c_void_p()
-        if entry.isdecimal():
-            code = self._library.nvmlDeviceGetHandleByIndex_v2(int(entry), ctypes.byref(device))
-        else:
-            code = self._library.nvmlDeviceGetHandleByUUID(entry.encode(), ctypes.byref(device))
-        return None if code else device
-
-    def listen(self, device: ctypes.c_void_p) -> int | None:
-        """Ask to be told of its errors, for a slice those of its GPU. Returns the handle that its events will have."""
-        whole = ctypes.c_void_p()
-        if self._library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, ctypes.byref(whole)):
-            whole = device  # it is no slice
-        self._library.nvmlDeviceRegisterEvents(whole, ctypes.c_ulonglong(_XID_EVENT), self._events)
-        return whole.value
-
-    def heard(self, seconds: float) -> tuple[int | None, int] | None:
-        """Handle and number of the next error; None where there was none in that time."""
-        event = _Event()
-        code = self._library.nvmlEventSetWait_v2(self._events, ctypes.byref(event), ctypes.c_uint(int(1e3 * seconds)))
-        if code == 0:
-            return (event.device, event.data) if event.kind == _XID_EVENT else None
-        if code != _TIMEOUT:
-            time.sleep(seconds)
-        return None
-
-    def asked(self, device: ctypes.c_void_p) -> str:
-        """The state of a GPU, found by asking for its memory: ANSWERS, "is lost", or "" if unknown."""
-        code = self._library.nvmlDeviceGetMemoryInfo(device, (ctypes.c_ulonglong * 3)())
-        return {0: ANSWERS, _LOST: "is lost"}.get(code, "")
-
-
 def main(parent: str, *entries: str) -> None:
     """Watch until the parent ends."""
     begin_helper(int(parent))
     try:
-        nvml = _Nvml()
-    except OSError:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        events = nvml.nvmlEventSetCreate()
+    except Exception:  # the module or the library is absent, or does not work
         return
-    devices = {entry: device for entry in entries if (device := nvml.device(entry)) is not None}
-    handles = {entry: nvml.listen(device) for entry, device in devices.items()}
-    last: dict[str, str] = {}
+    devices, numbers, last = {}, {}, dict[str, str]()
+    for entry in entries:
+        with suppress(nvml.NVMLError):  # which does not know it
+            by = nvml.nvmlDeviceGetHandleByIndex if entry.isdecimal() else nvml.nvmlDeviceGetHandleByUUID
+            devices[entry] = by(int(entry) if entry.isdecimal() else entry)
+            numbers[entry] = _listen(nvml, devices[entry], events)
     while devices:
         for entry, device in devices.items():
-            said = nvml.asked(device)
+            said = _asked(nvml, device)
             if said and (said == ANSWERS or last.get(entry) != said):
                 print(entry, said, flush=True)
             last[entry] = said
-        if (event := nvml.heard(ASK_S)) is not None:
-            for entry in (entry for entry, handle in handles.items() if handle == event[0]):
-                print(entry, "Xid", event[1], flush=True)
+        try:
+            event = nvml.nvmlEventSetWait_v2(events, int(1e3 * ASK_S))
+        except nvml.NVMLError_Timeout:
+            continue
+        except nvml.NVMLError:
+            time.sleep(ASK_S)
+            continue
+        if event.eventType == nvml.nvmlEventTypeXidCriticalError:
+            for entry in (entry for entry, number in numbers.items() if number == _number(event.device)):
+                print(entry, "Xid", event.eventData, flush=True)
+
+
+def _listen(nvml: Any, device: Any, events: Any) -> int | None:
+    """Ask to be told of a GPU's errors, for a slice those of its GPU. Returns the number that its events will have."""
+    with suppress(nvml.NVMLError):  # it is no slice
+        device = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    with suppress(nvml.NVMLError):
+        nvml.nvmlDeviceRegisterEvents(device, nvml.nvmlEventTypeXidCriticalError, events)
+    return _number(device)
+
+
+def _number(device: Any) -> int | None:
+    """Of a handle, which is a pointer, and so does not equal another one to the same GPU."""
+    return ctypes.cast(device, ctypes.c_void_p).value
+
+
+def _asked(nvml: Any, device: Any) -> str:
+    """The state of a GPU, found by asking for its memory: ANSWERS, "is lost", or "" if unknown."""
+    try:
+        nvml.nvmlDeviceGetMemoryInfo(device)
+    except nvml.NVMLError_GpuIsLost:
+        return "is lost"
+    except nvml.NVMLError:
+        return ""
+    return ANSWERS
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # make demo    install into .venv and run both searches on 2 MPI ranks, on the built-in digits
 # make test    install into .venv and prove on this machine what the README promises, in about five minutes
 # make check   linters and all tests: several hosts, Slurm, other MPI libraries; what CI runs
-# make docs    the documentation as a site in results/site; a warning or a link that leads nowhere is an error
-# make coverage     what make test runs of each room: lines and branches, programs and workers included
+# make docs    the documentation as a site in results/site; a warning is an error, and so is a link that leads nowhere
+# make coverage     what make test runs of each file: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
@@ -44,15 +44,13 @@ test: .venv/dev
 SITE := results/site
 docs: .venv/dev
 	sphinx-build -E -W --keep-going -q -c docs . $(SITE)
-	python -m tests.links $(SITE)
 
 coverage: .venv/dev
 	rm -rf results/coverage
 	mkdir -p results/coverage
 	coverage run -m pytest -n 2 -m "not slow and not cluster"
 	coverage combine --quiet
-	coverage json --quiet -o results/coverage/report.json
-	python -m tests.covered results/coverage/report.json
+	coverage report --sort=-miss --skip-covered --include='mpitune/*,common/*,mnist_svm/*,mnist_nn/*'
 
 GPU_PIP := .venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 test-gpu:
@@ -81,6 +79,7 @@ lint: .venv/dev
 	ruff check .
 	ruff format --check .
 	mypy
+	lint-imports --no-cache --no-logo
 
 check: export HYPOTHESIS_PROFILE = full
 check: lint docs test-avx2

@@ -29,7 +29,7 @@ from mpitune.storage.journal import is_running
 from mpitune.storage.repair import repair
 from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
-from tests.rooms import PACKAGES
+from tests.install.rooms import rooms
 
 
 class Trap:
@@ -375,7 +375,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
         "pickle.loads(content, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         "pickle.loads(raised_there)", "pickle.loads(self._content)",
     )  # fmt: skip
-    for package in PACKAGES:
+    for package in sorted(rooms()):
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()
             for line in allowed:

@@ -6,6 +6,7 @@
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
+# make test-lowest  searches and solver on the oldest versions that pyproject.toml allows; make test-newest: on the newest
 # make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
 #                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
 # make bench   the benchmarks that the README cites
@@ -28,7 +29,8 @@ HERE := --gpu none --workers 1 --dataset digits
 # A first run of each program, as small as can be: Python compiles what they import, numba what they compute.
 FIRST := --gpu none --dataset digits --quiet --results .venv/first
 
-.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-requirements lint check bench clean
+.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-requirements test-lowest test-newest
+.PHONY: lint check bench clean
 
 demo: .venv/demo
 	$(MPIRUN) python -m mnist_svm 8 $(HERE) --results results/demo_svm
@@ -74,6 +76,12 @@ test-container: .venv/dev
 
 test-requirements: .venv/dev
 	REQUIREMENTS=1 python -m pytest -rA tests/install
+
+test-lowest: .venv/dev
+	tests/install/versions.sh lowest
+
+test-newest: .venv/dev
+	tests/install/versions.sh newest || echo "they do not pass yet"
 
 lint: .venv/dev
 	ruff check .

@@ -182,8 +182,8 @@ def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     assert [p.point for p in first] != [p.point for p in played(name, loss, space, n_trials=60, seed=1)]
     if name == "nsga2":  # whose first generation is random
         return
-    late = np.mean([loss(p) for p in first[40:]])
-    assert late < np.mean([loss(p) for p in first[:20] if p.number not in (4, 7)])
+    late = np.median([loss(p) for p in first[40:]])  # some of them look where little is known
+    assert late < np.median([loss(p) for p in first[:20] if p.number not in (4, 7)])
     assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
 
 

@@ -108,13 +108,8 @@ def test_sparse_samples_are_made_dense_with_a_warning_when_large():
     sparse = scipy.sparse.csr_array(x)
     model = SVC().fit(sparse, y)
     assert np.array_equal(model.predict(sparse), SVC().fit(x, y).predict(x))
-
-    class Large(scipy.sparse.csr_array):
-        shape = (LARGE // 8, 1)
-        toarray = None
-
-    with pytest.warns(UserWarning, match=r"made dense, which takes 1\.1 GB"), pytest.raises(TypeError):
-        dense(Large(x))
+    with pytest.warns(UserWarning, match=r"made dense, which takes 1\.1 GB"):
+        dense(scipy.sparse.csc_array((LARGE // 8, 1)))  # zeros, for which the system needs no memory yet
 
 
 def test_a_kernel_that_is_a_function_is_left_to_libsvm():
@@ -151,7 +146,9 @@ def test_a_model_becomes_one_of_scikit_learn(kind, classes, options, whole_grid)
         ours = as_sklearn(next(found).model)
     else:
         ours = as_sklearn(SVC(**parameters).fit(given, y))
-    assert type(ours) is sklearn.svm.SVC and set(vars(ours)) == set(vars(theirs))
+    assert type(ours) is sklearn.svm.SVC and set(vars(ours)) - {"_effective_probability"} <= set(
+        vars(theirs)
+    )  # before 1.8
     for name, expected in vars(theirs).items():
         _same(name, vars(ours)[name], expected)
     copy = pickle.loads(pickle.dumps(ours))

@@ -15,10 +15,9 @@ from mnist_nn.figures import Shown, box_plot, calibration_of, draw_certainty, dr
 from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
-from mpitune.plotting import BEST, DPI, ONE, PNG_DPI, RIGHT, STYLE, WRONG, save, subplots
+from mpitune.plotting import DPI, PNG_DPI, STYLE, save, subplots
 from mpitune.tools.scaling import compare, figure_of
 from mpitune.tools.timings import RunTiming
-from tests.helpers import ROOT
 
 # Text is drawn a little otherwise by another version of FreeType; a box that moves or changes its colour is far more.
 pictured = pytest.mark.mpl_image_compare(baseline_dir="images", style=STYLE, savefig_kwargs={"dpi": 60}, tolerance=8)
@@ -113,12 +112,3 @@ def test_images_drawn_together_have_the_files_of_each_alone(tmp_path: Path) -> N
     for kind in ("svg", "png"):
         name = f"{second.name}.{kind}"
         assert (tmp_path / "all" / name).read_bytes() == (tmp_path / name).read_bytes()
-
-
-def test_the_report_has_the_same_colours_for_the_same_things() -> None:
-    """Its style sheet may darken a colour for text; which colour means what is the same."""
-    sheet = (ROOT / "mpitune" / "report" / "report.css").read_text()
-    assert f"--blue:{ONE.lower()}" in sheet and BEST == WRONG != RIGHT
-    drawn = (ROOT / "mpitune" / "report" / "report.js").read_text()
-    assert 'type: "bar", data: values, barMaxWidth: 18, itemStyle: { color: style("--blue") }' in drawn
-    assert 'borderColor: style("--red"), borderWidth: 3' in drawn, "the frame of the best point"

@@ -11,7 +11,6 @@ import pytest
 
 from tests.helpers import ROOT
 from tests.install.resolve import cuda_11_is_reachable, index_is_reachable
-from tests.install.rooms import wheel_rooms
 
 IMPORTS = """
 import importlib, importlib.metadata
@@ -63,28 +62,3 @@ def test_the_file_alone_is_enough(cuda: str, environment: Path, tmp_path: Path) 
     print(f"{cuda}: {size.stdout.split()[0]} MB")
     run(environment, *SEARCH, "--results", str(tmp_path / "svm"), folder=ROOT)
     assert (tmp_path / "svm" / "best.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_pip_install_of_the_project_is_enough(environment: Path, tmp_path: Path) -> None:
-    """From a copy, since building writes beside the sources; it is run in a folder that does not hold them."""
-    source = tmp_path / "source"
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in listed.stdout.splitlines():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    run(environment, "-m", "pip", "install", "--no-cache-dir", "--no-compile", "--quiet", ".", folder=source)
-    run(environment, *SEARCH, folder=source)
-    assert (source / "results" / "mnist_svm" / "best.json").exists()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert "accelerate" in run(environment, "-m", "mpitune", folder=elsewhere)
-    # Every module and every file that a module reads came along; a room of its own for each package.
-    code = "import mpitune; print(mpitune.__path__[0])"
-    installed = Path(run(environment, "-c", code, folder=elsewhere).strip()).parent
-    for room in wheel_rooms():
-        read = (".py", ".html", ".css", ".js", ".gz", "")  # the last: licences
-        for path in [path for path in (source / room).rglob("*") if path.is_file() and path.suffix in read]:
-            assert (installed / path.relative_to(source)).exists(), path.relative_to(source)
-    assert not (installed / "tests").exists() and not (installed / "k8s").exists()

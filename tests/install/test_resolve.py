@@ -53,18 +53,6 @@ def check_pairs(versions: Mapping[str, str]) -> None:
             )
 
 
-def test_a_pair_that_is_not_known_to_work_is_refused() -> None:
-    """As pip resolved cu12 before scikit-learn was bound, and cu13 before torch was."""
-    good = {"numba": "0.61.2", "llvmlite": "0.44.0", "numpy": "2.2.6", "torch": "2.9.1"}
-    check_pairs({**good, "torchvision": "0.24.1", "triton": "3.5.1", "nvidia-nccl-cu12": "2.27.5"})
-    with pytest.raises(AssertionError, match="cuml-cu12 25.10.0 beside scikit-learn 1.9.1"):
-        check_pairs({**good, "cuml-cu12": "25.10.0", "scikit-learn": "1.9.1"})
-    with pytest.raises(AssertionError, match="cuml-cu13 26.10.0 beside torch 2.9.1"):
-        check_pairs({**good, "cuml-cu13": "26.10.0", "scikit-learn": "1.9.1"})
-    with pytest.raises(AssertionError, match="torch 3.0 is new"):
-        check_pairs({"torch": "3.0"})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_versions_are_known_to_work_together(name: str) -> None:

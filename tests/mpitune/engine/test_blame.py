@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mpitune import Float, RunOptions, search
-
 # Rank 1 tells its workers that they have no scratch: fits of one criterion raise there, and scores of the other.
 SCRIPT = """
 import json, os, sys, warnings
@@ -52,14 +50,3 @@ def test_a_fit_or_score_that_raises_is_tried_on_another_node_before_that_is_reco
     done = program(tmp_path / "script.py", ranks=2, cwd=tmp_path)
     ours, theirs = json.loads(done.stdout)
     assert ours == theirs and theirs[2] == ["6 fits failed out of a total of 18."]
-
-
-def test_an_objective_that_raises_for_many_points_in_a_row_costs_no_worker() -> None:
-    def objective(trial: Any) -> float:
-        if 2 <= trial.number < 10:
-            raise ValueError("singular matrix")
-        return float(trial.params["x"])
-
-    space, options = {"x": Float(0, 1)}, RunOptions(quiet=True)
-    study = search(objective, space, n_trials=12, minimize="loss", seed=0, workers=2, options=options)
-    assert [trial.state for trial in study.trials] == ["complete"] * 2 + ["failed"] * 8 + ["complete"] * 2

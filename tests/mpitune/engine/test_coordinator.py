@@ -44,18 +44,6 @@ def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> No
         assert len(agents.given[0, 0]) == given
 
 
-def test_a_slow_start_is_forgotten_by_and_by(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(200), places(1))
-    for seconds in (3.0, *[0.001] * 30):
-        assert len(agents.given[0, 0]) == 1
-        agents.answer((0, 0), seconds=seconds)
-        if len(agents.given[0, 0]) > 1:
-            break
-    assert len(agents.given[0, 0]) == 2, "the mean of about the last ten batches is short by now"
-    agents.answer((0, 0), seconds=0.001)
-    assert len(agents.given[0, 0]) == 2
-
-
 def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(3), places(1))
     agents.answer((0, 0), seconds=0.005)
@@ -76,12 +64,6 @@ def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_p
 def rounds(*sizes: int) -> Search:
     for number, size in enumerate(sizes):
         yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]
-
-
-def test_the_next_round_is_given_out_as_soon_as_it_is_known(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, rounds(1, 2), places(1, 1))
-    agents.answer((0, 0))
-    assert sorted(agents.keys((0, 0)) + agents.keys((1, 0))) == [["r1/t0"], ["r1/t1"]]
 
 
 @pytest.mark.parametrize("lost", ["its worker", "its rank"])
@@ -273,15 +255,6 @@ def test_an_answer_in_doubt_stands_where_its_retry_dies(tmp_path: Path) -> None:
     assert not agents.study.results["t1"].failed
 
 
-def test_a_node_whose_fits_all_raise_is_given_up_and_its_answers_are_not_kept(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(40), places(3, 3))
-    while not agents.coordinator.finished:
-        slot = next(slot for slot, runs in sorted(agents.given.items(), reverse=True) if runs)
-        agents.answer(slot, value=float(slot[0]), doubt="OSError: no scratch" if slot[0] else None)
-    assert {result.values["v"] for result in agents.study.results.values()} == {0.0}
-    assert {rank for rank, _ in agents.coordinator.dispatch.slots} == {0}
-
-
 def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> None:
     """Random nodes and trials that always fail, each in one of three ways, and ranks that are lost on the way."""
     random = np.random.default_rng(0)
@@ -319,15 +292,6 @@ def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> 
         assert set(agents.coordinator.dispatch.slots) >= {s for s in agents.given if s[0] in sound}
 
 
-def test_success_in_between_forgives(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(20), places(1, 1))
-    for _ in range(4):
-        agents.die((0, 0))
-        agents.die((0, 0))
-        agents.answer((0, 0))
-    assert len(agents.coordinator.dispatch.slots) == 2
-
-
 def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(2), places(1))
     for _ in range(3):
@@ -335,14 +299,6 @@ def test_failures_of_building_are_not_the_trials_fault_and_end_the_run(tmp_path:
     assert agents.coordinator.finished and not agents.study.finished
     assert "no cuml" in agents.coordinator.first_cause
     assert agents.study.n_done == 0
-
-
-def test_a_death_while_building_is_no_attempt_of_a_trial(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(1), places(1))
-    agents.die((0, 0), building=True)
-    agents.answer((0, 0))
-    (outcome,) = agents.study.outcomes()
-    assert outcome.result.attempt == 1
 
 
 def test_an_answer_for_a_trial_that_is_not_open_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -353,26 +309,6 @@ def test_an_answer_for_a_trial_that_is_not_open_is_ignored(tmp_path: Path, caplo
     assert f"an answer for trial {first}, which is not open there, is ignored" in caplog.text
     agents.answer((0, 0))
     assert agents.coordinator.finished and agents.study.results[first].values != {"v": 5.0}
-
-
-def test_infinity_is_a_value(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(1), places(1))
-    agents.answer((0, 0), value=float("inf"))
-    (outcome,) = agents.study.outcomes()
-    assert outcome.result.values == {"v": float("inf")}
-
-
-def test_a_result_with_an_error_is_tried_once_more_and_the_slot_is_not_to_blame(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(3), places(1))
-    for key in ("t2", "t2", "t1", "t1"):
-        (run,) = agents.given.pop((0, 0))
-        assert run.batch[0].key == key
-        failed = Result(key, error="it takes 9 GB", seconds=9.0)
-        agents.coordinator.handle(0, Returned(0, (failed,), 1))
-        agents.coordinator.step()
-    agents.answer((0, 0))
-    assert agents.study.finished and len(agents.coordinator.dispatch.slots) == 1 and agents.coordinator.n_failed == 2
-    assert [result.error for _, result in agents.study.outcomes()] == [None, "it takes 9 GB", "it takes 9 GB"]
 
 
 def test_a_signal_drains_and_nothing_is_handed_out_any_more(tmp_path: Path) -> None:
@@ -416,17 +352,6 @@ def test_running_trials_are_left_the_grace_and_no_more(tmp_path: Path, grace: fl
     assert not agents.coordinator.finished
     agents.coordinator.handle(0, Interrupted(15))
     assert agents.coordinator.finished == (grace == 0.0)
-
-
-@pytest.mark.parametrize("deaths", [1, 2])
-def test_one_slot_alone_retries_too(tmp_path: Path, deaths: int) -> None:
-    agents = FakeAgents(tmp_path, trials(1), places(1))
-    for _ in range(deaths):
-        agents.die((0, 0))
-    if deaths == 1:
-        agents.answer((0, 0))
-    assert agents.coordinator.finished
-    assert [outcome.result.failed for outcome in agents.study.outcomes()] == [deaths == 2]
 
 
 def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
@@ -557,24 +482,11 @@ def test_what_others_have_done_already_is_estimated(tmp_path: Path, now: float, 
     assert sizes(agents) == expected
 
 
-def test_what_sharing_saves_is_weighed(tmp_path: Path) -> None:
-    """Four batches on five slots: to divide them all would end later than four whole ones and an idle slot."""
-    dear = FakeAgents(tmp_path / "dear", trials(16, per_batch=4), places(5), quarters(4.0))
-    assert sizes(dear) == [4, 4, 4, 4]
-    cheap = FakeAgents(tmp_path / "cheap", trials(16, per_batch=4), places(8), quarters(0.1))
-    assert sizes(cheap) == [2] * 8
-
-
 def test_batches_that_may_take_longer_than_expected_are_divided_sooner(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
     assert max(sizes(agents)) < 4
     many = FakeAgents(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
     assert sizes(many) == [4, 4, 4, 4]
-
-
-def test_what_shares_nothing_is_divided_at_once(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(80, per_batch=4), places(1, 1), quarters(0.0))
-    assert sizes(agents) == [1, 1]
 
 
 def test_pieces_are_neighbours_in_the_order_of_the_batch(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +98,6 @@ def test_a_gang_that_fails_is_tried_once_more_and_gives_its_slots_back(tmp_path:
     assert agents.coordinator.finished and agents.study.outcomes()[0].result.attempt == 2
 
 
-def test_a_slot_that_a_gang_waits_for_is_its_own_after_a_death_too(tmp_path: Path) -> None:
-    agents = Ganged(tmp_path, [2, 1], ONE, ONE, ONE, {"devices": 2}, ONE)
-    agents.answer((1, 0))
-    agents.die((0, 0))
-    assert agents.running() == {(0, 1): "t2", (1, 0): "t4"}
-    agents.answer((0, 1))
-    assert agents.running() == {(0, 0): "t3", (1, 0): "t4"}
-
-
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_rank_that_is_lost_while_a_gang_waits_or_runs(tmp_path: Path, lost: int) -> None:
     agents = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)
@@ -162,11 +152,3 @@ def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> No
     overtaken = [sum(other > number for other in begun[: begun.index(number)]) for number in range(300)]
     assert max(overtaken) <= 4 * sum(slots), "a trial was overtaken by many that came after it"
     assert agents.coordinator.finished
-
-
-def test_a_gang_that_cannot_finish_in_time_is_not_begun_and_gives_its_slots_back(tmp_path: Path) -> None:
-    agents = Ganged(tmp_path, [2], ONE, ONE, {"devices": 2}, ONE, end=time.time() + 100)
-    for slot in ((0, 0), (0, 1)):
-        agents.answer(slot, seconds=200.0)
-    assert agents.running() == {} and agents.coordinator.dispatch.n_too_long == 2
-    assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 2

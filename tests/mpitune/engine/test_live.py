@@ -29,7 +29,6 @@ from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
-from mpitune.experiment import WorkerContext
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import (
@@ -288,10 +287,6 @@ def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
     assert "1/3" in said and re.search(
         r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 40", said, re.DOTALL
     ), said
-
-
-def test_without_an_agent_steps_go_nowhere() -> None:
-    WorkerContext().report_step(1, 2, "epoch")
 
 
 def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:

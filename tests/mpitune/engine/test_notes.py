@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpitune.engine.messages import Died, Headway, Returned, Stepped
+from mpitune.engine.messages import Died, Returned
 from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_journal
@@ -32,16 +32,6 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
         ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
         ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),
     ]
-
-
-def test_an_overview_says_how_far_a_slot_is_until_its_result_comes(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(3), places(1))
-    agents.coordinator.handle(0, Stepped({0: Headway("epoch", 3, 10), 7: Headway("epoch", 1, 10)}))
-    (running,) = agents.coordinator.overview(3).running
-    assert (running.key, running.step) == ("t2", "epoch 3 of 10")
-    agents.answer((0, 0))
-    seen = agents.coordinator.overview(3)
-    assert [(one.key, one.step) for one in seen.running] == [("t1", "")] and (seen.done, seen.total) == (1, 3)
 
 
 def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_path: Path) -> None:

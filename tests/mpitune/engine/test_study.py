@@ -1,13 +1,9 @@
 """The bookkeeping of searches and rounds."""
 
-from pathlib import Path
-
 import pytest
 
 from mpitune.engine.study import Shard, Study
 from mpitune.errors import UsageError
-from mpitune.storage.history import read_journal
-from mpitune.storage.journal import Journal
 from mpitune.trial import Result, Search, Trial
 
 
@@ -67,22 +63,6 @@ def test_what_is_known_is_not_asked_again() -> None:
         assert study.finished and study.outcomes() == full.outcomes()
     study = Study([two_rounds("a", [])], trials, full.results)
     assert study.start() == [] and study.finished
-
-
-def test_a_journal_answers_what_it_has_a_result_of(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, {"settings": {"experiment": "toy"}})
-    written = [Trial("a2", {"x": 2}), Trial("a0", {"x": 0})]
-    journal.append([(trial, square(trial)) for trial in written])
-    journal.close()
-    history = read_journal(tmp_path)
-    assert history is not None
-    study = Study([two_rounds("a", [])], history.trials, history.results)
-    assert [trial.key for (trial,) in study.start()] == ["a1"] and (study.n_asked, study.n_done) == (3, 2)
-    (refit,) = study.record(square(Trial("a1", {"x": 1})))[0]
-    assert refit.params == {"x": 4.0}
-    del history.results["a2"]  # as --retry-failed does
-    study = Study([two_rounds("a", [])], history.trials, history.results)
-    assert [trial.key for batch in study.start() for trial in batch] == ["a1", "a2"] and study.n_done == 1
 
 
 def test_a_key_whose_parameters_changed_is_refused() -> None:

@@ -2,16 +2,13 @@
 
 import csv
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpitune.engine import usage
-from mpitune.engine.usage import Meter, Peak
+from mpitune.engine.usage import Meter
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import read_study
@@ -20,58 +17,6 @@ from tests.helpers import TOYS
 from tests.stand_ins import SLICES, A, Machine
 
 MIB = 1 << 20
-
-
-def test_processor_time_of_this_process_is_measured() -> None:
-    meter = Meter("cpu")
-    meter.read()
-    start = time.process_time()
-    while time.process_time() - start < 0.2:
-        pass
-    used = meter.read()
-    assert used.cpu_seconds is not None and used.cpu_seconds >= 0.19
-    assert used.gpu is None and used.gpu_bytes is None
-
-
-GROWS = f"""
-print(flush=True)
-input()
-memory = bytearray(b"1" * {64 * MIB})
-print(flush=True)
-input()
-"""
-
-
-def test_the_peak_of_a_process_is_at_most_as_old_as_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-c", GROWS]  # a process of its own, as this one has had more memory before
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
-        assert process.stdin is not None and process.stdout is not None
-        peak = Peak(process.pid)
-        process.stdout.readline()
-        monkeypatch.setattr(usage, "MEMORY_S", 3600.0)
-        before = peak.read()
-        process.stdin.write("\n")
-        process.stdout.readline()
-        assert before is not None and peak.read() == before
-        monkeypatch.setattr(usage, "MEMORY_S", 0.0)
-        assert (peak.read() or 0) >= before + 60 * MIB  # the system counts in its own time
-        process.stdin.write("\n")
-
-
-def test_the_peak_of_a_process_that_has_ended_is_the_last_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "MEMORY_S", 0.0)
-    reader, writer = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.read(reader, 1)
-        os._exit(0)
-    peak = Peak(pid)
-    known = peak.read()
-    os.write(writer, b".")
-    os.waitpid(pid, 0)
-    assert known is not None and known > MIB and peak.read() == known
-    assert Peak(pid).read() is None
-    os.close(reader)
-    os.close(writer)
 
 
 def test_programs_that_a_trial_starts_are_counted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from mpitune import Choice, Float, Int, RunOptions, Space, When, search
 from mpitune.engine import pace
 from mpitune.errors import UsageError
 from mpitune.optimize import AskTell, Command
-from mpitune.optimize.commands import _code
 from mpitune.optimize.strategies import Grid
 from mpitune.storage.journal import Journal
 from tests.helpers import journal_lines
@@ -158,23 +156,6 @@ def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
         Command("sh -c 'echo {x}'")(SimpleNamespace(params={"x": "; id"}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("env A=1 bash -lc 'f {a}'", ["f {a}"]),
-        ("python3.12 -W ignore -c 'f({a})'", ["f({a})"]),
-        ("srun -n 2 /bin/sh -ec 'f {a}' sh {a}", ["f {a}"]),
-        ("perl -ne 'f({a})' file", ["f({a})"]),
-        ("ssh -p 22 host train {a}", ["-p", "22", "host", "train", "{a}"]),
-        ("python train.py -c {a}", []),
-        ("bash -e run.sh -c {a}", []),
-        ("train -c {a}", []),
-    ],
-)
-def test_words_that_a_program_runs_as_code(words: str, code: list[str]) -> None:
-    assert [word for _, word in _code(shlex.split(words))] == code
-
-
 def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     """It is told by SIGTERM, which it can catch."""
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
@@ -282,15 +263,6 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     study = search(lambda trial: 1, space, enqueue=[point], **numbers, **how)
     assert len(study) == 3 and dict(study.trials[0].params, a=0) == {"x": 0.5, "n": 2, "a": 0}
     assert study.report().count("\n") == 2
-
-
-def test_a_number_above_all_floats_fails_its_trial() -> None:
-    study = search(
-        lambda trial: 10**400 if trial.number == 2 else 1, {"x": Int(0, 3)}, strategy="grid", minimize="loss",
-        workers=0, options=QUIET,
-    )  # fmt: skip
-    assert [t.state for t in study.trials] == ["complete", "complete", "failed", "complete"]
-    assert "no value: it returned a number above all floats as loss" in study.trials[2].error
 
 
 def test_the_table_keeps_options_apart(tmp_path: Path) -> None:

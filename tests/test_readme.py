@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import PATIENCE, ROOT, on_one_core
+from tests.helpers import ROOT, on_one_core
 
 README = (ROOT / "README.md").read_text()
 
@@ -38,22 +38,6 @@ def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: 
     (tmp_path / "digits.py").write_text(GRID)
     lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path, preexec_fn=on_one_core).stdout.splitlines()
     assert len(lines) == max(1, ranks) and set(lines) == {FOUND}
-
-
-@pytest.mark.slow
-def test_the_grid_search_of_the_readme_runs_in_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Executed by the library that `jupyter nbconvert --execute` calls."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(GRID)])
-    NotebookClient(
-        notebook, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    ).execute()
-    printed = "".join(output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout")
-    assert printed == f"{FOUND}\n"
 
 
 @pytest.mark.slow

@@ -44,12 +44,6 @@ def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> No
         assert len(agents.given[0, 0]) == given
 
 
-def test_the_last_batches_are_left_to_the_slot_that_is_free_first(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(3), places(1))
-    agents.answer((0, 0), seconds=0.005)
-    assert agents.keys((0, 0)) == [["t1"]]
-
-
 def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_path: Path) -> None:
     def search() -> Search:
         yield [(Trial(f"t{i}", {"cost": cost}),) for i, cost in enumerate((9, 9, 9, 2, 2, 2, 2))]
@@ -244,15 +238,6 @@ def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Pa
         agents.answer((0, number % 2), value=-1.0, doubt="ValueError: k = 99")
     assert agents.coordinator.finished and len(agents.coordinator.dispatch.slots) == 2
     assert {(result.values["v"], result.attempt) for result in agents.study.results.values()} == {(-1.0, 1)}
-
-
-def test_an_answer_in_doubt_stands_where_its_retry_dies(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
-    agents.answer((0, 0), value=-1.0, doubt="ValueError: k = 99")
-    agents.answer((1, 0))
-    agents.die((1, 0))
-    assert agents.coordinator.finished and agents.study.results["t1"].values == {"v": -1.0}
-    assert not agents.study.results["t1"].failed
 
 
 def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> None:

@@ -98,14 +98,6 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_objective_that_cannot_be_built_ends_with_its_traceback(program: Any, tmp_path: Path) -> None:
-    """On two ranks; one is in tests/mpitune/test_studies.py."""
-    arguments = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--fault", "cannot_build", "--results", tmp_path)
-    done = program(*arguments, ranks=2, status=Exit.ERROR)
-    assert "ImportError: no module named warp_drive" in done.stderr and "Traceback" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
     at = ("--at", *(f"t{i}=warns" for i in range(8)))
     done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)

@@ -1,10 +1,12 @@
-"""Whose fault a failure is, with real processes: a node where every fit raises, an objective that raises by itself."""
+"""Whose fault a failure is, with real processes: a node where every fit raises."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 # Rank 1 tells its workers that they have no scratch: fits of one criterion raise there, and scores of the other.
 SCRIPT = """
@@ -43,6 +45,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
 """
 
 
+@pytest.mark.slow
 def test_a_fit_or_score_that_raises_is_tried_on_another_node_before_that_is_recorded(
     program: Any, tmp_path: Path
 ) -> None:

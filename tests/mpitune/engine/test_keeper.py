@@ -79,7 +79,9 @@ def go_on() -> None:
     pass
 
 
-@pytest.mark.parametrize(("then", "stubborn"), [(hang, False), (crash, False), (go_on, False), (go_on, True)])
+@pytest.mark.parametrize(
+    ("then", "stubborn"), [(hang, False), pytest.param(crash, False, marks=pytest.mark.slow), (go_on, True)]
+)
 def test_nothing_of_a_trial_stays(
     then: Callable[[], None], stubborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +110,7 @@ def when_orphaned(strike: Callable[[], None]) -> None:
         os._exit(0)
 
 
-@pytest.mark.parametrize("which", ["inner", "outer"])
+@pytest.mark.parametrize("which", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_nothing_of_a_trial_stays_where_a_keeper_is_killed(
     which: str, at_the_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +146,7 @@ search(leaving(folder, False, hang), {"x": Float(0, 1)}, n_trials=3, minimize="l
 """
 
 
-@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize("whole_group", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_stays_of_a_rank_that_is_killed(whole_group: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}

@@ -83,7 +83,7 @@ class Simulated:
 def test_the_time_left_is_known_with_the_first_steps_and_its_range_holds(tmp_path: Path) -> None:
     """Costs that are wrong by a factor of 1.5 either way, and a machine on which a unit takes 7 s."""
     rng, inside, firsts = np.random.default_rng(1), [], []
-    for repeat in range(20):
+    for repeat in range(8):
         costs = rng.lognormal(0, 1, 60)
         factors = 7.0 * rng.lognormal(0, 0.4, 60)
         simulated = Simulated(tmp_path / str(repeat), factors, costs, n_slots=4, steps=5)

@@ -53,7 +53,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_signal_after_the_last_line_changes_no_status(tmp_path: Path, number: int) -> None:
     script, mark = tmp_path / "slow.py", tmp_path / "mark"
     script.write_text(SCRIPT)
@@ -94,7 +94,6 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> No
     "phase, number, ranks",
     [
         ("data", signal.SIGUSR1, 0),
-        ("data", signal.SIGINT, 0),
         ("report", signal.SIGTERM, 0),
         pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
         pytest.param("report", signal.SIGUSR1, 2, marks=pytest.mark.slow),

@@ -16,7 +16,7 @@ from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, maps_of_sharers, parent_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
-QUICK = [(2, way) for way in ("TERM", "USR1", "KILL", "KILL of a rank")]
+QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
 SLOW = [(ranks, way) for ranks in (0, 2) for way in WAYS if (ranks, way) not in QUICK]
 
 

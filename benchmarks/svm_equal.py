@@ -23,7 +23,8 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread
 from common.data import load
 from common.images import standardised
-from mpitune.svm import choose_plan, prepare, solve_gamma, squared_distances
+from mpitune.svm import Data, TrainingSet, solve
+from mpitune.svm.memory.matrices import keep
 
 Counts = dict[tuple[int, int, int], tuple[int, int]]  # (gamma, C, fold) -> errors, support vectors
 
@@ -34,27 +35,20 @@ def tolerance_of(multiclass: str, C: float) -> float:
 
 def ours(x: np.ndarray, y: np.ndarray, points: list[GridPoint], multiclass: str, memory: int) -> Counts:
     folds, counts = splits(len(y)), {}
-    samples = prepare(x, y)
-    plan = choose_plan(samples, multiclass, n_points=len(PENALTIES) * FOLDS, memory=memory)
-    distances = squared_distances(samples) if plan.distances else None
+    data = Data(x, y, "rbf", memory, multiclass=multiclass)
+    matrices = keep(data.samples, multiclass, len(PENALTIES) * FOLDS, memory)
+    trainings = [TrainingSet.without_weights(train, len(data.samples.classes)) for train, _ in folds]
     for g, gamma in enumerate(GAMMAS):
         for tolerance in (1e-3, 1e-7):
-            chosen = [c for a, c in points if a == g and tolerance_of(multiclass, PENALTIES[c]) == tolerance]
+            chosen = sorted(c for a, c in points if a == g and tolerance_of(multiclass, PENALTIES[c]) == tolerance)
             if not chosen:
                 continue
-            solved = solve_gamma(
-                samples,
-                gamma,
-                penalties=PENALTIES[chosen],
-                folds=folds,
-                plan=plan,
-                distances=distances,
-                tolerance=tolerance,
-            )
-            for f, row in enumerate(solved):
-                for c, point in zip(chosen, row, strict=True):
-                    assert point.converged, (g, c, f)
-                    counts[g, c, f] = int((point.predictions != y[folds[f][1]]).sum()), point.n_support
+            with matrices.source(gamma) as source:
+                for f, solved in enumerate(solve(data, source, PENALTIES[chosen], trainings, tolerance, libsvm=False)):
+                    assert solved.solutions.converged.all(), (g, chosen, f)
+                    wrong = (solved.labels(folds[f][1]) != y[folds[f][1]]).sum(axis=1)
+                    for c, n_wrong, n_support in zip(chosen, wrong, solved.solutions.n_support, strict=True):
+                        counts[g, c, f] = int(n_wrong), int(n_support)
     return counts
 
 

@@ -36,7 +36,8 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, spread, steps
 from common.data import load
 from common.images import standardised
-from mpitune.svm import choose_plan, prepare, solve_gamma, squared_distances, warm_up
+from mpitune.svm import Data, TrainingSet, solve, warm_up
+from mpitune.svm.memory.matrices import keep
 
 TITLES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex"}
 
@@ -47,17 +48,17 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
     """CPU seconds of the whole grid, its errors, and the plan."""
     begin = time.process_time()
     folds, errors = splits(len(y)), {}
-    samples = prepare(x, y)
-    plan = choose_plan(samples, "ovo", n_points=len(PENALTIES) * FOLDS, memory=memory)
-    distances = squared_distances(samples) if plan.distances else None
+    data = Data(x, y, "rbf", memory)
+    matrices = keep(data.samples, "ovo", len(PENALTIES) * FOLDS, memory)
+    trainings = [TrainingSet.without_weights(train, len(data.samples.classes)) for train, _ in folds]
     for g, gamma in enumerate(GAMMAS):
-        solved = solve_gamma(samples, gamma, penalties=PENALTIES, folds=folds, plan=plan, distances=distances)
-        for f, points in enumerate(solved):
-            for c, point in enumerate(points):
-                if not point.converged:
-                    raise RuntimeError(f"no convergence at C = {PENALTIES[c]:g}, gamma = {gamma:g}, fold {f}")
-                errors[g, c, f] = int((point.predictions != y[folds[f][1]]).sum())
-    return time.process_time() - begin, errors, str(plan)
+        with matrices.source(gamma) as source:
+            for f, solved in enumerate(solve(data, source, PENALTIES, trainings, libsvm=False)):
+                if not solved.solutions.converged.all():
+                    raise RuntimeError(f"no convergence at gamma = {gamma:g}, fold {f}")
+                wrong = (solved.labels(folds[f][1]) != y[folds[f][1]]).sum(axis=1)
+                errors.update({(g, c, f): int(count) for c, count in enumerate(wrong)})
+    return time.process_time() - begin, errors, str(matrices.plan)
 
 
 def run_point(

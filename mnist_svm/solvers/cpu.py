@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, grids
+import numpy as np
+
+from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, Split, grids
 from mpitune import svm
 from mpitune.experiment import WorkerContext
-from mpitune.svm import Samples
 from mpitune.svm.memory.matrices import Matrices, keep
+
+MAX_ITER = 100_000_000  # iterations per binary problem and C
 
 
 class SharedSolver(Solver):
     """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows.
+
+    At a C so small that all decision values of one-vs-rest differ by less than the tolerance, predictions are those of
+    one of many solutions that satisfy it, as in LIBSVM.
 
     Args:
         worker: its buffers are matrices that the workers of the node share.
@@ -26,42 +32,50 @@ class SharedSolver(Solver):
         worker.report_step(0, unit="compiling")
         svm.warm_up()
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
-        self._kept: tuple[Samples, Matrices] | None = None
+        self._kept: tuple[svm.Data, Matrices] | None = None
+        self._trainings: dict[Split, svm.TrainingSet] = {}
 
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
-        samples, kept = self._prepared(dataset)
-        with kept.kernel(gamma) as kernel:
+        data, matrices = self._prepared(dataset)
+        with matrices.source(gamma) as source:
             for penalties, splits in grids(points):
+                ascending = np.unique(penalties)
+                solve = partial(
+                    svm.solve, data, source, trainings=[self._training(data, split) for split in splits],
+                    max_iter=MAX_ITER, libsvm=False, threads=matrices.plan.threads,
+                )  # fmt: skip
                 if splits[0].is_refit:
                     for penalty in penalties:
-                        model = svm.fit_samples(
-                            samples, C=penalty, gamma=gamma, plan=kept.plan, distances=kept.distances, kernel=kernel
-                        )
-                        yield Fit(model.predict(dataset.test_images), model.n_support, model.converged)
+                        (solved,) = solve(np.array([penalty]))
+                        yield from _fits(solved, solved.predict(dataset.test_images))
                     continue
-                cuts = [(split.train, split.held_out) for split in splits]
                 report = partial(self.worker.report_step, unit="binary problem", trials=len(splits) * len(penalties))
-                for fold in svm.solve_gamma(
-                    samples,
-                    gamma,
-                    penalties=penalties,
-                    folds=cuts,
-                    plan=kept.plan,
-                    distances=kept.distances,
-                    kernel=kernel,
-                    told=report,
-                ):
-                    yield from (Fit(point.predictions, point.n_support, point.converged) for point in fold)
+                for split, solved in zip(splits, solve(ascending, report=report), strict=True):
+                    fits = _fits(solved, solved.labels(split.held_out))
+                    yield from (fits[c] for c in np.searchsorted(ascending, penalties))
 
-    def _prepared(self, dataset: Dataset) -> tuple[Samples, Matrices]:
+    def _training(self, data: svm.Data, split: Split) -> svm.TrainingSet:
+        """Made once: what it has of each binary problem is kept as long as the same ones are asked for."""
+        if split not in self._trainings:
+            self._trainings[split] = svm.TrainingSet.without_weights(split.train, len(data.samples.classes))
+        return self._trainings[split]
+
+    def _prepared(self, dataset: Dataset) -> tuple[svm.Data, Matrices]:
         """Sorted samples and their matrices, made once. Raises LittleMemory."""
         if self._kept is None:
-            samples = svm.prepare(dataset.images, dataset.labels)
+            data = svm.Data(dataset.images, dataset.labels, "rbf", self.memory, multiclass=self.multiclass)
             try:
-                kept = keep(
-                    samples, self.multiclass, self.n_points, self.memory, self.worker.buffers, self.worker.n_workers
-                )
+                matrices = keep(
+                    data.samples, self.multiclass, self.n_points, self.memory, self.worker.buffers,
+                    self.worker.n_workers,
+                )  # fmt: skip
             except MemoryError as error:
                 raise LittleMemory(str(error)) from error
-            self._kept = samples, kept
+            self._kept = data, matrices
         return self._kept
+
+
+def _fits(solved: svm.Solved, predictions: np.ndarray) -> list[Fit]:
+    """The answers for each penalty, from its predictions (n_penalties, n)."""
+    n_support, converged = solved.solutions.n_support.tolist(), solved.solutions.converged.tolist()
+    return [Fit(*point) for point in zip(predictions, n_support, converged, strict=True)]

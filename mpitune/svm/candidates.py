@@ -19,8 +19,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _get_feature_names, check_X_y
 
 from mpitune.svm import libsvm
+from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.kernel.functions import KernelFunction
-from mpitune.svm.solved import Data, KnownPart, TrainingSet, solve
+from mpitune.svm.solved import KnownPart, solve
 from mpitune.svm.svc import SVC, dense
 from mpitune.svm.warm import warm_up
 
@@ -239,7 +240,7 @@ class _Work:
         rbf = kernel == "rbf"
         if rbf not in self._data:
             sparse = scipy.sparse.issparse(self.given)
-            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, self.left_out, sparse=sparse)
+            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, folds=self.left_out, sparse=sparse)
         return self._data[rbf]
 
     def left(self, function: KernelFunction) -> bool:
@@ -271,9 +272,11 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         # Each fit gets a copy of a generator, as in scikit-learn's search.
         seeds = [check_random_state(clone(first.random_state, safe=False)).randint(np.iinfo("i").max) for _ in ready]
         trainings = [training for _, training, _ in ready]
+        data = work.data(first.kernel)
         solved = solve(
-            work.data(first.kernel), function, penalties, trainings, first.tol, first.max_iter,
-            seeds if first._wants_probability else None, give_up=True, shrinking=bool(first.shrinking),
+            data, data.source(function, len(penalties), len(trainings)), penalties, trainings, first.tol,
+            first.max_iter, shrinking=bool(first.shrinking), seeds=seeds if first._wants_probability else None,
+            give_up=True,
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
         order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()

@@ -1,42 +1,32 @@
-"""Training sets with weights, solved one-vs-one for all C with any kernel: what estimators are made of."""
+"""Training sets solved for all C with any kernel, and what was found: the one way to the solver.
+
+    data = Data(x, y, "rbf")
+    source = data.source(KernelFunction.of("rbf", gamma, 0, 0.0), len(penalties), len(trainings))
+    for solved in solve(data, source, penalties, trainings):   # one for each training set
+        labels = solved.labels(indices)                        # (n_penalties, len(indices))
+
+`fit_grid` and `SVC.fit` come this way, and `mnist_svm` with sources of `memory.matrices`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
-from mpitune._jit.limits import free_memory
+from mpitune.svm.data import Data, Matrix, Part, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.platt import sigmoids
-from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
-from mpitune.svm.grid import pairs
+from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.kernel.functions import KernelFunction
-from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
 from mpitune.svm.libsvm import Pair, coarse, middle, scale, undetermined
-from mpitune.svm.memory.matrix_plan import choose_plan
 from mpitune.svm.solver.path import Kernel, Paths, solve_paths
 
-LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
+TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """Samples to train on.
-
-    Attributes:
-        indices: (m,), of samples, none twice.
-        sample_weight: float64 (m,), above 0.
-        class_weight: float64 (n_classes,), above 0, of all classes of the samples.
-    """
-
-    indices: np.ndarray
-    sample_weight: np.ndarray
-    class_weight: np.ndarray
 
 
 @dataclass
@@ -56,45 +46,90 @@ class Solved:
     left: np.ndarray
     sigmoids: list[np.ndarray] = field(default_factory=list)
 
-    def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of classes, in the order of decision values."""
-        return list(combinations(self.classes.tolist(), 2))
+    @cached_property
+    def problems(self) -> list[tuple[int, int]]:
+        """Binary problems of the training set's classes, as numbers in ``classes``, in the order of decision values."""
+        return binary_problems(len(self.classes), "ovr" if self.solutions.problems[0][1] < 0 else "ovo")
 
-    def _columns(self) -> dict[tuple[int, int], int]:
-        return {problem: m for m, problem in enumerate(self.solutions.problems)}
+    def _problem_numbers(self) -> list[int]:
+        """Where the solutions of each problem are."""
+        number = {problem: m for m, problem in enumerate(self.solutions.problems)}
+        names = [*self.classes.tolist(), -1]  # -1, all others, stays -1
+        return [number[names[a], names[b]] for a, b in self.problems]
 
     def values(self, indices: np.ndarray) -> np.ndarray:
         """Decision values of samples, of all solutions, float64 (any, n)."""
         solutions = self.solutions
         rows, values = solutions.samples.row_of[indices], np.empty((sum(map(len, solutions.rhos)), len(indices)))
-        for part, found in self.source.decisions(solutions, rows):
-            values[:, part] = found.T
+        for part, some in self.source.decisions(solutions, rows):
+            values[:, part] = some.T
         return values
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Which of `values` is that of a pair at a penalty, int64 (n_pairs, n_penalties)."""
-        solutions, problems = self.solutions, self._columns()
-        start = np.cumsum([0, *map(len, solutions.rhos)])
-        places: np.ndarray = start[:-1, None] + np.array(solutions.solution_of)
-        return places[[problems[pair] for pair in self.pairs()]]
+        """Which of `values` is that of a problem at a penalty, int64 (n_problems, n_penalties)."""
+        start = np.cumsum([0, *map(len, self.solutions.rhos)])
+        places: np.ndarray = start[:-1, None] + np.array(self.solutions.solution_of)
+        return places[self._problem_numbers()]
+
+    def choose(self, values: np.ndarray) -> np.ndarray:
+        """Numbers in ``classes``, int64 (n_penalties, n), from decision values (n, any) of all solutions."""
+        return choose_classes(values, self.places, self.problems, len(self.classes))
+
+    def add_sigmoids(
+        self,
+        matrix: Kernel,
+        rows: np.ndarray,
+        sign: np.ndarray,
+        weights: np.ndarray,
+        penalties: np.ndarray,
+        tolerance: float,
+        limit: int,
+        seed: int,
+    ) -> None:
+        """Add the sigmoids of a pair for its first ``penalties``; arguments as for `platt.sigmoids`."""
+        position = np.full(self.solutions.samples.width, len(self.training.indices))
+        position[self.solutions.samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
+        used = np.flatnonzero(sign)
+        order = used[np.lexsort([position[rows[used]], -sign[used]])]
+        slopes, count = np.zeros((2, self.solutions.n_penalties)), len(penalties)
+        if count:
+            slopes[:, :count], determined = sigmoids(matrix, sign, weights, order, penalties, tolerance, limit, seed)
+            self.left[:count] |= ~determined
+        self.sigmoids.append(slopes)
+
+    def labels(self, indices: np.ndarray) -> np.ndarray:
+        """Labels (n_penalties, n) predicted for samples, which are among those of the data."""
+        rows = self.solutions.samples.row_of[indices]
+        order = np.argsort(rows)  # neighbours in the matrix are read together
+        return self._labels(order, self.source.decisions(self.solutions, rows[order]))
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Labels (n_penalties, n) predicted for any samples (n, n_features), with the RBF kernel."""
+        assert isinstance(self.source, RbfSource)
+        return self._labels(np.arange(len(x)), self.source.decisions_of_others(self.solutions, x))
+
+    def _labels(self, order: np.ndarray, decisions: Iterable[tuple[slice, np.ndarray]]) -> np.ndarray:
+        """Labels from decision values by part, of samples in another ``order``."""
+        chosen = np.empty((self.solutions.n_penalties, len(order)), np.int64)
+        for part, values in decisions:
+            chosen[:, order[part]] = self.choose(values)
+        return self.solutions.samples.classes[self.classes[chosen]]
 
     def attributes(self, c: int) -> dict[str, np.ndarray]:
-        """Arrays of penalty number c, by scikit-learn's names, with its shapes and LIBSVM's signs.
+        """Arrays of penalty number c, one-vs-one, by scikit-learn's names, with its shapes and LIBSVM's signs.
 
         ``support_`` has indices in the training set.
         """
-        solutions, k = self.solutions, len(self.classes)
-        samples, problems = solutions.samples, self._columns()
+        solutions, samples, k = self.solutions, self.solutions.samples, len(self.classes)
+        numbers = self._problem_numbers()
         position = np.full(samples.width, -1)
         position[samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
         labels = np.searchsorted(self.classes, samples.labels[self.training.indices])
-        place = {name: np.searchsorted(self.classes, name) for name in self.classes.tolist()}
         coefficients = np.zeros((k - 1, len(self.training.indices)))
         intercepts, steps = np.empty(k * (k - 1) // 2), np.zeros(k * (k - 1) // 2, np.int32)
-        for p, pair in enumerate(self.pairs()):
-            m = problems[pair]
-            which, (a, b) = solutions.solution_of[m][c], (place[pair[0]], place[pair[1]])
+        for p, (m, (a, b)) in enumerate(zip(numbers, self.problems, strict=True)):
+            which = solutions.solution_of[m][c]
             here, weights = position[solutions.rows[m]], solutions.weights[m][:, which]
             positive = labels[here] == a
             coefficients[b - 1, here[positive]] = weights[positive]
@@ -102,7 +137,7 @@ class Solved:
             intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(labels[support], kind="stable")]
-        slopes = [self.sigmoids[problems[pair]][:, c] for pair in self.pairs()] if self.sigmoids else []
+        slopes = [self.sigmoids[m][:, c] for m in numbers] if self.sigmoids else []
         return {
             "support_": support.astype(np.int32),
             "_n_support": np.bincount(labels[support], minlength=k).astype(np.int32),
@@ -132,8 +167,7 @@ class KnownPart:
 
     @cached_property
     def _labels(self) -> np.ndarray:
-        k = len(self._solved.classes)
-        ordered = choose_classes(self._values.T, self._solved.places, binary_problems(k, "ovo"), k)
+        ordered = self._solved.choose(self._values.T)
         labels = np.empty_like(ordered)
         labels[:, self._order] = ordered
         return labels
@@ -149,171 +183,83 @@ class KnownPart:
         return self._labels[c]
 
 
-# Of the samples of two classes: numbers of training sets that have some of both, and for each of these signs int8
-# (n, width), 0 where a sample is not in it, and weights float64 (n, width).
-Part = tuple[list[int], np.ndarray, np.ndarray]
+def solve(
+    data: Data,
+    source: KernelSource,
+    penalties: np.ndarray,
+    trainings: Sequence[TrainingSet],
+    tolerance: float = TOLERANCE,
+    max_iter: int = -1,
+    *,
+    libsvm: bool = True,
+    shrinking: bool = True,
+    seeds: Sequence[int] | None = None,
+    give_up: bool = False,
+    threads: int = 1,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Solved]:
+    """Solve each training set for ascending ``penalties``.
 
-
-class Data:
-    """Samples and what all kernels have in common on them.
+    The points of one training set depend on which C are asked for together, within the tolerance; nothing else affects
+    them.
 
     Args:
-        x: float64 (n, n_features), or (n, n) for the kernel "precomputed".
-        y: int (n,), classes.
-        kernel: its name, as in `functions.NAMES`.
-        memory: bytes that may be used; half of what is free by default.
-        folds: as for `prepare`.
-        once: only one kernel function will be asked for: its matrix is made without keeping distances.
-        sparse: the samples were given as a sparse matrix.
+        data: samples and labels.
+        source: the kernel.
+        penalties: float64 (n_penalties,), ascending, above 0.
+        trainings: the training sets.
+        tolerance: by which a solution may violate the optimality conditions.
+        max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit.
+        libsvm: have LIBSVM's answers where there is more than one; see `libsvm`. If not, the solver's own are taken.
+        shrinking: LIBSVM's option, for what is left to it.
+        seeds: of each training's folds for probabilities, where they are wanted.
+        give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
+            not converged; a training set then takes one such problem's time at most.
+        threads: binary problems that are solved at a time, where they have one matrix (one-vs-rest).
+        report: called after each binary problem with how many are solved, for all C and training sets, and of how many.
+
+    Returns:
+        What was solved, for each training set.
     """
+    samples, pair = data.samples, data.multiclass == "ovo"
+    limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
+    result = [
+        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
+        for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
+    ]
+    share = _LibsvmShare(data, source, tolerance, shrinking, seeds is not None)
+    counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
-    def __init__(
-        self,
-        x: np.ndarray,
-        y: np.ndarray,
-        kernel: str,
-        memory: int | None = None,
-        folds: np.ndarray | None = None,
-        once: bool = False,
-        sparse: bool = False,
-    ) -> None:
-        self.x, self.y, self.sparse, self._once = x, y, sparse, once
-        features = x if kernel == "rbf" else x[:, :0]
-        self.samples: Samples = prepare(features, y, folds)
-        self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
-        self._distances: np.ndarray | None = None
-        self._lent: RbfSource | None = None
-        self._fine = False
-        self._parts: tuple[Sequence[TrainingSet], list[Part]] = (), []
+    def walked(work: tuple[Matrix, Part]) -> tuple[Matrix, Part, Paths | None]:
+        (_, matrix, _), (numbers, signs, weights) = work
+        if not numbers:
+            return *work, None
+        left = counts[numbers]
+        return *work, solve_paths(matrix, signs, penalties, tolerance, limit, weights, left, give_up, pair)
 
-    def parts(self, trainings: Sequence[TrainingSet]) -> list[Part]:
-        """What training sets have of each pair of classes; kept, as all kernels of a search ask for the same."""
-        if [*map(id, trainings)] != [*map(id, self._parts[0])]:
-            self._parts = trainings, [*_parts(self.samples, trainings)]
-        return self._parts[1]
-
-    def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
-        """The kernel in float32, or in double where that is needed. Raises MemoryError where it does not fit."""
-        plan = choose_plan(self.samples, "ovo", n_points=n_penalties * n_trainings, memory=self.memory)
-        if function.name != "rbf":
-            return DoubleSource(self.samples, function, self.x)
-        if function.gamma * float(self.samples.sq_norms.max()) > FINE:
-            if not plan.distances:
-                return DoubleSource(self.samples, function, self.x)
-            if not self._fine:
-                self._distances, self._fine = fine_distances(self.samples, self.x), True
-        elif self._once and plan.distances and not far(self.samples, function.gamma):
-            if len(self.samples.classes) > 2:
-                return RbfSource(self.samples, function.gamma, squares=plan.squares)
-            return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
-        elif self._distances is None and plan.distances:
-            self._distances = squared_distances(self.samples)
-        double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
-        source = RbfSource(self.samples, function.gamma, self._distances, None, double, plan.squares)
-        if self._distances is not None and len(self.samples.classes) == 2:
-            self._lend_kernel(source)
-        return source
-
-    def _lend_kernel(self, source: RbfSource) -> None:
-        """Give it K - 1 of all samples, the matrix of the only pair, in the memory of the one before it.
-
-        That one computes what it is still asked for from the distances, to the same bits.
-        """
-        memory = None if self._lent is None else self._lent.kernel
-        if self._lent is not None:
-            self._lent.kernel = None
-        source.kernel = kernel_minus_one(self.samples, source.gamma, distances=self._distances, out=memory)
-        self._lent = source
+    parts = data.parts(trainings)
+    with ThreadPoolExecutor(threads) as pool:
+        # Without threads one problem after the other: they may have their memory in common.
+        work = (pool.map if threads > 1 else map)(walked, zip(data.matrices(source), parts, strict=True))
+        for done, ((problem, matrix, rows), (numbers, signs, weights), paths) in enumerate(work, start=1):
+            if paths is not None:
+                solved = [result[n] for n in numbers]
+                if give_up:
+                    counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
+                if libsvm:
+                    share.take(problem, matrix, rows, paths, penalties, solved)
+                keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
+                for p, n in enumerate(() if seeds is None else numbers):
+                    assert seeds is not None
+                    some = penalties[: counts[n]]
+                    result[n].add_sigmoids(matrix, rows, signs[p], weights[p], some, tolerance, limit, seeds[n])
+            report(done, len(parts))
+    return result
 
 
 def _different(labels: np.ndarray) -> np.ndarray:
     """The different numbers among labels from 0 on, ascending: `np.unique` takes thirty times as long."""
     return np.flatnonzero(np.bincount(labels))
-
-
-def _parts(samples: Samples, trainings: Sequence[TrainingSet]) -> Iterator[Part]:
-    weights = np.zeros((len(trainings), samples.width))
-    for own, training in zip(weights, trainings, strict=True):
-        weight = training.sample_weight * training.class_weight[samples.labels[training.indices]]
-        own[samples.row_of[training.indices]] = weight
-    by_class = np.split(weights, samples.class_start[1:-1], axis=1)
-    for a, b in binary_problems(len(by_class), "ovo"):
-        numbers = np.flatnonzero((by_class[a] > 0).any(axis=1) & (by_class[b] > 0).any(axis=1)).tolist()
-        first, second = by_class[a][numbers], by_class[b][numbers]
-        yield numbers, np.hstack([first > 0, -1 * (second > 0)]).astype(np.int8), np.hstack([first, second])
-
-
-def solve(
-    data: Data,
-    function: KernelFunction,
-    penalties: np.ndarray,
-    trainings: Sequence[TrainingSet],
-    tolerance: float,
-    max_iter: int,
-    seeds: Sequence[int] | None = None,
-    give_up: bool = False,
-    shrinking: bool = True,
-) -> list[Solved]:
-    """Solve each training set for ascending ``penalties``.
-
-    Args:
-        data: samples and labels.
-        function: the kernel.
-        penalties: float64 (n_penalties,), ascending.
-        trainings: the training sets.
-        tolerance: by which a solution may violate the optimality conditions.
-        max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit.
-        seeds: of each training's folds for probabilities, where they are wanted.
-        give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
-            not converged; a training set then takes one such problem's time at most.
-        shrinking: LIBSVM's option, for pairs that are left to it.
-
-    Returns:
-        What was solved, for each training set.
-    """
-    samples = data.samples
-    limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
-    source = data.source(function, len(penalties), len(trainings))
-    result = [
-        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
-        for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
-    ]
-    largest = scale(data.x, function)
-    left_over = _Left(data, function, source, tolerance, shrinking)
-    left = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
-    for (problem, matrix, rows, _), (numbers, signs, here) in zip(
-        pairs(samples, source), data.parts(trainings), strict=True
-    ):
-        if not numbers:
-            continue
-        paths = solve_paths(matrix, signs, penalties, tolerance, limit, here, left[numbers], give_up, pair=True)
-        if give_up:
-            left[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
-        # Where samples have little to do with any support vector, the threshold decides their labels.
-        zero = (np.abs(thresholds(paths, source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
-        gaps = paths.converged & (zero | (paths.gaps > tolerance))
-        for n, rough in zip(numbers, paths.converged & coarse(paths, largest), strict=True):
-            result[n].left |= rough
-        for p in np.flatnonzero(gaps.any(axis=1)).tolist():
-            if seeds is None:
-                left_over.solve(trainings[numbers[p]], problem, matrix, rows, paths, p, penalties, zero[p])
-            else:
-                result[numbers[p]].left |= gaps[p]
-        keep([result[n].solutions for n in numbers], problem, paths, rows, source.shift(rows))
-        for p, n in enumerate(() if seeds is None else numbers):
-            assert seeds is not None
-            solved, position = result[n], np.full(samples.width, len(samples.row_of))
-            position[samples.row_of[solved.training.indices]] = np.arange(len(solved.training.indices))
-            used = np.flatnonzero(signs[p])
-            order = used[np.lexsort([position[rows[used]], -signs[p][used]])]
-            slopes, some = np.zeros((2, len(penalties))), penalties[: left[n]]
-            if len(some):
-                slopes[:, : len(some)], determined = sigmoids(
-                    matrix, signs[p], here[p], order, some, tolerance, limit, seeds[n]
-                )
-                solved.left[: len(some)] |= ~determined
-            solved.sigmoids.append(slopes)
-    return result
 
 
 def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
@@ -324,17 +270,40 @@ def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
     return np.array([path.rhos + path.betas @ shift[path.columns] for path in found])
 
 
-class _Left:
+class _LibsvmShare:
     """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
 
     def __init__(
-        self, data: Data, function: KernelFunction, source: KernelSource, tolerance: float, shrinking: bool
+        self, data: Data, source: KernelSource, tolerance: float, shrinking: bool, with_probability: bool
     ) -> None:
-        self._data, self._function, self._source = data, function, source
-        self._options = tolerance, shrinking
+        self._data, self._source, self._function = data, source, source.function
+        self._options, self._with_probability = (tolerance, shrinking), with_probability
+        self._largest = scale(data.x, source.function)
         self._distant = isinstance(source, RbfSource) and source.double is not None
 
-    def solve(
+    def take(
+        self,
+        problem: tuple[int, int],
+        matrix: Kernel,
+        rows: np.ndarray,
+        paths: Paths,
+        penalties: np.ndarray,
+        solved: Sequence[Solved],
+    ) -> None:
+        """Replace paths of a pair, one for each training set of ``solved``, or leave whole fits to LIBSVM."""
+        tolerance = self._options[0]
+        # Where samples have little to do with any support vector, the threshold decides their labels.
+        zero = (np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
+        gaps = paths.converged & (zero | (paths.gaps > tolerance))
+        for own, rough in zip(solved, paths.converged & coarse(paths, self._largest), strict=True):
+            own.left |= rough
+        for p in np.flatnonzero(gaps.any(axis=1)).tolist():
+            if self._with_probability:
+                solved[p].left |= gaps[p]
+            else:
+                self._replace(solved[p].training, problem, matrix, rows, paths, p, penalties, zero[p])
+
+    def _replace(
         self,
         training: TrainingSet,
         problem: tuple[int, int],

@@ -14,12 +14,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mpitune.svm import libsvm
+from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.multiclass import binary_problems, choose_class
 from mpitune.svm.decide.platt import coupled
 from mpitune.svm.decide.sources import CHUNK, FINE, far, kernel_between, product
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, prepare
-from mpitune.svm.solved import Data, KnownPart, Solved, TrainingSet, solve
+from mpitune.svm.solved import KnownPart, Solved, solve
 from mpitune.svm.warm import warm_up
 
 CACHED = 256 << 10  # elements of K of samples that are predicted at once and a class's support vectors
@@ -87,13 +88,13 @@ class SVC(ScikitSVC):
         warm_up()
         (solved,) = solve(
             data,
-            function,
+            data.source(function, 1, 1),
             np.array([self.C], np.float64),
             [TrainingSet(np.arange(len(labels)), weights, self.class_weight_)],
             self.tol,
             self.max_iter,
-            [random_seed] if self._wants_probability else None,
             shrinking=bool(self.shrinking),
+            seeds=[random_seed] if self._wants_probability else None,
         )
         if solved.left[0]:
             return False

@@ -16,7 +16,7 @@ from numba.core import event
 from mpitune._jit import LANES, WIDE
 from mpitune._jit.folders import locked, open_lock, private_folder
 from mpitune.svm.decide.decisions import Support
-from mpitune.svm.decide.multiclass import Solutions, keep
+from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.path import Path, Paths, Whole, binaries, solve_path
@@ -117,10 +117,11 @@ def _answers() -> None:
     kernel, rows = np.zeros((samples.width, samples.width), np.float32), np.arange(samples.width)
     solved = Solutions(samples, 2)
     found = np.ones(2, np.int64), np.ones(2, np.bool_)
-    for problem in ((0, 1), (0, 2), (1, 2)):
+    for problem in binary_problems(3, "ovo"):
         keep([solved], problem, Paths.of(Path(rows, np.ones((2, samples.width)), np.zeros(2), *found)), rows)
+    places, problems = np.zeros((3, 2), np.int64), binary_problems(3, "ovo")
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
-        solved.labels(values)
+        choose_classes(values, places, problems, 3)
     Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
     product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
 

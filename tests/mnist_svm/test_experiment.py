@@ -280,6 +280,14 @@ def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.M
     assert planned == [15, 15]
 
 
+def test_answers_come_in_the_order_of_the_points() -> None:
+    experiment = replace(SMALL, solver="shared")
+    (search,) = experiment.searches()
+    batch = next(search)[0]
+    objective = experiment.objective(WorkerContext("cpu", experiment.data()))
+    assert list(objective(batch[::-1])) == list(objective(batch))[::-1]
+
+
 def test_what_a_worker_has_no_memory_for_is_left_open() -> None:
     experiment = replace(SMALL, solver="shared", memory=0.1)
     (search,) = experiment.searches()

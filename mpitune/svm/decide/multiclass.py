@@ -1,6 +1,6 @@
 """Many classes from binary problems: one-vs-one as LIBSVM does it, one-vs-rest as scikit-learn does.
 
-A fold's binary problems are solved along C first; their solutions then give the decision values of all
+A training set's binary problems are solved along C first; their solutions then give the decision values of all
 validation samples, class of support vectors by class, as one matrix product per block of K - 1.
 """
 
@@ -161,12 +161,6 @@ class Solutions:
     def offsets(self) -> np.ndarray:
         """rho of every distinct solution of every problem, float64 (n,), in the order of the decision values."""
         return np.concatenate(self.rhos)
-
-    def labels(self, decisions: np.ndarray) -> np.ndarray:
-        """Class index by sample and penalty, int64 (n_penalties, n), of decision values (n, distinct solutions)."""
-        start = np.cumsum([0, *map(len, self.rhos)])[:-1]
-        columns = np.array(self.solution_of) + start[:, None]
-        return choose_classes(decisions, columns, self.problems, len(self.samples.classes))
 
 
 def keep(

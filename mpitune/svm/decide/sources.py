@@ -18,6 +18,8 @@ from mpitune.svm.decide.multiclass import Solutions
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.gemm import AT_ONCE, multiply_double
 from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
+from mpitune.svm.kernel.rows import Rows
+from mpitune.svm.solver.path import Kernel, Whole
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones
@@ -28,6 +30,8 @@ FAR = 16.0  # gamma times the mean squared distance from which on most of K is t
 
 class KernelSource(Protocol):
     """A kernel over all samples."""
+
+    function: KernelFunction
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
         """Write the solver's matrix of two classes, given by the rows of their samples, to ``out``, float32 (m, m)."""
@@ -47,6 +51,7 @@ class RbfSource:
         double: given where samples are far from each other. Decision values are then computed from K in double: between
             classes of equal size, values of K like 1e-20 decide.
         squares: K - 1 of single classes, which all pairs of a class need, is kept once it was computed.
+        capacity: rows of K - 1 that are kept for one-vs-rest where all of it is not.
     """
 
     def __init__(
@@ -57,12 +62,18 @@ class RbfSource:
         kernel: np.ndarray | None = None,
         double: DoubleSource | None = None,
         squares: bool = False,
+        capacity: int = 0,
     ) -> None:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
+        self.function, self._capacity = KernelFunction.of("rbf", gamma, 0, 0.0), capacity
         self._squares: dict[int, np.ndarray] | None = {} if squares else None
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
         fill_pair(self._square, self._block, out, one, other, STRIP)
+
+    def matrix(self) -> Kernel:
+        """K - 1 of all samples, or rows of it on demand."""
+        return Rows(self.samples, self.gamma, self._capacity) if self.kernel is None else Whole(self.kernel)
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         if self.kernel is None:
@@ -96,6 +107,17 @@ class RbfSource:
                 distances = panels_of(writable(self.distances), support.rows, rows[part])
                 values = support.values(*support.relative(distances, self.gamma))
             yield part, values[:, : part.stop - part.start].T
+
+    def decisions_of_others(self, solved: Solutions, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """As `decisions`, for any samples (n, n_features), in float32."""
+
+        def product_of(part: slice) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+            others = self.samples.others(x[part])
+            return lambda support, weights: (
+                product(kernel_between(*others, *self.samples.some(support), self.gamma), weights).T
+            )
+
+        return decisions(solved, len(x), product_of)
 
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
         """K - 1 of some samples, packed, with others as features."""
@@ -133,7 +155,7 @@ class DoubleSource:
     """Any kernel function of samples x, float64 (n, n_features), or of their given matrix (n, n), in double."""
 
     def __init__(self, samples: Samples, function: KernelFunction, x: np.ndarray) -> None:
-        self._function, self._x = function, x
+        self.function, self._x = function, x
         self._order = np.full(samples.width, -1)
         self._order[samples.row_of] = np.arange(len(x))
         self._shift = np.zeros(samples.width)
@@ -143,9 +165,9 @@ class DoubleSource:
     def between(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Values of the kernel, float64 (len(rows), len(columns)), between samples by their rows in `Samples`."""
         rows, columns = self._order[rows], self._order[columns]
-        if self._function.name == "precomputed":
+        if self.function.name == "precomputed":
             return self._x[np.ix_(rows, columns)]
-        return self._function(self._x[rows], self._x[columns])
+        return self.function(self._x[rows], self._x[columns])
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
         fill_pair(lambda part, rows: self._block(part, rows, rows), self._block, out, one, other, len(out))

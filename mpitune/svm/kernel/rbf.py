@@ -139,28 +139,6 @@ def _centre(x: np.ndarray, mean: np.ndarray) -> np.ndarray:
     return np.where(2 * np.count_nonzero(x == middle, axis=0) > len(x), middle, mean)
 
 
-def training_mask(samples: Samples, training: np.ndarray, number: int) -> np.ndarray:
-    """Which rows are training samples.
-
-    Args:
-        samples: all samples.
-        training: indices of the training samples.
-        number: of the fold, for the message.
-
-    Returns:
-        int8 (width,), 1 for the rows of training samples.
-
-    Raises:
-        ValueError: a class has no training sample.
-    """
-    missing = np.setdiff1d(np.arange(len(samples.classes)), samples.labels[training])
-    if len(missing):
-        raise ValueError(f"fold {number} has no training sample of class {samples.classes[missing[0]]}")
-    mask = np.zeros(samples.width, np.int8)
-    mask[samples.row_of[training]] = 1
-    return mask
-
-
 def sq_lengths(x: np.ndarray) -> np.ndarray:
     """float32 (n,) from float32 (n, n_features), summed in double."""
     return np.einsum("ij,ij->i", x, x, dtype=np.float64).astype(np.float32)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
 from mpitune.svm.memory.layout import DISTANCES
 from mpitune.svm.memory.matrix_plan import MatrixPlan, choose_plan
@@ -18,16 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Matrices(Protocol):
-    """The matrices that the plan keeps, each made at its first use; all of them are only read."""
+    """Sources of the RBF kernel, with the matrices that the plan keeps, each made at its first use."""
 
     plan: MatrixPlan
 
-    @property
-    def distances(self) -> np.ndarray | None:
-        """Squared distances of all samples, float32 (width, width), if the plan keeps them."""
-
-    def kernel(self, gamma: float) -> AbstractContextManager[np.ndarray | None]:
-        """K - 1 of all samples, float32 (width, width), if the plan keeps it; valid inside the context."""
+    def source(self, gamma: float) -> AbstractContextManager[RbfSource]:
+        """K - 1 for a gamma, above 0; valid inside the context. Its matrices are only read."""
 
 
 class PrivateMatrices:
@@ -35,17 +32,17 @@ class PrivateMatrices:
 
     def __init__(self, samples: Samples, plan: MatrixPlan) -> None:
         self.plan, self._samples = plan, samples
-        self.distances = squared_distances(samples) if plan.distances else None
+        self._distances = squared_distances(samples) if plan.distances else None
         self._gamma: float | None = None
         self._kernel: np.ndarray | None = None
 
     @contextmanager
-    def kernel(self, gamma: float) -> Iterator[np.ndarray | None]:
+    def source(self, gamma: float) -> Iterator[RbfSource]:
         if self.plan.kernel == "whole" and gamma != self._gamma:
             self._gamma = None  # while there is something of both
-            self._kernel = kernel_minus_one(self._samples, gamma, distances=self.distances, out=self._kernel)
+            self._kernel = kernel_minus_one(self._samples, gamma, distances=self._distances, out=self._kernel)
             self._gamma = gamma
-        yield self._kernel
+        yield _source(self._samples, gamma, self.plan, self._distances, self._kernel)
 
 
 class NodeMatrices:
@@ -53,25 +50,36 @@ class NodeMatrices:
 
     def __init__(self, samples: Samples, plan: MatrixPlan, matrices: Mapping[str, SharedMatrix]) -> None:
         self.plan, self._samples = plan, samples
-        self._matrices = matrices  # the memory of `distances` goes with them
+        self._matrices = matrices  # the memory of the distances goes with them
         self._pool = Pool([matrix for name, matrix in matrices.items() if name != DISTANCES])
-        self.distances: np.ndarray | None = None
+        self._distances: np.ndarray | None = None
         if DISTANCES in matrices:
-            self.distances = matrices[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
+            self._distances = matrices[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
 
     @contextmanager
-    def kernel(self, gamma: float) -> Iterator[np.ndarray | None]:
+    def source(self, gamma: float) -> Iterator[RbfSource]:
         if self.plan.kernel != "whole":
-            yield None
+            yield _source(self._samples, gamma, self.plan, self._distances, None)
             return
         with self._pool.holding(
-            gamma, lambda strip, out: kernel_strip(self._samples, gamma, self.distances, strip, out)
+            gamma, lambda strip, out: kernel_strip(self._samples, gamma, self._distances, strip, out)
         ) as kernel:
-            yield kernel
+            yield _source(self._samples, gamma, self.plan, self._distances, kernel)
+
+
+def _source(
+    samples: Samples, gamma: float, plan: MatrixPlan, distances: np.ndarray | None, kernel: np.ndarray | None
+) -> RbfSource:
+    return RbfSource(samples, gamma, distances, kernel, squares=plan.squares, capacity=plan.capacity)
 
 
 def keep(
-    samples: Samples, multiclass: str, n_points: int, memory: int, buffers: SharedBuffers, sharers: int
+    samples: Samples,
+    multiclass: str,
+    n_points: int,
+    memory: int,
+    buffers: SharedBuffers | None = None,
+    sharers: int = 1,
 ) -> Matrices:
     """The matrices of the fastest plan for `memory` bytes per process.
 
@@ -81,14 +89,17 @@ def keep(
         n_points: the most that are solved in one call: folds times values of C.
         memory: bytes for each process. Processes that share matrices all use what the first of them was given, so that
             all choose the same plan.
-        buffers: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as the node had room for.
+        buffers: for processes of one node: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as
+            the node had room for.
         sharers: processes that share the buffers.
 
     Raises:
         MemoryError: as `choose_plan` does.
     """
     n = n_strips(samples.width)
-    there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
+    there: dict[str, SharedMatrix] = {}
+    if buffers is not None:
+        there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
     if there:
         memory = Pool(list(there.values())[:1]).agree(memory)
     while there:

@@ -81,7 +81,7 @@ def test_the_kernel_agrees(tmp_path: Path) -> None:
         f"with open({str(data)!r}, 'rb') as file:\n"
         "    while file.read(1 << 20): pass\n"
         "print(before, free_memory(), end=' ')\n"
-        "from mpitune.svm.solved import Data\n"
+        "from mpitune.svm import Data\n"
         "import numpy as np\n"
         "print(Data(np.eye(8), np.arange(8) % 2, 'linear').memory)"
     )

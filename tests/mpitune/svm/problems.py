@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from hypothesis import strategies as st
 
 from common.images import fold_slices
+from mpitune.svm.data import Data, TrainingSet
+from mpitune.svm.decide.sources import RbfSource
+from mpitune.svm.solved import Solved, solve
 from mpitune.svm.solver.path import Path as Walked
 
 
 def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(np.delete(np.arange(n), part), np.arange(n)[part]) for part in fold_slices(n, k)]
+
+
+class Point(NamedTuple):
+    """One C on one fold."""
+
+    predictions: list[Any]
+    n_support: int
+    iterations: int
+    converged: bool
+
+
+def points_of(solved: Solved, predictions: np.ndarray) -> list[Point]:
+    """For each C, with its predictions (n_penalties, n)."""
+    solutions = solved.solutions
+    columns = predictions, solutions.n_support, solutions.iterations, solutions.converged
+    return [Point(*point) for point in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def solve_folds(
+    data: Data, source: RbfSource, penalties: list[float], folds: list[tuple[np.ndarray, np.ndarray]], **options: Any
+) -> list[list[Point]]:
+    """[fold][C], of the validation samples."""
+    trainings = [TrainingSet.without_weights(train, len(data.samples.classes)) for train, _ in folds]
+    solved = solve(data, source, np.array(penalties), trainings, libsvm=False, **options)
+    return [points_of(own, own.labels(part)) for own, (_, part) in zip(solved, folds, strict=True)]
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.images import fold_slices
 from mnist_svm.experiment import SvmGrid
 from mpitune.engine.queue import Costs, Queue
-from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
-from mpitune.svm import choose_plan, kernel_minus_one, prepare, solve_gamma, squared_distances
+from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.svm import Data
+from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
 from mpitune.svm.memory.matrices import NodeMatrices, PrivateMatrices, keep
+from mpitune.svm.memory.matrix_plan import choose_plan
 from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
-from tests.mpitune.svm.problems import Sized
+from tests.mpitune.svm.problems import Point, Sized, folds_of, solve_folds
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -46,22 +47,16 @@ def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def solve(pipe: Connection, specs: dict[str, Spec], multiclass: str, order: list[tuple[float, int]]) -> None:
     """Solve one (gamma, fold) after the other with shared matrices and send each."""
-    x, y = drawn(400)
-    samples = prepare(x, y)
-    kept = keep(samples, multiclass, len(PENALTIES), GB, SharedArrays.attach(specs, writeable=True), 2)
+    data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
+    kept = keep(data.samples, multiclass, len(PENALTIES), GB, SharedArrays.attach(specs, writeable=True), 2)
     assert isinstance(kept, NodeMatrices)
     for gamma, number in order:
-        pipe.send(((gamma, number), points(samples, kept, gamma, number)))
+        pipe.send(((gamma, number), points(data, kept, gamma, number)))
 
 
-def points(samples: Any, kept: PrivateMatrices | NodeMatrices, gamma: float, number: int) -> list[tuple[Any, ...]]:
-    part = fold_slices(400, 3)[number]
-    fold = (np.delete(np.arange(400), part), np.arange(400)[part])
-    with kept.kernel(gamma) as kernel:
-        (found,) = solve_gamma(
-            samples, gamma, penalties=PENALTIES, folds=[fold], plan=kept.plan, distances=kept.distances, kernel=kernel
-        )
-    return [(point.predictions.tolist(), point.n_support, point.iterations, point.converged) for point in found]
+def points(data: Data, kept: PrivateMatrices | NodeMatrices, gamma: float, number: int) -> list[Point]:
+    with kept.source(gamma) as source:
+        return solve_folds(data, source, PENALTIES, [folds_of(400, 3)[number]], threads=kept.plan.threads)[0]
 
 
 @pytest.mark.slow
@@ -73,16 +68,16 @@ def test_two_processes_find_what_one_finds(
     scratch: Scratch, spawned: Spawned, multiclass: str, names: list[str]
 ) -> None:
     """Whether they are at the same gamma, or wait for the only matrix, or have one each."""
-    samples = prepare(*drawn(400))
-    own = keep(samples, multiclass, len(PENALTIES), GB, NOTHING, 1)
+    data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
+    own = keep(data.samples, multiclass, len(PENALTIES), GB)
     assert isinstance(own, PrivateMatrices)
-    shared = scratch(samples.width, *names)
+    shared = scratch(data.samples.width, *names)
     orders = [[(gamma, fold) for gamma in gammas for fold in range(3)] for gammas in (GAMMAS, GAMMAS[::-1])]
     workers = [spawned(solve, shared.specs, multiclass, order) for order in orders]
     for (process, pipe), order in zip(workers, orders, strict=True):
         for gamma, fold in order:
             assert pipe.poll(PATIENCE)
-            assert pipe.recv() == ((gamma, fold), points(samples, own, gamma, fold))
+            assert pipe.recv() == ((gamma, fold), points(data, own, gamma, fold))
         process.join(PATIENCE)
         assert process.exitcode == 0
 
@@ -93,13 +88,13 @@ def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: boo
     names = ["kernel 0", "distances"] if with_distances else ["kernel 0"]
     kept = keep(samples, "ovr", 1, GB, scratch(samples.width, *names), 2)
     for gamma in GAMMAS:
-        with kept.kernel(gamma) as kernel:
-            assert kernel is not None and not kernel.flags.writeable
-            np.testing.assert_array_equal(kernel, kernel_minus_one(samples, gamma))
-    if with_distances:
-        np.testing.assert_array_equal(kept.distances, squared_distances(samples))
-    else:
-        assert kept.distances is None
+        with kept.source(gamma) as source:
+            assert source.kernel is not None and not source.kernel.flags.writeable
+            np.testing.assert_array_equal(source.kernel, kernel_minus_one(samples, gamma))
+            if with_distances:
+                np.testing.assert_array_equal(source.distances, squared_distances(samples))
+            else:
+                assert source.distances is None
 
 
 # Memory
@@ -112,7 +107,7 @@ def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
     samples = prepare(*drawn(n))
     before = own_memory()
     kept = keep(samples, "ovr", 1, GB, SharedArrays.attach(specs, writeable=True), 2)
-    with kept.kernel(0.1):
+    with kept.source(0.1):
         pipe.send((type(kept).__name__, own_memory() - before))
         pipe.recv()
 
@@ -212,7 +207,7 @@ FILL_UP = """
 import os
 from mpitune.memory.shared_arrays import SharedArrays
 from tests.mpitune.svm.conftest import matrix_spec
-from mpitune.svm import prepare
+from mpitune.svm.kernel.rbf import prepare
 from mpitune.svm.memory.matrices import keep
 from tests.mpitune.svm.test_memory import drawn
 samples = prepare(*drawn(300))
@@ -231,8 +226,8 @@ def write(n_bytes):
 shared.reserve = reserve
 write(int(ROOM * spec.nbytes))
 kept = keep(samples, "ovr", 1, 10**9, shared, 2)
-with kept.kernel(0.1) as kernel:
-    print(type(kept).__name__, kept.plan.kernels, kept.plan.distances, kernel.sum() < 0)
+with kept.source(0.1) as source:
+    print(type(kept).__name__, kept.plan.kernels, kept.plan.distances, source.kernel.sum() < 0)
 shared.close()
 """
 

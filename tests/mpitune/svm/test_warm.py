@@ -20,10 +20,9 @@ from mpitune.svm import warm  # noqa: E402
 SIGNATURES = """
 import numpy as np
 from mpitune._jit.shipped import functions
-from mpitune.svm import SVC, fit, fit_grid, warm_up
-from mpitune.svm.memory.matrix_plan import MatrixPlan
-from mpitune.svm.grid import solve_gamma
-from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
+from mpitune.svm import SVC, Data, TrainingSet, fit_grid, solve, warm_up
+from mpitune.svm.decide.sources import RbfSource
+from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
 
 def known():
     return {name: function.signatures for name, function in functions().items()}
@@ -33,15 +32,17 @@ before = known()
 assert len(before) > 5, before
 x, y = np.random.default_rng(0).normal(size=(300, 4)), np.arange(300) % 3
 folds = [(np.arange(40, 300), np.arange(40)), (np.arange(260), np.arange(260, 300))]
-samples = prepare(x, y)
-distances = squared_distances(samples)
-kernel = kernel_minus_one(samples, 0.1, distances=distances)
-distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
-for kind, kept, matrix in (("pairs", None, None), ("pairs", distances, None), ("whole", distances, None),
-                           ("whole", None, kernel), ("rows", None, None)):
-    plan = MatrixPlan(False, kind, samples.width, 0, "")
-    solve_gamma(samples, 0.1, penalties=[0.01, 10.0], folds=folds, plan=plan, distances=kept, kernel=matrix)
-fit(x, y, C=1.0, gamma=0.1, multiclass="ovr").predict(x)
+trainings = [TrainingSet.without_weights(train, 3) for train, _ in folds]
+for multiclass in ("ovo", "ovr"):
+    data = Data(x, y, "rbf", multiclass=multiclass)
+    samples = data.samples
+    distances = squared_distances(samples)
+    kernel = kernel_minus_one(samples, 0.1, distances=distances)
+    distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
+    for kept, matrix in ((None, None), (distances, None), (None, kernel)):
+        source = RbfSource(samples, 0.1, kept, matrix, capacity=samples.width)
+        for solved, (_, validation) in zip(solve(data, source, np.array([0.01, 10.0]), trainings), folds):
+            solved.labels(validation), solved.predict(x)
 for gamma in (1e-3, 50.0):  # the second: samples are far from each other
     candidates = [{"C": c, "gamma": gamma} for c in (0.1, 1, np.float64(10))]
     for fitted in fit_grid(SVC(), candidates, x, y, folds):

@@ -1,0 +1,165 @@
+"""Samples, training sets of them, and the binary problems that these make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpitune._jit.limits import free_memory
+from mpitune._jit.simd import aligned_zeros
+from mpitune.svm.decide.multiclass import binary_problems
+from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
+from mpitune.svm.memory.matrix_plan import choose_plan
+from mpitune.svm.solver.path import Kernel, Whole
+
+LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Samples to train on.
+
+    Attributes:
+        indices: (m,), of samples, none twice.
+        sample_weight: float64 (m,), above 0.
+        class_weight: float64 (n_classes,), above 0, of all classes of the samples.
+    """
+
+    indices: np.ndarray
+    sample_weight: np.ndarray
+    class_weight: np.ndarray
+
+    @classmethod
+    def without_weights(cls, indices: np.ndarray, n_classes: int) -> TrainingSet:
+        """All samples and classes weigh 1."""
+        return cls(indices, np.ones(len(indices)), np.ones(n_classes))
+
+
+# A binary problem of several training sets: the numbers of those that have both sides of it, and for each of these its
+# signs, int8 (n, width), 0 where a sample is not in it, and weights, float64 (n, width).
+Part = tuple[list[int], np.ndarray, np.ndarray]
+Matrix = tuple[tuple[int, int], Kernel, np.ndarray]  # classes of a binary problem, its matrix, the row of each column
+
+
+class Data:
+    """Samples and what all kernels have in common on them.
+
+    Args:
+        x: float64 or float32 (n, n_features), or (n, n) for the kernel "precomputed".
+        y: (n,), classes.
+        kernel: its name, as in `functions.NAMES`.
+        memory: bytes that may be used; half of what is free by default.
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `memory.matrices.keep` makes sources).
+        folds: as for `prepare`.
+        once: only one kernel function will be asked for: its matrix is made without keeping distances.
+        sparse: the samples were given as a sparse matrix.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        kernel: str,
+        memory: int | None = None,
+        *,
+        multiclass: str = "ovo",
+        folds: np.ndarray | None = None,
+        once: bool = False,
+        sparse: bool = False,
+    ) -> None:
+        self.x, self.multiclass, self.sparse, self._once = x, multiclass, sparse, once
+        features = x if kernel == "rbf" else x[:, :0]
+        self.samples: Samples = prepare(features, y, folds)
+        self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
+        self._distances: np.ndarray | None = None
+        self._lent: RbfSource | None = None
+        self._fine = False
+        self._parts: tuple[Sequence[TrainingSet], list[Part]] = (), []
+
+    def parts(self, trainings: Sequence[TrainingSet]) -> list[Part]:
+        """What training sets have of each binary problem; kept, as all kernels of a search ask for the same."""
+        if [*map(id, trainings)] != [*map(id, self._parts[0])]:
+            self._parts = trainings, [*_parts(self.samples, trainings, self.multiclass)]
+        return self._parts[1]
+
+    def matrices(self, source: KernelSource) -> Iterator[Matrix]:
+        """The matrix of each binary problem, in the order of `parts`; those of pairs use the same memory in turn."""
+        samples = self.samples
+        every, start = np.arange(samples.width), samples.class_start.tolist()
+        if self.multiclass == "ovr":
+            assert isinstance(source, RbfSource)
+            matrix = source.matrix()
+            yield from ((problem, matrix, every) for problem in binary_problems(len(samples.classes), "ovr"))
+            return
+        sizes = np.diff(start)
+        # Two classes: the matrix of the only pair is that of all samples.
+        whole = source.kernel if len(sizes) == 2 and isinstance(source, RbfSource) else None
+        buffer = aligned_zeros((int(np.sort(sizes)[-2:].sum()) ** 2,)) if whole is None else whole.reshape(-1)
+        for a, b in binary_problems(len(sizes), "ovo"):
+            width = int(sizes[a] + sizes[b])
+            pair = buffer[: width * width].reshape(width, width)
+            first, second = slice(start[a], start[a + 1]), slice(start[b], start[b + 1])
+            if whole is None:
+                source.fill(pair, first, second)
+            yield (a, b), Whole(pair), np.concatenate([every[first], every[second]])
+
+    def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
+        """The kernel in float32, or in double where that is needed, for one-vs-one.
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+        plan = choose_plan(self.samples, "ovo", n_points=n_penalties * n_trainings, memory=self.memory)
+        if function.name != "rbf":
+            return DoubleSource(self.samples, function, self.x)
+        if function.gamma * float(self.samples.sq_norms.max()) > FINE:
+            if not plan.distances:
+                return DoubleSource(self.samples, function, self.x)
+            if not self._fine:
+                self._distances, self._fine = fine_distances(self.samples, self.x), True
+        elif self._once and plan.distances and not far(self.samples, function.gamma):
+            if len(self.samples.classes) > 2:
+                return RbfSource(self.samples, function.gamma, squares=plan.squares)
+            return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
+        elif self._distances is None and plan.distances:
+            self._distances = squared_distances(self.samples)
+        double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
+        source = RbfSource(self.samples, function.gamma, self._distances, None, double, plan.squares)
+        if self._distances is not None and len(self.samples.classes) == 2:
+            self._lend_kernel(source)
+        return source
+
+    def _lend_kernel(self, source: RbfSource) -> None:
+        """Give it K - 1 of all samples, the matrix of the only pair, in the memory of the one before it.
+
+        That one computes what it is still asked for from the distances, to the same bits.
+        """
+        memory = None if self._lent is None else self._lent.kernel
+        if self._lent is not None:
+            self._lent.kernel = None
+        source.kernel = kernel_minus_one(self.samples, source.gamma, distances=self._distances, out=memory)
+        self._lent = source
+
+
+def _parts(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:
+    weights = np.zeros((len(trainings), samples.width))
+    for own, training in zip(weights, trainings, strict=True):
+        weight = training.sample_weight * training.class_weight[samples.labels[training.indices]]
+        own[samples.row_of[training.indices]] = weight
+    by_class = np.split(weights, samples.class_start[1:-1], axis=1)
+    has = np.array([(own > 0).any(axis=1) for own in by_class])  # (n_classes, n_trainings)
+    for a, b in binary_problems(len(by_class), multiclass):
+        others = has[b] if b >= 0 else np.delete(has, a, axis=0).any(axis=0)
+        numbers = np.flatnonzero(has[a] & others).tolist()
+        if b >= 0:
+            first, second = by_class[a][numbers], by_class[b][numbers]
+            yield numbers, np.hstack([first > 0, -1 * (second > 0)]).astype(np.int8), np.hstack([first, second])
+        else:
+            own = weights[numbers]
+            signs = -(own > 0).astype(np.int8)
+            signs[:, samples.class_start[a] : samples.class_start[a + 1]] *= -1
+            yield numbers, signs, own

@@ -248,7 +248,17 @@ def _tiled(kinds, places, first, widths, weights):
 
 @compiled
 def _values(panels, factors, rhos, tiles, shares, out):
-    """`Support.values`, into ``out``; the sums of a tile's solutions stay in registers."""
+    """`Support.values`, into ``out``; the sums of a tile's solutions stay in registers.
+
+    For each tile, solution s of it and sample i, with the runs and numbers of `_tiled`:
+
+        out[s, i] = -rhos[s]
+        for each run of the tile:                      support vectors of one class
+            out[s, i] += factors[class of the run, i] * sum over u of the run: own[u, s] * panels[supporting[u], i]
+
+    `_one`, `_two` and `_four` are this for tiles of so many solutions, written out as vectors must have names to stay
+    in registers. In ``of_tile`` they get where the tile begins in ``supporting`` and in ``own``.
+    """
     sizes, solutions, runs, classes, ends, supporting, own = tiles
     for group in range(0, panels.shape[0], GROUP):
         last = min(group + GROUP, panels.shape[0])

@@ -36,7 +36,14 @@ def _tile_of(vectors: int) -> Any:
     """The inner loop for a tile of ROWS samples and ``vectors`` panels, its sums in registers, all float32.
 
     Those features count whose offsets in a panel of ``size`` elements are ``places[first:end]``, at least one. With
-    ``more``, they are added to what ``out`` has.
+    ``more``, they are added to what ``out`` has. Lane by lane, and with one rounding per line of the inner loop:
+
+        for r in range(ROWS):
+            for c in range(LANES * vectors):
+                total = out[out_at + stride * r + c] if more else 0
+                for step in places[first:end]:
+                    total += a[a_at + step + r] * b[b_at + size * (c // LANES) + step + c % LANES]
+                out[out_at + stride * r + c] = total
     """
 
     @intrinsic
@@ -59,6 +66,7 @@ def _tile_of(vectors: int) -> Any:
                 place = builder.add(builder.add(out_at, builder.mul(stride, index(r))), index(v * LANES))
                 targets[r, v] = builder.gep(out_data, [place])
                 so_far[r, v] = builder.select(more, load_vector(builder, targets[r, v], vector), nothing)
+            # A loop over k with the sums as phi nodes, so that LLVM keeps all of them in registers.
             before = builder.block
             loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
             builder.branch(loop)
@@ -79,6 +87,7 @@ def _tile_of(vectors: int) -> Any:
             builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
             k.add_incoming(first, before)
             k.add_incoming(following, loop)
+            # From the second round on the sums come from the round before.
             for tile in tiles:
                 sums[tile].add_incoming(so_far[tile], before)
                 sums[tile].add_incoming(totals[tile], loop)

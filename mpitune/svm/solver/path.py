@@ -126,26 +126,26 @@ def solve_paths(
     shape = n, len(every)
     weights = np.ones((n, width)) if weights is None else weights
     counts = np.full(n, len(every)) if counts is None else counts
-    found = Paths(
+    paths = Paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
         np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape),
     )  # fmt: skip
     ending = tolerance, max_iter, give_up, pair
     for first in range(0, n, TOGETHER):
         some = slice(first, first + TOGETHER)
-        part = Paths(*(array[some] for array in vars(found).values()))
+        part = Paths(*(array[some] for array in vars(paths).values()))
         _solve(kernel, (signs[some], weights[some], counts[some]), every, ending, part)
-    return found
+    return paths
 
 
 def _solve(
-    kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: tuple[Any, ...], found: Paths
+    kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: tuple[Any, ...], paths: Paths
 ) -> None:
-    """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``found``."""
-    n, width = found.columns.shape
-    problems = binaries(kernel, found.lanes, found.columns)
+    """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``paths``."""
+    n, width = paths.columns.shape
+    problems = binaries(kernel, paths.lanes, paths.columns)
     state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
-    results = found.betas, found.rhos, found.iterations, found.converged, found.gaps
+    results = paths.betas, paths.rhos, paths.iterations, paths.converged, paths.gaps
     arguments = problems, given, penalties, ending, results, state, wanted
     needed, count = walk(*arguments)
     while needed != ENDED:

@@ -12,8 +12,16 @@ Each C begins with steps of all multipliers at once where samples have little to
 unless it starts from zero although a smaller C was solved. Then pairs are moved; the lanes that still move are gathered
 now and then and solved alone, see `gathered`.
 
-The walk pauses where it needs rows that are not there, and for steps of all multipliers: these are compiled apart, by
-another process at the same time.
+The stages of a problem at one C, which `walk` takes it through:
+
+    UNKNOWN --_prepare--> WAITS --_begin--> BEGUN --_advance--> PAIRS --_finish--> WAITS, for the next C
+                            |                 |                   |
+                            |                 |                   pause ROWS: rows that are needed are missing
+                            |                 pause STEPS: `projected.descend` moves all multipliers, then PAIRS
+                            the solution of the C before is this one's too: WAITS, for the next C
+
+The walk pauses by returning what it needs, and goes on when it is called again: all it knows is in ``state``. It pauses
+for steps of all multipliers as these are compiled apart, by another process at the same time.
 
 The arrays are listed in `smo`.
 """
@@ -45,12 +53,21 @@ NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 
-# Progress of a path, in an int64 array, so that it can pause and go on: the number of its C, the stage of that, its
-# iterations, those since the last gathering, those until the next look, rows that are missing,
-# whether steps of all multipliers pay, whether all rows may be read at once, whether this C begins with a Newton step.
-AT, STAGE, DONE, SPENT, LEFT, WANTED, PAYS, ALL, NEWTON = STATE = range(9)
-UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages: before the first C, before a C, then, and from where pairs are moved
-ENDED, ROWS, STEPS = range(3)  # what a walk needs where it pauses: nothing more, rows, or steps of all multipliers
+# The progress of a problem, a row of an int64 array.
+STATE = range(9)
+(
+    AT,  # the number of its C
+    STAGE,  # of that C, as drawn above
+    DONE,  # iterations at that C
+    SPENT,  # those since the last gathering
+    LEFT,  # those until the next look at whether gathering pays
+    WANTED,  # how many rows are missing
+    PAYS,  # whether steps of all multipliers pay
+    ALL,  # whether all rows may be read at once
+    NEWTON,  # whether this C begins with a Newton step
+) = STATE
+UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages
+ENDED, ROWS, STEPS = range(3)  # what is needed: nothing more, rows, or steps of all multipliers
 
 
 class Ending(NamedTuple):
@@ -61,7 +78,7 @@ class Ending(NamedTuple):
     give_up: bool
 
 
-class Found(NamedTuple):
+class Solved(NamedTuple):
     """Solutions of one problem, an element or a row for each C, as in `path.Paths`."""
 
     betas: np.ndarray
@@ -231,51 +248,86 @@ def _intercept(own):
 
 
 @part
-def _begin(problem, weights, penalties, found, state):
+def _leave_out(solved, first, lanes):
+    """No solutions from C number ``first`` on."""
+    for c in range(first, solved.rhos.size):
+        for t in range(lanes):
+            solved.betas[c, t] = 0.0
+        solved.rhos[c], solved.iterations[c], solved.converged[c], solved.gaps[c] = 0.0, 0, False, 0.0
+
+
+@part
+def _row(results, p):
+    """Solutions of problem number ``p``."""
+    betas, rhos, iterations, converged, gaps = results
+    return Solved(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
+
+
+@part
+def _prepare(problems, p, signs, weights, count, pair, solved, state):
+    """Find the lanes of problem number ``p``, and leave out all but the first ``count`` penalties."""
+    lanes = _cover(signs, weights, problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p])
+    problems.lanes[p] = lanes
+    _leave_out(solved, count, lanes)
+    state[STAGE] = WAITS
+    state[PAYS] = state[ALL] = pair or lanes <= MAX_ACTIVE
+
+
+@part
+def _begin(problem, weights, penalties, solved, state):
     """Set a problem to where the search for its C begins; where that is the solution, C is done."""
     c = state[AT]
     for t in range(weights.size):
         problem.bounds[t] = penalties[c] * weights[t]
     previous = penalties[c - 1] if c else 0.0
     # A multiplier that rounding alone has left free does not make a solution that of larger C.
-    converged = c > 0 and found.converged[c - 1]
-    determined = converged and found.gaps[c - 1] == 0.0
+    converged = c > 0 and solved.converged[c - 1]
+    determined = converged and solved.gaps[c - 1] == 0.0
     same = _start(problem, weights, penalties[c], previous, converged, determined, state)
     set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
     state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
     if same:
         for t in range(weights.size):
-            found.betas[c, t] = found.betas[c - 1, t]
-        found.rhos[c], found.converged[c], found.iterations[c] = found.rhos[c - 1], True, 0
-        found.gaps[c] = 0.0
+            solved.betas[c, t] = solved.betas[c - 1, t]
+        solved.rhos[c], solved.converged[c], solved.iterations[c] = solved.rhos[c - 1], True, 0
+        solved.gaps[c] = 0.0
         state[AT], state[STAGE] = c + 1, WAITS
 
 
 @part
-def _leave_out(found, first, lanes):
-    """No solutions from C number ``first`` on."""
-    for c in range(first, found.rhos.size):
-        for t in range(lanes):
-            found.betas[c, t] = 0.0
-        found.rhos[c], found.iterations[c], found.converged[c], found.gaps[c] = 0.0, 0, False, 0.0
-
-
-@part
-def _finish(problem, ending, found, state, wanted):
+def _finish(problem, ending, solved, state, wanted):
     """Move pairs of a problem until its C is done; MISSING if rows are wanted."""
     status = _solve(problem, ending, state, wanted)
     if status == MISSING:
         return MISSING
     c, lanes = state[AT], problem.f.size
     for t in range(lanes):
-        found.betas[c, t] = problem.beta[t]
-    found.rhos[c], found.gaps[c] = _intercept(problem)
-    found.converged[c], found.iterations[c] = status == CONVERGED, state[DONE]
+        solved.betas[c, t] = problem.beta[t]
+    solved.rhos[c], solved.gaps[c] = _intercept(problem)
+    solved.converged[c], solved.iterations[c] = status == CONVERGED, state[DONE]
     state[AT], state[STAGE] = c + 1, WAITS
-    if ending.give_up and not found.converged[c]:
-        _leave_out(found, c + 1, lanes)
-        state[AT] = found.rhos.size
+    if ending.give_up and not solved.converged[c]:
+        _leave_out(solved, c + 1, lanes)
+        state[AT] = solved.rhos.size
     return status
+
+
+@part
+def _advance(problem, ending, solved, state, wanted):
+    """Take a problem from BEGUN or PAIRS to the end of its C, or to what is needed: what, and how many."""
+    if state[STAGE] == BEGUN and (state[PAYS] or state[NEWTON]):
+        missing = _lacking(problem, wanted)
+        if missing:
+            return ROWS, missing
+        if not state[NEWTON]:
+            return STEPS, 1
+        newton_step(problem, ending.tolerance)
+        set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+        state[DONE] = 1
+    state[STAGE] = PAIRS
+    if _finish(problem, ending, solved, state, wanted) == MISSING:
+        return ROWS, state[WANTED]
+    return ENDED, 0
 
 
 @compiled
@@ -289,7 +341,7 @@ def walk(problems, given, penalties, ending, results, state, wanted):
     Args:
         problems: `Binaries`, of which the matrix is there.
         given: signs int8 and weights float64, both (n, width), and counts int64 (n,): the number of penalties that are
-            solved. What is found of the others is 0.
+            solved. What is solved of the others is 0.
         penalties: float64 (n_penalties,).
         ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
         results: betas, rhos, iterations, converged, gaps of `path.Paths`.
@@ -298,24 +350,19 @@ def walk(problems, given, penalties, ending, results, state, wanted):
     """
     signs, weights, counts = given
     tolerance, limit, give_up, pair = ending
-    betas, rhos, iterations, converged, gaps = results
     n, ends = signs.shape[0], Ending(tolerance, limit, give_up)
     whole = True
     for t in range(problems.slot.size):
         whole = whole and problems.slot[t] >= 0
     for p in range(n):
         if state[p, STAGE] == UNKNOWN:
-            own = problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p]
-            problems.lanes[p] = _cover(signs[p], weights[p], *own)
-            _leave_out(Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p]), counts[p], problems.lanes[p])
-            state[p, STAGE] = WAITS
-            state[p, PAYS] = state[p, ALL] = pair or problems.lanes[p] <= MAX_ACTIVE
+            _prepare(problems, p, signs[p], weights[p], counts[p], pair, _row(results, p), state[p])
     for c in range(penalties.size):
-        count = 0
+        count = 0  # problems that want steps, which read the matrix together if all of it is there
         for p in range(n):
             if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
-                found = Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
-                _begin(one_of(problems, p), problems.weights[p, : problems.lanes[p]], penalties, found, state[p])
+                own_weights = problems.weights[p, : problems.lanes[p]]
+                _begin(one_of(problems, p), own_weights, penalties, _row(results, p), state[p])
             if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
                 problem = one_of(problems, p)
                 if violation_of(problem.f, problem.up, problem.low) >= tolerance:
@@ -326,21 +373,10 @@ def walk(problems, given, penalties, ending, results, state, wanted):
         if count:
             return STEPS, count
         for p in range(n):
-            if not state[p, AT] == c < counts[p]:
-                continue
-            problem = one_of(problems, p)
-            if state[p, STAGE] == BEGUN and (state[p, PAYS] or state[p, NEWTON]):
-                missing = _lacking(problem, wanted)
-                if missing:
-                    return ROWS, missing
-                if not state[p, NEWTON]:
+            if state[p, AT] == c < counts[p]:
+                needed, count = _advance(one_of(problems, p), ends, _row(results, p), state[p], wanted)
+                if needed == STEPS:
                     wanted[0] = p
-                    return STEPS, 1
-                newton_step(problem, tolerance)
-                set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-                state[p, DONE] = 1
-            state[p, STAGE] = PAIRS
-            found = Found(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
-            if _finish(problem, ends, found, state[p], wanted) == MISSING:
-                return ROWS, state[p, WANTED]
+                if needed != ENDED:
+                    return needed, count
     return ENDED, 0

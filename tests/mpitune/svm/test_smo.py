@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from mpitune._jit import LANES
+from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.kernel.rows import Rows
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 from mpitune.svm.solver.path import Whole, solve_path, solve_paths
+from mpitune.svm.solver.smo import iterate, set_masks
+from tests.mpitune.svm.reference import smo
 
 pytestmark = pytest.mark.numerical
 
@@ -87,6 +91,29 @@ def test_solutions_are_optimal(problem, tolerance):
         # The optimality conditions bound the loss by tolerance * |beta - best|_1 / 2.
         allowed = 1e-4 * abs(best) if tolerance < TOLERANCE else tolerance * np.abs(beta).sum()
         assert objective(kernel, y, beta) <= best + allowed + 1e-12
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 20, 100])
+@pytest.mark.parametrize("gamma", [0.01, 0.3])
+def test_iterations_move_the_pairs_of_the_plain_reference(gamma, limit):
+    x, y = separable(90)
+    samples = prepare(x, -y)
+    signs = np.zeros(samples.width, np.int8)
+    signs[samples.row_of] = y
+    matrix, n, bounds = (
+        kernel_minus_one(samples, gamma),
+        samples.width,
+        np.where(np.arange(samples.width) % 3, 1.0, 0.2),
+    )
+    f, beta, marks = aligned_zeros((n,), np.float64), np.zeros(n), np.empty((2, n), np.uint8)
+    f[:] = -signs
+    set_masks(signs, beta, bounds, *marks)
+    identity, blocks = np.arange(n, dtype=np.int32), np.arange(n // LANES, dtype=np.int32)
+    iterate(matrix, identity, blocks, signs, f, beta, *marks, bounds, TOLERANCE, limit, np.empty(2))
+    there = signs != 0
+    expected = smo(matrix[np.ix_(there, there)], signs[there], bounds[there], TOLERANCE, limit)
+    np.testing.assert_allclose(beta[there], expected, atol=1e-9)
+    assert np.count_nonzero(beta) > 1 and not beta[~there].any()
 
 
 def separable(n, seed=0):

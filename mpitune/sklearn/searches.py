@@ -1,7 +1,7 @@
 """GridSearchCV and RandomizedSearchCV with scikit-learn's arguments and attributes, evaluated by the engine.
 
-scikit-learn's own `fit` does everything but one thing: the list of tasks that it would give to joblib, one for each
-candidate and fold, is given to a study instead. So splits, scorers, metadata routing, masks, ranks and refit are
+scikit-learn's own `fit` does everything but one thing: a joblib backend (`backend.py`) receives its tasks, one for each
+candidate and fold, and gives them to a study. So splits, scorers, metadata routing, masks, ranks and refit are
 scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies and receive the fitted search.
 """
 
@@ -12,18 +12,17 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
 from pathlib import Path
-from types import FunctionType
 from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
 import sklearn.model_selection as theirs
-from sklearn.base import _fit_context, clone
+from joblib import parallel_config
 from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -36,6 +35,7 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
+from mpitune.sklearn.backend import SearchBackend
 from mpitune.sklearn.callbacks import have_callbacks
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
@@ -99,7 +99,7 @@ class OnEngine(_search.BaseSearchCV):
             return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
-        """scikit-learn's `fit`, in which the name Parallel means a study, and a task's estimator is not copied yet."""
+        """scikit-learn's `fit`, whose tasks come to `_run`."""
         self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
@@ -107,13 +107,24 @@ class OnEngine(_search.BaseSearchCV):
             if have_callbacks(self):
                 warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
                 return super().fit(X, y, **params)
-            original: Any = _search.BaseSearchCV.fit.__wrapped__
-            tasks = _Tasks(self)
-            names = {**original.__globals__, "Parallel": lambda *_, **__: tasks, "clone": tasks.clone, "delayed": _call}
-            fit = FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
-            _fit_context(prefer_skip_nested_validation=False)(fit)(self, X, y, **params)
+
+            def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
+                ours.unregister()  # estimators, and the refit, have the user's own backend
+                return self._run(tasks)
+
+            try:
+                with (ours := parallel_config(backend=SearchBackend(evaluate))):
+                    super().fit(X, y, **params)
+            finally:
+                self._in_grid = []
         self._say_what_was_shared()
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """scikit-learn sets `best_estimator_`, then fits it: the solver of its candidate's score does."""
+        if name == "best_estimator_" and (in_grid := vars(self).get("_in_grid")) and in_grid[self.best_index_]:
+            value = refitted_as_solved(value)
+        super().__setattr__(name, value)
 
     def _say_what_was_shared(self) -> None:
         """Add to `cv_results_` with whom each candidate shares a fit, where any does."""
@@ -215,52 +226,6 @@ class OnEngine(_search.BaseSearchCV):
         """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
         check_is_fitted(self, "cv_results_")
         return np.concatenate(self._converged)
-
-
-def _call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands for scikit-learn's `delayed`, which wraps the function again for each task."""
-    return lambda *args, **kwargs: (function, args, kwargs)
-
-
-class _Tasks:
-    """Stands where scikit-learn has joblib.Parallel: called with the tasks, it returns their results in order."""
-
-    def __init__(self, search: OnEngine):
-        self._search, self._listing = search, False
-        self._base: Any = None  # scikit-learn's copy of the search's estimator, which it copies again to refit
-
-    def clone(self, estimator: Any, **options: Any) -> Any:
-        """scikit-learn's `clone`; the estimator itself for a task: who fits it alone makes the copy, most need none.
-
-        The copy that is refitted is of the solver that its candidate was scored with.
-        """
-        if self._listing:
-            return estimator
-        made = clone(estimator, **options)
-        if estimator is self._search.estimator:
-            self._base = made
-        elif estimator is self._base and self._search._in_grid[self._search.best_index_]:
-            return refitted_as_solved(made)
-        return made
-
-    def __enter__(self) -> _Tasks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, tasks: Iterable[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> list[dict[str, Any]]:
-        self._listing = True
-        try:
-            listed = [Task(args[0], args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in tasks]
-        finally:
-            self._listing = False
-        return self._search._run(listed) if listed else []
-
-
-def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What no task takes along: the printing of lines (see `cv_line`), and the search, which callbacks alone need."""
-    return {"verbose": 0, **{name: None for name in ("caller", "callback_ctx") if name in kwargs}}
 
 
 def _say(reasons: Counter[str | None]) -> None:

@@ -34,9 +34,9 @@ def _tasks(monkeypatch: pytest.MonkeyPatch, search: OnEngine) -> list[Task]:
 
     def listing(self: OnEngine, tasks: list[Task]) -> list[dict[str, Any]]:
         listed.extend(tasks)
-        raise StopIteration
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(StopIteration):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(OnEngine, "_run", listing)
         search.fit(X, Y)
     return listed

@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import sklearn.model_selection as theirs
+from joblib import Parallel, delayed, parallel_config
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -317,6 +318,41 @@ def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
         search(0.1, 1.0).fit(X + 1.0, Y)
     with pytest.raises(UsageError, match="c00001/f0 with param_C = 1.0, this program asks for 2.0"):
         search(0.1, 2.0).fit(X, Y)
+
+
+class Noting(DecisionTreeClassifier):
+    """It notes joblib's backend of each fit."""
+
+    seen: ClassVar[list[str]] = []
+
+    def fit(self, X: Any, y: Any) -> Any:
+        self.seen.append(type(Parallel()._backend).__name__)
+        return super().fit(X, y)
+
+
+class Parallel3(theirs.KFold):
+    """A splitter that calls joblib, before the search does and in its middle."""
+
+    def get_n_splits(self, *args: Any, **kwargs: Any) -> int:
+        return sum(Parallel(2)(delayed(int)(number) for number in (0, 1, 2)))
+
+    def split(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        assert self.get_n_splits() == 3
+        return super().split(*args, **kwargs)
+
+
+def test_estimators_and_the_refit_have_the_users_own_joblib_backend() -> None:
+    """And the search has all its tasks at once, whatever `pre_dispatch` says."""
+    arguments: dict[str, Any] = {"cv": Parallel3(3), "n_jobs": 1, "pre_dispatch": 1}
+    grid = {"max_depth": [1, 2]}
+    reference = theirs.GridSearchCV(DecisionTreeClassifier(random_state=0), grid, **arguments).fit(X, Y)
+    Noting.seen.clear()
+    with parallel_config("threading"):
+        search = GridSearchCV(Noting(random_state=0), grid, workers=0, **arguments).fit(X, Y)
+    same(search, reference)
+    assert Noting.seen == ["ThreadingBackend"] * (3 * 2 + 1)
+    with pytest.raises(ValueError, match="n_jobs == 0"):
+        GridSearchCV(Noting(), grid, n_jobs=0).fit(X, Y)
 
 
 class GridOfMeans(ClassifierMixin, BaseEstimator):

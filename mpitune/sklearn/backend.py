@@ -1,0 +1,73 @@
+"""The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from joblib.parallel import ParallelBackendBase
+
+from mpitune.sklearn.task import Task
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class SearchBackend(ParallelBackendBase):
+    """Collects all tasks of a search, and has them evaluated together.
+
+    A splitter may call joblib before the search does: such calls are made here, one after the other.
+
+    Args:
+        evaluate: returns the results of the tasks, in their order.
+    """
+
+    supports_retrieve_callback = True
+    supports_sharedmem = True  # so a user's `require="sharedmem"` is not answered with threads
+
+    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]]):
+        super().__init__()
+        self._evaluate = evaluate
+        self._submitted: list[tuple[Any, Callable[[Any], None]]] = []
+
+    def effective_n_jobs(self, n_jobs: int) -> int:
+        """More than one, since joblib itself makes the calls where there is one job."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        return 2
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        parallel.pre_dispatch = "all"  # whatever the search has: it limits the memory of joblib's own queue
+        return self.effective_n_jobs(n_jobs)
+
+    def submit(self, func: Any, callback: Callable[[Any], None]) -> None:
+        self._submitted.append((func, callback))
+
+    apply_async = submit  # its name before joblib 1.5
+
+    def retrieve_result_callback(self, out: Any) -> Any:
+        return out
+
+    @contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """Joblib enters it once, when all calls were submitted."""
+        submitted, self._submitted = self._submitted, []
+        calls = [call for func, _ in submitted for call in func.items]
+        if all("candidate_progress" in kwargs for _, _, kwargs in calls):
+            results = [[result] for result in self._evaluate(_tasks(calls))] if calls else []
+        else:
+            results = [func() for func, _ in submitted]
+        for (_, callback), result in zip(submitted, results, strict=True):
+            callback(result)
+        yield
+
+
+def _tasks(calls: Sequence[Call]) -> list[Task]:
+    """The tasks of a search; one copy of the estimator is enough for all."""
+    estimator = calls[0][1][0]
+    return [Task(estimator, args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in calls]
+
+
+def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What no task takes along: the printing of lines (see `cv_line`), and the search, which callbacks alone need."""
+    return {"verbose": 0, **{name: None for name in ("caller", "callback_ctx") if name in kwargs}}

@@ -1,9 +1,9 @@
-"""Gaussian process regression with a fixed kernel: one kernel matrix, and one reduction of it, for all noise levels.
+"""Gaussian process regression with a fixed kernel: one kernel matrix, and one decomposition, for all noise levels.
 
 Why the result is the single one. The coefficients solve (K + alpha I) c = y, and K does not depend on alpha. This is
-the problem of kernel ridge, with the same reduction to a band (`kernel_ridge.py`, which gives its error). Where alpha
-is less than 1e-8 of the trace of K, where K is float32, and where there are few alphas, it is solved by scikit-learn's
-Cholesky factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the
+the problem of kernel ridge, with the same decomposition (`kernel_ridge.py`, which gives its error). Where K + alpha I
+is nearly singular, where K is float32, and where there are few alphas, it is solved by scikit-learn's Cholesky
+factorisation: equal to the bit. A prediction is the product of c with the kernel between its samples and the
 training samples, which is computed once too. The factor and the likelihood, which single fits compute for each alpha,
 are computed where they are asked for.
 
@@ -24,7 +24,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.utils.validation import validate_data
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from mpitune.sklearn.sharing.kernel_ridge import _BAND, _FEW, _ILL, Band
+from mpitune.sklearn.sharing.kernel_ridge import solved
 
 
 class _Kernel:
@@ -105,11 +105,10 @@ class NoiseLevels(Family):
 
 def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[float, np.ndarray | None]:
     """The coefficients for each alpha; None where the matrix is not positive definite."""
-    tall = {alpha for alpha in alphas if alpha > _ILL * np.trace(K)}
-    found: dict[float, np.ndarray | None] = {}
-    if len(tall) > _FEW and len(K) > 2 * _BAND and K.dtype == np.float64:
-        solved = Band(K, np.asarray(y, np.float64).reshape(len(K), -1)).solve(sorted(tall))
-        found.update({alpha: solution.reshape(np.shape(y)) for alpha, solution in solved.items()})
+    right = np.asarray(y, np.float64).reshape(len(K), -1)
+    found: dict[float, np.ndarray | None] = {
+        alpha: solution.reshape(np.shape(y)) for alpha, solution in solved(K, right, sorted({*alphas})).items()
+    }
     for alpha in alphas:
         if alpha in found:
             continue

@@ -19,12 +19,9 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import validate_data
 
-from mpitune.sklearn.sharing import whole_numbers
-from mpitune.sklearn.sharing.heaps import Heaps
 from mpitune.sklearn.sharing.votes import Runs, voted
 
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
-_FEW = 8  # rows in doubt that cost less than a search
 _ELEMENTS = 1 << 22  # distances in memory at a time
 
 
@@ -126,27 +123,8 @@ class Nearest:
         if k not in self._settled:
             places = [(kind, ks.index(k)) for kind, ks in self._ks.items() if k in ks]
             rows = np.flatnonzero(np.any([self._voted[kind][1][place] for kind, place in places], axis=0))
-            self._settled[k] = rows, *(self._kept(rows, k) if len(rows) else (rows, rows))
+            self._settled[k] = rows, *(self._asked(rows, k) if len(rows) else (rows, rows))
         return self._settled[k]
-
-    def _kept(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What scikit-learn says about some rows for this k alone, from its heaps where they are few."""
-        if len(rows) <= _FEW and self._heaps is not None:
-            distances, indices = self._heaps.kept(rows, k)
-            if np.array_equal(distances, self.distances[rows, :k]):
-                return distances, indices
-        return self._asked(rows, k)
-
-    @cached_property
-    def _heaps(self) -> Heaps | None:
-        """Those of all rows in doubt; None where scikit-learn must be asked."""
-        X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
-        rows = np.flatnonzero(np.any([part[1].any(axis=0) for part in self._voted.values()], axis=0))
-        if not self._direct or _threads() > 1 or not _plain(X, Y) or len(rows) * len(Y) > _ELEMENTS:
-            return None
-        if self._base.effective_metric_params_ or not Heaps.known(X, Y, metric):
-            return None
-        return Heaps(X, Y, metric, rows, self._n_near)
 
     @cached_property
     def _of_each_pair(self) -> bool:
@@ -162,7 +140,7 @@ class Nearest:
         metric = base.effective_metric_
         if metric not in ("euclidean", "sqeuclidean"):
             return True
-        return _plain(X, base._fit_X) and Heaps.known(X, base._fit_X, "euclidean")
+        return _plain(X, base._fit_X) and _exact(X, base._fit_X)
 
     def _most(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The class with most votes of each row, added up in scikit-learn's order, the first of equal ones."""
@@ -205,15 +183,12 @@ class Nearest:
     def _searched(self) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices of the nearest, sorted; any of those equally far as the last.
 
-        Other city-block distances than those of whole numbers are computed by SciPy, several pairs at a time, each
-        added up in the same order as by scikit-learn: they are equal to the bit.
+        City-block distances are computed by SciPy, several pairs at a time, each added up in the same order as by
+        scikit-learn: they are equal to the bit.
         """
         X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
-        if not self._direct or not _plain(X, Y) or self._base.effective_metric_params_:
-            return self._found(X, self._n_near)
-        if _threads() == 1 and (found := whole_numbers.nearest(X, Y, metric, self._n_near)) is not None:
-            return found
-        if metric != "manhattan":
+        plain = self._direct and _plain(X, Y) and not self._base.effective_metric_params_
+        if not plain or metric != "manhattan":
             return self._found(X, self._n_near)
         step = max(_ELEMENTS // len(Y), 1)
         chunks = (X[begin : begin + step] for begin in range(0, len(X), step))
@@ -231,6 +206,12 @@ def _smallest(distances: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _plain(*samples: Any) -> bool:
     return all(type(X) is np.ndarray and X.dtype == np.float64 for X in samples)
+
+
+def _exact(X: np.ndarray, Y: np.ndarray) -> bool:
+    """Whether no squared distance is rounded: the samples are whole numbers, and not too large."""
+    largest = max(np.abs(X).max(), np.abs(Y).max())
+    return bool(largest**2 * X.shape[1] < 1 << 50 and (np.rint(X) == X).all() and (np.rint(Y) == Y).all())
 
 
 def _rows(X: Any, rows: np.ndarray) -> Any:

@@ -3,9 +3,9 @@
 Why the result is the single one. scikit-learn answers for k from the k nearest training samples, sorted by distance.
 The first k of the K > k nearest are these same samples, unless the k-th and the next have the same distance. Then
 scikit-learn's choice depends on the order in which its heap of size k saw all samples. If the class does not depend on
-that choice, any choice gives the same answer. The other rows are asked of scikit-learn again, for this k alone, or of
-its heap (`heaps.py`). Votes of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are sums of the
-same numbers, perhaps in another order: where two classes are closer than a billionth, scikit-learn is asked too.
+that choice, any choice gives the same answer. The other rows are asked of scikit-learn again, for this k alone. Votes
+of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are sums of the same numbers, perhaps in another
+order: where two classes are closer than a billionth, scikit-learn is asked too.
 
 Distances do not depend on k. But a matrix product of another shape may round differently. So where distances come from
 one, and samples are not whole numbers, all rows are asked again.
@@ -111,7 +111,7 @@ def _with(model: Any, setting: Mapping[str, Any]) -> Any:
     one.__dict__ = {**vars(model), **setting}
     k, weights = one.n_neighbors, one.weights
     plain = type(k) is int or isinstance(k, Integral)
-    if isinstance(k, bool):  # scikit-learn takes it as a number, but for its heaps
+    if isinstance(k, bool):  # scikit-learn takes it as a number, but for its searches
         return None
     if not (plain and k > 0 and isinstance(weights, str)) and not valid(model, setting):
         return None

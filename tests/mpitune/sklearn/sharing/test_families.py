@@ -40,7 +40,7 @@ from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import family_of, kernel_ridge
 from mpitune.sklearn.sharing.family import SplitPart
 from mpitune.sklearn.sharing.gaussian_processes import NoiseLevels
-from mpitune.sklearn.sharing.kernel_ridge import Band
+from mpitune.sklearn.sharing.kernel_ridge import solved
 from tests.mpitune.sklearn.sharing.beside import compared
 
 drawn = settings(
@@ -222,13 +222,13 @@ def test_discriminants(caplog: Any, solver: str, seed: int, two: bool) -> None:
 @given(seed=FEW, normalize=st.booleans(), several=st.booleans())
 @pytest.mark.parametrize("fixed", [True, False])
 def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool, several: bool) -> None:
-    """Enough samples for several blocks of the reduction; noise levels with which it is factorised; one that fails."""
+    """Enough noise levels for a decomposition; one with which it is factorised; one that fails."""
     X, y = samples(seed, whole=False, n=170)
     targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
     kernel = ConstantKernel(2.0, "fixed") * RBF(1.5, "fixed") if fixed else RBF(1.5)
     how = {} if fixed else {"optimizer": None}
     model = GaussianProcessRegressor(kernel, normalize_y=normalize, **how)
-    grid = {"alpha": [1e-10, *np.logspace(-3, 3, 8)]}
+    grid = {"alpha": [1e-10, *np.logspace(-3, 3, 12)]}
     ours = compared(caplog, model, grid, X, targets, atol=1e-7, return_train_score=True)
     assert ours.plan_.n_fits == 3
     few = compared(caplog, model, {"alpha": [1e-10, 0.1]}, X, targets)  # to the bit
@@ -237,13 +237,13 @@ def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool
 
 def test_a_gaussian_process_of_float32_samples_is_solved_in_float32(caplog: Any) -> None:
     X, y = samples(1, whole=False, n=170)
-    grid = {"alpha": np.logspace(-3, 3, 8).tolist()}
+    grid = {"alpha": np.logspace(-3, 3, 12).tolist()}
     compared(caplog, GaussianProcessRegressor(DotProduct(1.0, "fixed")), grid, X.astype(np.float32), y)  # to the bit
 
 
 def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
     X, y = samples(3, whole=False, n=170)
-    alphas = np.logspace(-3, 3, 8)
+    alphas = np.logspace(-3, 3, 12)
     part = SplitPart(X[:100], y[:100], None, X[100:], y[100:])
     model = GaussianProcessRegressor(RBF(1.5, "fixed"))
     for one, alpha in zip(NoiseLevels().fit(model, [{"alpha": a} for a in alphas], part), alphas, strict=True):
@@ -282,11 +282,11 @@ def test_coefficients_of_several_targets_have_the_order_of_single_ones() -> None
 @given(seed=FEW, weighted=st.booleans(), several=st.booleans())
 @pytest.mark.parametrize("kernel", ["rbf", "polynomial", pytest.param("linear", marks=pytest.mark.slow)])
 def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, several: bool) -> None:
-    """Enough samples for several blocks of the reduction; alphas with which scikit-learn itself solves."""
+    """Enough alphas for a decomposition; one with which scikit-learn itself solves."""
     X, y = samples(seed, whole=False, n=170)
     targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
     weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    grid = {"alpha": [1e-13, *np.logspace(-3, 3, 7)], "gamma": [0.1, 1.0]}
+    grid = {"alpha": [1e-13, *np.logspace(-3, 3, 11)], "gamma": [0.1, 1.0]}
     compared(caplog, KernelRidge(kernel=kernel), grid, X, targets, atol=1e-8, fit_params=weights)
 
 
@@ -306,17 +306,19 @@ def test_gammas_share_distances_or_products(caplog: Any, monkeypatch: Any, kerne
         assert len(calls) == 3 * 2
 
 
-@pytest.mark.parametrize("n", [20, 65, 96, 128, 301])
-def test_a_matrix_reduced_to_a_band(n: int) -> None:
-    """Less than a band, one row beyond two, whole bands, a panel, several panels; -1e6 makes it indefinite."""
-    rng = np.random.default_rng(n)
-    A = rng.normal(size=(n, n))
-    A, right = A @ A.T, rng.normal(size=(n, 2))
-    found = Band(A.copy(), right).solve([0.1, -1e6, 100.0])
-    assert list(found) == [0.1, 100.0]
+def test_only_equations_that_are_far_from_singular_are_solved_by_decomposition() -> None:
+    """-1e6 makes the matrix indefinite."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(96, 96))
+    A, right = A @ A.T, rng.normal(size=(96, 2))
+    A -= np.eye(96) * np.linalg.eigvalsh(A)[0]
+    alphas = [-1e6, 1e-13, *np.logspace(-1, 2, 9)]
+    found = solved(A, right, alphas)
+    assert list(found) == alphas[2:]
     for alpha, solution in found.items():
         residual = A @ solution + alpha * solution - right
         assert np.abs(residual).max() < 1e-12 * np.linalg.norm(A, 2) * np.abs(solution).max()
+    assert not solved(A, right, alphas[1:]) and not solved(A.astype(np.float32), right, alphas)
 
 
 @drawn

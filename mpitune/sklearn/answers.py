@@ -108,35 +108,35 @@ def exception_of(evaluation: Evaluation) -> Exception | None:
     raised_there = np.asarray(evaluation.arrays["raised"]).tobytes()
     error, text = pickle.loads(raised_there)
     error.__cause__ = RuntimeError(text)
-    found: Exception = error
-    return found
+    original: Exception = error
+    return original
 
 
 def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Answer]:
     """The answers of a study, by key; a trial that failed (killed, too slow) has `error_score`, or raises it."""
     by_key = {task.key: task for task in tasks}
-    found = {}
+    answers = {}
     for trial, result in outcomes:
         if result.failed:
-            found[trial.key] = Answer(_failed(by_key[trial.key], result), [], False)
+            answers[trial.key] = Answer(_failed(by_key[trial.key], result), [], False)
             continue
         what = decoded(result)
         seen = [(category, text) for category, text in result.arrays.get("warnings", np.empty((0, 2))).tolist()]
-        found[trial.key] = Answer(what, seen, what["fit_error"] is None and result.values["converged"] == 1)
-    return found
+        answers[trial.key] = Answer(what, seen, what["fit_error"] is None and result.values["converged"] == 1)
+    return answers
 
 
 def converged_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> np.ndarray:
     """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
-    found = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
+    ended = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
     for task in tasks:
-        found[task.candidate, task.split] = answers[task.key].converged
-    return found
+        ended[task.candidate, task.split] = answers[task.key].converged
+    return ended
 
 
 def results_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
     """What scikit-learn's function would say, in the order of the tasks. Warnings are issued here, each once."""
-    issue(one for task in tasks for one in answers[task.key].seen)
+    issue(warning for task in tasks for warning in answers[task.key].seen)
     return [answers[task.key].what for task in tasks]
 
 

@@ -68,34 +68,35 @@ class StepFit:
 
     @property
     def _has_family(self) -> bool:
-        return self.family is not None or any(fit._has_family for setting in self.settings for fit in setting.fits)
+        return self.family is not None or any(fit._has_family for fit in self.below)
+
+    @property
+    def below(self) -> tuple[StepFit, ...]:
+        """The fits of the next step."""
+        return tuple(fit for setting in self.settings for fit in setting.fits)
 
     @property
     def ends(self) -> Iterator[StepFit]:
         """The fits of the last step, from left to right."""
-        below = [fit for setting in self.settings for fit in setting.fits]
-        if not below:
+        if not self.below:
             yield self
-        for fit in below:
+        for fit in self.below:
             yield from fit.ends
 
     @property
     def n_fits(self) -> int:
         """Fits on one split, this one and those below; a step that does nothing has none."""
-        below = sum(fit.n_fits for setting in self.settings for fit in setting.fits)
-        return (self.model is not None) + below
+        return (self.model is not None) + sum(fit.n_fits for fit in self.below)
 
     def steps_alone(self) -> int:
         """The fits on one split that the candidates would need one by one."""
-        below = sum(fit.steps_alone() for setting in self.settings for fit in setting.fits)
-        return (self.model is not None) * len(self.candidates) + below
+        return (self.model is not None) * len(self.candidates) + sum(fit.steps_alone() for fit in self.below)
 
     def lines(self, indent: str = "") -> Iterator[str]:
         """The tree as text."""
-        below = [fit for setting in self.settings for fit in setting.fits]
         yield f"{indent}{self._text()}: {_number(len(self.candidates), 'candidate')}"
         merged: dict[str, tuple[StepFit, int]] = {}  # equal trees below different settings are printed once
-        for fit in below:
+        for fit in self.below:
             text = "\n".join(fit.lines())
             merged[text] = (fit, merged.get(text, (fit, 0))[1] + 1)
         for fit, times in merged.values():
@@ -125,15 +126,11 @@ class Plan:
         fits: the first fits of the graph, the same on each split.
         alone: numbers of the candidates that share nothing, with the reason.
         n_splits: on how many splits all of it is done.
-        seconds: of one core that all of it is expected to take as planned, without the refit (`mpitune.sklearn.costs`).
-        seconds_alone: the same if each candidate were fitted by itself.
     """
 
     fits: tuple[StepFit, ...]
     alone: Mapping[int, str]
     n_splits: int
-    seconds: float = 0.0
-    seconds_alone: float = 0.0
 
     @property
     def n_fits(self) -> int:
@@ -152,10 +149,10 @@ class Plan:
 
     def shared_with(self) -> dict[int, tuple[int, ...]]:
         """For each candidate the others below the last fit of its path that it shares."""
-        found: dict[int, tuple[int, ...]] = dict.fromkeys(self.alone, ())
+        others_of: dict[int, tuple[int, ...]] = dict.fromkeys(self.alone, ())
         for fit in self.fits:
-            _shared_with(fit, found)
-        return found
+            _shared_with(fit, others_of)
+        return others_of
 
     def __str__(self) -> str:
         lines = [line for fit in self.fits for line in fit.lines()]
@@ -163,9 +160,9 @@ class Plan:
         for reason in self.alone.values():
             reasons[reason] = reasons.get(reason, 0) + 1
         lines += [f"one by one: {_number(n, 'candidate')}, as {reason}" for reason, n in reasons.items()]
-        head = f"{self.n_fits} fits of steps on {_number(self.n_splits, 'split')}; {self.n_saved} are saved by sharing"
+        head = _number(self.n_fits, "step fit")
         if self.n_saved:
-            head += f", about {_seconds(self.seconds)} instead of {_seconds(self.seconds_alone)} of one core"
+            head += f" instead of {self.n_fits + self.n_saved}"
         return "\n".join([head, *("    " + line for line in lines)])
 
 
@@ -250,27 +247,19 @@ def cloned(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: clone(value, safe=False) for name, value in parameters.items()}
 
 
-def _shared_with(fit: StepFit, found: dict[int, tuple[int, ...]]) -> None:
+def _shared_with(fit: StepFit, others_of: dict[int, tuple[int, ...]]) -> None:
     members = fit.candidates
     for place, number in enumerate(members):
         others = members[:place] + members[place + 1 :]
-        if others or number not in found:
-            found[number] = others
-    for setting in fit.settings:
-        for below in setting.fits:
-            _shared_with(below, found)
+        if others or number not in others_of:
+            others_of[number] = others
+    for below in fit.below:
+        _shared_with(below, others_of)
 
 
 def _shares(fit: StepFit) -> bool:
     by_protocol = fit.family is not None and fit.family.single
-    return (len(fit.candidates) > 1 and not by_protocol) or any(_shares(f) for s in fit.settings for f in s.fits)
-
-
-def _seconds(seconds: float) -> str:
-    """With as many digits as a guess deserves."""
-    if seconds >= 600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{float(f'{seconds:.1g}'):g} s"
+    return (len(fit.candidates) > 1 and not by_protocol) or any(map(_shares, fit.below))
 
 
 def _number(count: int, what: str) -> str:

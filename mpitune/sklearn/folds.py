@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 import joblib
@@ -82,21 +84,19 @@ class Folds(Experiment):
     estimator: str = ""
     scoring: str = ""
 
-    def __post_init__(self) -> None:
-        if self.search is not None:
-            described = _described(self.search.estimator)
-            within = " share='tolerance'" if self.search.share == "tolerance" else ""
-            object.__setattr__(self, "estimator", described + within)
-            object.__setattr__(self, "sharing", self.search.sharing)
-            object.__setattr__(self, "scoring", without_address(repr(self.search.scoring)))
+    @classmethod
+    def of(cls, search: Any, tasks: Sequence[Task]) -> Folds:
+        """The study of the tasks of a search."""
+        within = " share='tolerance'" if search.share == "tolerance" else ""
+        return cls(search, tasks, _described(search.estimator) + within, without_address(repr(search.scoring)))
 
-    sharing: ClassVar[Sharing]  # set with the search
+    @cached_property
+    def sharing(self) -> Sharing:
+        sharing: Sharing = self.search.sharing
+        return sharing
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        pass
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Folds, ()
 
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
@@ -166,17 +166,17 @@ class Folds(Experiment):
         return self._costs[1].issuperset(members)
 
     def cost(self, trial: Trial) -> float:
-        """Seconds, as expected; what candidates have in common in the last step counts with the first of them."""
+        """In fits of a step."""
         return self._costs[0][self._by_key[trial.key].candidate]
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
         how, members = self._together(batch)
         if how not in ("shared", "steps"):
             return super().shared_cost(batch, workers)
-        return shared_cost_of(members, how, self.sharing, within=self._within(members))
+        return shared_cost_of(members, how, self.sharing)
 
     def surprise(self) -> float:
-        """None where fits are shared: they are of one kind, so guesses are wrong by one factor, which is no matter."""
+        """None where fits are shared: a batch that is divided too early computes its dearest fit again."""
         hows = {group.how for group in groups_of(self.tasks, self.sharing)}
         return 1.0 if hows & {"shared", "steps"} else super().surprise()
 
@@ -200,12 +200,19 @@ def _one_round(batches: list[Batch]) -> Search:
     yield batches
 
 
-def answers_here(tasks: Sequence[Task], sharing: Sharing, verbose: int = 0) -> dict[str, Answer]:
+def answers_here(
+    tasks: Sequence[Task], sharing: Sharing, verbose: int = 0, seconds: float = math.inf
+) -> dict[str, Answer]:
     """The answers by key, of tasks that are done in this process, without a study. An error is raised.
 
-    With verbose above 1, a line is printed of each.
+    Args:
+        tasks: of one search.
+        sharing: what they may share.
+        verbose: above 1, a line is printed of each.
+        seconds: after which no further fit begins. Tasks that are done together have answers all or none, so it changes
+            no result who does the others.
     """
-    return Evaluator(tasks, sharing, {}).answers(verbose)
+    return Evaluator(tasks, sharing, {}).answers(verbose, time.monotonic() + seconds)
 
 
 class Evaluator:
@@ -223,12 +230,12 @@ class Evaluator:
         self._sharing, self._config, self._buffers = sharing, config, buffers
 
     @cached_property
-    def _keeper(self) -> Keeper:
+    def _cache(self) -> Keeper:
         return in_memory(self._buffers, _room())
 
     @cached_property
     def _steps(self) -> SharedSteps:
-        return SharedSteps(self._keeper)
+        return SharedSteps(self._cache)
 
     @cached_property
     def _batch_sizes(self) -> dict[str, int]:
@@ -236,25 +243,35 @@ class Evaluator:
         groups = groups_of(list(self._tasks.values()), self._sharing)
         return {key: len(group.keys) for group in groups for key in group.keys}
 
-    def _keeper_for(self, group: Group) -> Keeper | None:
-        """The keeper where others may have another part of a batch: they need the same samples between steps."""
+    def _cache_for(self, group: Group) -> Keeper | None:
+        """The cache where others may have another part of a batch: they need the same samples between steps."""
         if not isinstance(self._tasks[group.keys[0]].estimator, Pipeline):
             return None
-        return self._keeper if len(group.keys) < self._batch_sizes[group.keys[0]] else None
+        return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
-    def answers(self, verbose: int = 0) -> dict[str, Answer]:
-        """The answers of all tasks. Fits that are done together have their warnings noted together."""
-        found: dict[str, Answer] = {}
+    def answers(self, verbose: int, end: float) -> dict[str, Answer]:
+        """The answers of all tasks, or of those groups that are done at `end`, by the clock of `time.monotonic`.
+
+        Fits that are done together have their warnings noted together.
+        """
+        known: dict[str, Answer] = {}
         for group in groups_of(list(self._tasks.values()), self._sharing):
             tasks = {key: self._tasks[key] for key in group.keys}
-            with recording() as told:
+            answers: dict[str, Answer] = {}
+            with recording() as taken:
                 for task, what in self._answers(group, tasks):
                     del tasks[task.key]
-                    seen = told()
-                    found[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
-                    if verbose > 1:
-                        print(cv_line(task, what, verbose))
-        return found
+                    seen = taken()
+                    answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                    if tasks and time.monotonic() > end:
+                        return known
+            if verbose > 1:
+                for key, answer in answers.items():
+                    print(cv_line(self._tasks[key], answer.what, verbose))
+            known.update(answers)
+            if time.monotonic() > end:
+                break
+        return known
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         with sklearn.config_context(**self._config):
@@ -292,5 +309,5 @@ class Evaluator:
                 log.info("not solved as a grid: %s", error)
         elif group.how == "shared":
             members = {task.candidate: task for task in tasks.values()}
-            yield from walked(members, graph_of(members, self._sharing), self._keeper_for(group))
+            yield from walked(members, graph_of(members, self._sharing), self._cache_for(group))
         yield from self._one_by_one(tasks)  # what is left of them

@@ -29,14 +29,14 @@ _KNOWN = ("sklearn", "mpitune", "lightgbm", "xgboost")  # packages whose paramet
 
 
 def walked(
-    tasks: Mapping[int, Any], fits: tuple[StepFit, ...], keeper: Keeper | None = None
+    tasks: Mapping[int, Any], fits: tuple[StepFit, ...], cache: Keeper | None = None
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Fit and score candidates of one split that share fits.
 
     Args:
         tasks: by candidate, see `Task`; all of one split.
         fits: the graph of their fits.
-        keeper: has the samples between steps for other workers, who have other candidates below the same fits.
+        cache: has the samples between steps for other workers, who have other candidates below the same fits.
 
     Yields:
         (task, scikit-learn's answer) of each that could be done so; the others are to be fitted alone. A fit's time is
@@ -52,7 +52,7 @@ def walked(
     scored = X_train if first.kwargs["return_train_score"] else None
     again = scored is not None or isinstance(first.kwargs["scorer"], _MultimetricScorer)
     part = SplitPart(X_train, y_train, weights.get(first.weight_name), X_test, y_test, scored, again)
-    yield from _Walk(tasks, first.split, (y_train, y_test), keeper).below(fits, part, (), 0.0, 0.0)
+    yield from _Walk(tasks, first.split, (y_train, y_test), cache).below(fits, part, (), 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Walk:
     tasks: Mapping[int, Any]
     split: int
     labels: Any
-    keeper: Keeper | None
+    cache: Keeper | None
 
     def below(
         self, fits: tuple[StepFit, ...], part: SplitPart, steps: Steps, fit_time: float, score_time: float
@@ -75,9 +75,9 @@ class _Walk:
                     yield from self._through(made, place, steps, fit_time, score_time)
                 elif (model := made.models[place]) is not None:
                     for number in setting.candidates:
-                        found = FittedModel(model, None, fit_time + made.seconds_each)
+                        fitted = FittedModel(model, None, fit_time + made.seconds_each)
                         try:
-                            what = answer(self.tasks[number], found, (part.X_train, part.X_test), self.labels)
+                            what = answer(self.tasks[number], fitted, (part.X_train, part.X_test), self.labels)
                         except Exception as error:  # the candidate's own estimator says so in its own way
                             log.info("%s is not scored here: %s: %s", fit.name, type(error).__name__, error)
                             continue
@@ -89,12 +89,12 @@ class _Walk:
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Transform the samples by one setting of a step, and walk on below it."""
         setting, model, part = made.fit.settings[place], made.fit.model, made.part
-        keeper = None if model is None else self.keeper
-        if keeper is not None:
+        cache = None if model is None else self.cache
+        if cache is not None:
             steps = extended(steps, configured(model, setting.values))
         begin, before, many = time.perf_counter(), made.seconds, len(setting.candidates)
         try:
-            samples, asking = computed_once(keeper, "samples", self.split, steps, partial(made.transformed, place))
+            samples, asking = computed_once(cache, "samples", self.split, steps, partial(made.transformed, place))
         except _NotFitted:
             return
         except Exception as error:  # each candidate says so in its own way
@@ -143,7 +143,7 @@ class _Made:
     @cached_property
     def _used(self) -> int:
         made = zip(self.fit.settings, self.models, strict=True)
-        return max(sum(len(setting.candidates) for setting, one in made if one is not None), 1)
+        return max(sum(len(setting.candidates) for setting, model in made if model is not None), 1)
 
     def transformed(self, place: int) -> tuple[tuple[Any, Any, Any], float]:
         """The samples of the part (X, X_test, X_train) after this step, and the seconds that the last two took.
@@ -151,9 +151,9 @@ class _Made:
         Raises:
             _NotFitted: The step is not fitted for this setting.
         """
-        if (one := self.models[place]) is None:
+        if (fitted := self.models[place]) is None:
             raise _NotFitted
-        model, transformed_X = one
+        model, transformed_X = fitted
         if model is None:
             return (self.part.X, self.part.X_test, self.part.X_train), 0.0
         X, begin = transformed_X(), time.perf_counter()

@@ -132,7 +132,7 @@ def solved(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
     X, y = first.args[:2]
     splits = {task.split: (task.kwargs["train"], task.kwargs["test"]) for task in tasks}
     candidates = {task.candidate: task.parameters for task in tasks}
-    wanted = {(task.candidate, task.split): task for task in tasks}
+    task_of = {(task.candidate, task.split): task for task in tasks}
     estimator, begin = clone(first.estimator), time.perf_counter()
     parts, labels = [], []
     example = clone(estimator).set_params(**cloned(first.parameters))
@@ -147,10 +147,10 @@ def solved(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
     assert method is not None
     names = list(splits)
     for fitted in method(list(candidates.values()), X, y, list(splits.values()), sample_weight=weight, parts=parts):
-        task = wanted.get((numbers[fitted.candidate], names[fitted.split]))
+        task = task_of.get((numbers[fitted.candidate], names[fitted.split]))
         if task is not None:
-            found = FittedModel(fitted.model, fitted.error, fitted.seconds + shared_seconds)
-            yield task, answer(task, found, parts[fitted.split], labels[fitted.split])
+            result = FittedModel(fitted.model, fitted.error, fitted.seconds + shared_seconds)
+            yield task, answer(task, result, parts[fitted.split], labels[fitted.split])
 
 
 class WholeGrid(Family):
@@ -166,13 +166,13 @@ class WholeGrid(Family):
         method = method_of(model)
         assert method is not None
         X, y, weight, splits = _joined(part)
-        found: list[Any] = [None] * len(settings)
+        models: list[Any] = [None] * len(settings)
         asked = [(part.X if part.X_train is None else part.X_train, part.X_test)]
         for fitted in method(
             [cloned(setting) for setting in settings], X, y, splits, sample_weight=weight, parts=asked
         ):
-            found[fitted.candidate] = fitted.model if fitted.error is None else None
-        return found
+            models[fitted.candidate] = fitted.model if fitted.error is None else None
+        return models
 
 
 WHOLE_GRID = WholeGrid()

@@ -1,4 +1,4 @@
-"""Which tasks of a search one worker does together, how they may be divided, and what that is expected to cost.
+"""Which tasks of a search one worker does together, how they may be divided, and what they cost beside each other.
 
 Tasks are solved as one grid (`grids`), or share fits along a graph (`fit_graph`), or share the transformers of a
 Pipeline, or are done alone.
@@ -7,7 +7,6 @@ Pipeline, or are done alone.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
-from mpitune.sklearn.costs import Shape, expected, expected_alone, shape_of
 from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
 from mpitune.sklearn.grids import WHOLE_GRID, family_of_grid, parted, why_no_grid
 from mpitune.sklearn.scores import standard
@@ -29,6 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_PARTS = 32  # of a batch; a part can be divided in its turn
+SETTING = 0.01  # cost of a setting, beside that of the fit of a step which serves it
 
 
 @dataclass(frozen=True)
@@ -51,21 +50,21 @@ class Sharing:
     Attributes:
         accelerate: grids by the protocol.
         share: "exact", "tolerance" or False, as the search has it.
-        found: what was found out about its candidates.
+        memo: what was found out about its candidates.
     """
 
     accelerate: bool
     share: str | bool
-    found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "found": {}}
+        return {**vars(self), "memo": {}}
 
     def once(self, find: Callable[..., T], key: Any, *arguments: Any) -> T:
         """What `find` returns for these arguments; it is asked once for each key."""
-        if (find, key) not in self.found:
-            self.found[find, key] = find(*arguments)
-        known: T = self.found[find, key]
+        if (find, key) not in self.memo:
+            self.memo[find, key] = find(*arguments)
+        known: T = self.memo[find, key]
         return known
 
     def family(self, estimator: Any) -> Family | None:
@@ -152,43 +151,51 @@ def plan_of(tasks: Sequence[Task], sharing: Sharing) -> Plan:
         if fit.is_single:
             alone[fit.candidates[0]] = "no other candidate has a fit in common with it"
     kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
-    shape, n_splits = shape_of(tasks[0]), len({task.split for task in tasks})
-    found, singles = expected(kept, shape), sum(sum(_seconds_alone(first[number], shape)) for number in alone)
-    return Plan(kept, alone, n_splits, n_splits * (found.shared + singles), n_splits * (found.alone + singles))
+    return Plan(kept, alone, len({task.split for task in tasks}))
 
 
 def costs_of(tasks: Sequence[Task], sharing: Sharing) -> tuple[dict[int, float], frozenset[int]]:
-    """Seconds that each candidate is expected to take on a split, see `Expected.of`.
+    """The cost of each candidate on a split, in fits of a step.
 
-    Those that have only transformers in common cost what the last step does. And the candidates below a first fit with
-    one fit of the last step: that may be divided itself.
+    A fit counts in equal parts with the candidates that it serves, and not at all if it serves all of a batch: see
+    `shared_cost_of`. Which fits take longer is not known before; but an ensemble's cost grows with its members.
+
+    Returns:
+        Costs by candidate, and the candidates below a first fit with one fit of the last step: that may be divided.
     """
-    first, shape = _first(tasks), shape_of(tasks[0])
     costs: dict[int, float] = {}
     single: list[int] = []
     for fit in graph_of(_together(tasks, sharing), sharing):
-        found = expected((fit,), shape)
-        costs.update(found.of)
-        single += fit.candidates if len(found.once) == 1 else ()
-    alike = Counter(_how(task, sharing) for task in first.values())
-    for number, task in first.items():
+        if len(fit.candidates) > 1:
+            costs.update(dict.fromkeys(fit.candidates, 0.0))
+            _add_costs([fit], costs, of_all=True)
+            single += fit.candidates if len(list(fit.ends)) == 1 else ()
+    for number, task in _first(tasks).items():
         if number not in costs:
-            steps, how = _seconds_alone(task, shape), _how(task, sharing)
-            costs[number] = steps[-1] if how[0] == "steps" and alike[how] > 1 else sum(steps)
+            members = [v for name, v in task.parameters.items() if name.endswith("n_estimators") and type(v) is int]
+            costs[number] = float(max([1, *members]))
     return costs, frozenset(single)
 
 
-def shared_cost_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, *, within: bool) -> float:
-    """Seconds of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
-    first = next(iter(tasks.values()))
+def _add_costs(fits: Sequence[StepFit], costs: dict[int, float], of_all: bool) -> None:
+    """of_all: whether the fit before these serves all candidates of the batch."""
+    of_all = of_all and len(fits) == 1
+    for fit in fits:
+        own = 0.0 if of_all or fit.model is None else 1.0 / len(fit.candidates)
+        for number in fit.candidates:
+            costs[number] += SETTING + own
+        _add_costs(fit.below, costs, of_all)
+
+
+def shared_cost_of(tasks: Mapping[int, Task], how: str, sharing: Sharing) -> float:
+    """The cost of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
     if how == "steps":
-        return sum(_seconds_alone(first, shape_of(first))[:-1])
-    found = expected(graph_of(tasks, sharing), shape_of(first))
-    return found.above + (sum(found.once.values()) if within else 0.0)
-
-
-def _seconds_alone(task: Task, shape: Shape) -> list[float]:
-    return expected_alone(task.estimator, task.parameters, shape)
+        return len(next(iter(tasks.values())).estimator.steps) - 1.0
+    fits, cost = graph_of(tasks, sharing), 0.0
+    while len(fits) == 1:
+        cost += fits[0].model is not None
+        fits = fits[0].below
+    return cost
 
 
 def _first(tasks: Sequence[Task]) -> dict[int, Task]:

@@ -7,6 +7,7 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -25,7 +26,8 @@ import sklearn.model_selection as theirs
 from joblib import parallel_config
 from sklearn.model_selection import _search
 from sklearn.utils._param_validation import Interval, Options, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from mpitune.devices.devices import WORKERS_HERE, usable_cores
 from mpitune.engine.options import RunOptions
@@ -39,13 +41,14 @@ from mpitune.sklearn.backend import SearchBackend
 from mpitune.sklearn.callbacks import have_callbacks
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
-from mpitune.sklearn.formulas import known
 from mpitune.sklearn.grids import refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
 
-SOON = 3.0  # expected seconds of one core up to which fits are made in this process: workers take as long to start
+SOON = 3.0  # seconds for which fits are made in this process, before workers do the rest: they take as long to start
+SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
 
@@ -83,19 +86,19 @@ class OnEngine(_search.BaseSearchCV):
                     self._fit(X, y, params)
                     given = self.get_params(deep=False)
                     fitted = {name: value for name, value in self.__dict__.items() if name not in given}
-                    told: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
+                    message: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
                 except Exception as error:
-                    told = ("error", error)
-                transport.broadcast(told)
+                    message = ("error", error)
+                transport.broadcast(message)
             else:
-                while (told := transport.broadcast(None))[0] == "study":
+                while (message := transport.broadcast(None))[0] == "study":
                     with suppress(UsageError):  # rank 0 has it too, and says so next
-                        run_study(Folds(), told[1])
+                        run_study(Folds(), message[1])
             transport.settle()
-            if told[0] == "error":
-                raise told[1]
+            if message[0] == "error":
+                raise message[1]
             if transport.rank:
-                self.__dict__.update(cloudpickle.loads(told[1]))
+                self.__dict__.update(cloudpickle.loads(message[1]))
             return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
@@ -132,9 +135,8 @@ class OnEngine(_search.BaseSearchCV):
             return
         shared: list[tuple[int, ...]] = []
         for plan in self._plans:
-            found, offset = plan.shared_with(), len(shared)
-            moved = found if not offset else {a: tuple(offset + b for b in others) for a, others in found.items()}
-            shared += [moved[number] for number in sorted(found)]
+            offset = len(shared)  # of the numbers of an iteration
+            shared += [tuple(offset + other for other in others) for _, others in sorted(plan.shared_with().items())]
         column = np.empty(len(shared), object)
         column[:] = shared
         self.cv_results_["shared_with"] = column
@@ -155,13 +157,17 @@ class OnEngine(_search.BaseSearchCV):
         inside = multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ
         return inside or (self.workers == 0 and self.results is None and launched().size == 1)
 
-    def _is_short(self, tasks: list[Task], plan: Plan) -> bool:
-        """Whether the fits, for which nothing was asked that needs workers, are known to take less than their start."""
+    def _begins_here(self, tasks: list[Task]) -> bool:
+        """Whether nothing was asked that needs workers, and fits are likely to be short, and of known libraries."""
         asked = (self.results, self.workers, self.n_jobs, self.gpu, self.trial_timeout)
-        if any(one is not None for one in asked) or launched().size > 1 or plan.seconds > SOON:
+        if any(argument is not None for argument in asked) or launched().size > 1:
+            return False
+        X, estimator = tasks[0].args[0], tasks[0].estimator
+        if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:
             return False
         replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
-        return known(tasks[0].estimator) and not replaced
+        parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
+        return not replaced and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
@@ -169,17 +175,26 @@ class OnEngine(_search.BaseSearchCV):
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
         first = {task.candidate: task for task in tasks}
-        found = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
-        self._in_grid += [found[candidate] is None for candidate in sorted(found)]
-        reasons = Counter(found[task.candidate] for task in tasks)
+        why_not = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
+        self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
+        reasons = Counter(why_not[task.candidate] for task in tasks)
         for watcher in watchers:
             watcher(self, reasons)
         if self.verbose:
             print(plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        if self._in_this_process() or self._is_short(tasks, plan):
+        if self._in_this_process():
             return self._answers(tasks, answers_here(tasks, sharing, self.verbose))
+        answers: dict[str, Answer] = {}
+        if self._begins_here(tasks):
+            with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+                answers = answers_here(tasks, sharing, self.verbose, SOON)
+        if rest := [task for task in tasks if task.key not in answers]:
+            answers |= self._answers_of_study(rest)
+        return self._answers(tasks, answers)
+
+    def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
         options = RunOptions(
             gpu="none" if self.gpu is None else self.gpu,
             workers=self._n_workers if self.gpu is None else None,
@@ -192,10 +207,9 @@ class OnEngine(_search.BaseSearchCV):
         if transport.size > 1:
             transport.broadcast(("study", options))
         try:
-            outcomes = run_study(Folds(self, tasks), options)
-        except Raised as found:
-            raise found.error from found.error.__cause__
-        return self._answers(tasks, answers_of(tasks, outcomes))
+            return answers_of(tasks, run_study(Folds.of(self, tasks), options))
+        except Raised as raised:
+            raise raised.error from raised.error.__cause__
 
     @property
     def _n_workers(self) -> int | None:
@@ -236,10 +250,10 @@ def _say(reasons: Counter[str | None]) -> None:
 
 def serve(transport: Transport) -> None:
     """On a rank other than 0: take part in the searches that rank 0 alone makes, until it calls `dismiss`."""
-    while (told := transport.broadcast(None))[0] != "end":
-        if told[0] == "study":
+    while (message := transport.broadcast(None))[0] != "end":
+        if message[0] == "study":
             with suppress(UsageError):
-                run_study(Folds(), told[1])
+                run_study(Folds(), message[1])
         else:
             transport.settle()
     transport.settle()
@@ -263,14 +277,28 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
-            debugger. A search in one process without any of these arguments and without `n_jobs` that is expected to
-            take less than three seconds is made in this process, too: workers would not have started by then.
+            debugger. A search of few samples in one process without any of these arguments and without `n_jobs` begins
+            in this process, too. Workers do what is left after three seconds: they take as long to start.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
         share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
             `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
             estimator's own `tol`; False: none.
+
+    Example:
+        Seven values of k have one search of neighbours on each of five splits.
+
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> from mpitune.sklearn import GridSearchCV
+        >>> X, y = load_iris(return_X_y=True)
+        >>> search = GridSearchCV(KNeighborsClassifier(), {{"n_neighbors": [1, 3, 5, 7, 9, 11, 13]}}, cv=5)
+        >>> search.fit(X, y).best_params_
+        {{'n_neighbors': 7}}
+        >>> print(search.plan_)
+        5 step fits instead of 35
+            KNeighborsClassifier, one fit for n_neighbors 1, 3 ... 13 (7 values): 7 candidates
     """
 
 

@@ -38,9 +38,9 @@ def extended(steps: Steps, model: Any) -> Steps:
         return None
 
 
-def computed_once(keeper: Keeper | None, kind: Kind, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
+def computed_once(cache: Keeper | None, kind: Kind, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
     """What `compute` returns for the training samples of this split after these steps, or a copy that is kept."""
-    if keeper is None or steps is None:
+    if cache is None or steps is None:
         return compute()
     made: list[Any] = []
 
@@ -49,7 +49,7 @@ def computed_once(keeper: Keeper | None, kind: Kind, split: int, steps: Steps, c
         return made[0]
 
     try:
-        return copy.deepcopy(keeper.value(_key(kind, split, steps), computed))  # the next step may write to it
+        return copy.deepcopy(cache.value(_key(kind, split, steps), computed))  # the next step may write to it
     except Unkept:
         return made[0]
 
@@ -57,8 +57,8 @@ def computed_once(keeper: Keeper | None, kind: Kind, split: int, steps: Steps, c
 class SharedSteps:
     """Stands for the `memory` of a Pipeline, scikit-learn's own way to keep fitted transformers."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, cache: Keeper) -> None:
+        self._cache = cache
         self._split = 0
         self._steps: Steps = ()
 
@@ -84,6 +84,6 @@ class SharedSteps:
         def fit_transform(transformer: Any, *args: Any, **kwargs: Any) -> Any:
             self._steps = extended(self._steps, transformer)
             compute = partial(function, transformer, *args, **kwargs)
-            return computed_once(self._keeper, "fitted step", self._split, self._steps, compute)
+            return computed_once(self._cache, "fitted step", self._split, self._steps, compute)
 
         return fit_transform

@@ -24,19 +24,19 @@ def recording() -> Iterator[Callable[[], Seen]]:
         if _action(ConvergenceWarning) != "error":
             warnings.simplefilter("always", ConvergenceWarning)
 
-        def told() -> Seen:
-            found = [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
+        def taken() -> Seen:
+            shown = [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
             seen.clear()
-            return found
+            return shown
 
-        yield told
+        yield taken
 
 
 def noting(call: Callable[[], T]) -> tuple[T, Seen]:
     """What `call` returns, and the warnings of it."""
-    with recording() as told:
+    with recording() as taken:
         result = call()
-        return result, told()
+        return result, taken()
 
 
 def converged(seen: Seen) -> bool:

@@ -262,6 +262,11 @@ def case_of(seed: int) -> Case:
         ours["share"] = "False"
     if draw.random() < 0.08:
         ours["accelerate"] = "False"
-    for text in (made.text, *options.values()):
-        ast.parse(text)
-    return Case(seed, tuple(lines), made.text, grids, search, options, ours, _given(draw, made, cv or ""))
+    text = made.text
+    warm = re.search(r"\b(Lasso|ElasticNet|LogisticRegression)\(", text)
+    if warm and not ours and "max_iter" not in f"{text}{grids}{options}" and draw.random() < 0.5:
+        ours["share"] = "'tolerance'"  # single fits converge, too
+        text = text.replace(warm[0], f"{warm[0]}max_iter=20000, ")
+    for part in (text, *options.values()):
+        ast.parse(part)
+    return Case(seed, tuple(lines), text, grids, search, options, ours, _given(draw, made, cv or ""))

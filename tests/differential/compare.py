@@ -223,8 +223,17 @@ def _ties(case: Case, found: Difference, right: Result, ours: Result) -> bool:
 
 def _labels(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     """2. A grid of SVC is solved to a tolerance, so 2 labels of a split may be others; see docs/sklearn.md."""
-    if not svc(case):
-        return False
+    return svc(case) and _within(case, found, right, ours)
+
+
+def _warm(case: Case, found: Difference, right: Result, ours: Result) -> bool:
+    """4. Fits that begin from another candidate's end within `tol`; the refitted model is a single fit."""
+    warm = case.ours.get("share") == "'tolerance'" and not (found.kind == "refit" and found.where == "class")
+    return warm and _within(case, found, right, ours)
+
+
+def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
+    """Whether a difference is within what solutions to a tolerance may decide."""
     if found.kind in ("rank", "best", "params"):
         worth = max(worth_of_labels(case, found))
         return _order(case, found, right, ours, lambda means: np.full(len(means), worth))
@@ -237,7 +246,7 @@ def _labels(case: Case, found: Difference, right: Result, ours: Result) -> bool:
         return bool(np.nanmax(np.abs(found.right - found.ours)) <= most + 1e-9) and bool(
             np.array_equal(np.isnan(found.right), np.isnan(found.ours))
         )
-    if found.kind == "rule":
+    if found.kind in ("rule", "scored") and (found.kind == "rule" or "share" in case.ours):
         return isinstance(found.ours, float) and abs(found.ours - found.right) <= max(worth_of_labels(case, found))
     if found.kind == "refit":
         if isinstance(found.right, str) or isinstance(found.ours, str) or found.where == "class":
@@ -254,6 +263,7 @@ def _labels(case: Case, found: Difference, right: Result, ours: Result) -> bool:
 EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
     "1: mean scores that agree to rounding change places": _ties,
     "2: labels that the tolerance of SVC decides": _labels,
+    "4: scores within the tolerance of fits that begin from another's": _warm,
 }
 
 
@@ -264,17 +274,24 @@ def svc(case: Case) -> bool:
 
 
 def worth_of_labels(case: Case, found: Difference) -> list[float]:
-    """By how much the score of each split may change if `LABELS` of its labels are others."""
+    """By how much the score of each split may change if `LABELS` of its labels are others.
+
+    Numbers may differ by 0.03 of their range, see mpitune/sklearn/sharing/warm_starts.py.
+    """
     names = case.made(classes(theirs), {})
     search, y = names["search"], np.ravel(np.asarray(names["y"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = list(check_cv(search.cv, y, classifier=True).split(names["X"], y, names.get("groups")))
+    scoring = case.options.get("scoring", "'r2'" if y.dtype.kind == "f" else "'accuracy'")
     worth = []
     for _, test in parts:
         labels = y[np.asarray(test)]
+        if labels.dtype.kind == "f":
+            size = np.ptp(y) ** 2 if "squared" in scoring or "** 2" in scoring else np.ptp(y)
+            worth.append(0.06 if "r2" in scoring or "variance" in scoring else 0.06 * size)
+            continue
         rarest = min(np.unique(labels, return_counts=True)[1], default=1)
-        scoring = case.options.get("scoring", "'accuracy'")
         if scoring == "'accuracy'" or scoring.startswith("lambda m, X, y: float"):
             worth.append(LABELS / max(len(labels), 1))
         elif "log_loss" in scoring or "brier" in scoring:

@@ -53,19 +53,19 @@ class Components(Family):
             if not valid(model, setting) or (size is not None and (isinstance(size, str) or not 1 <= size <= n)):
                 made.append(None)
                 continue
-            one = copy(whole)
-            one.n_components, one.svd_solver = size, model.svd_solver
+            pca = copy(whole)
+            pca.n_components, pca.svd_solver = size, model.svd_solver
             n = n if size is None else int(size)
             for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
-                setattr(one, name, np.array(getattr(whole, name)[:n]))
-            one.n_components_ = n
+                setattr(pca, name, np.array(getattr(whole, name)[:n]))
+            pca.n_components_ = n
             rest = whole.explained_variance_[n:]
-            one.noise_variance_ = np.mean(rest) if len(rest) else 0.0
+            pca.noise_variance_ = np.mean(rest) if len(rest) else 0.0
             # "full" gives U S, column by column; the other solver multiplies, and a smaller product rounds otherwise.
             if solver == "full":
-                made.append((one, partial(_first_columns, X, n, part.X, one)))
+                made.append((pca, partial(_first_columns, X, n, part.X, pca)))
             else:
-                made.append((one, partial(one.transform, part.X)))
+                made.append((pca, partial(pca.transform, part.X)))
         return made
 
     def _solver(self, model: Any, sizes: list[Any], X: Any) -> str:

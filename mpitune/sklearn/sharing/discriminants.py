@@ -77,7 +77,7 @@ class Discriminants(Family):
 
     def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
         made = self.fit(model, settings, part)
-        return [None if one is None else (one, partial(one.transform, part.X)) for one in made]
+        return [None if lda is None else (lda, partial(lda.transform, part.X)) for lda in made]
 
 
 def _in(function: Any, names: dict[str, Any]) -> FunctionType:
@@ -86,29 +86,29 @@ def _in(function: Any, names: dict[str, Any]) -> FunctionType:
 
 
 def _fitted(model: Any, shrinkage: Any, solvers: dict[str, FunctionType], part: SplitPart) -> Any:
-    one = clone(model).set_params(shrinkage=shrinkage, n_components=None)
+    lda = clone(model).set_params(shrinkage=shrinkage, n_components=None)
     for name, function in solvers.items():
-        setattr(one, name, MethodType(function, one))
+        setattr(lda, name, MethodType(function, lda))
     try:
-        one.fit(part.X, part.y)
+        lda.fit(part.X, part.y)
     except (ValueError, NotImplementedError, np.linalg.LinAlgError):
         return None
     for name in solvers:
-        delattr(one, name)
-    return one
+        delattr(lda, name)
+    return lda
 
 
 def _cut(whole: Any, size: int | None) -> Any:
     """The analysis with so many components."""
     if whole is None or (size is not None and size > whole._max_components):
         return None
-    one = copy(whole)
-    one.n_components = size
+    lda = copy(whole)
+    lda.n_components = size
     if size is not None:
-        one._max_components = one._n_features_out = size
-        if hasattr(one, "explained_variance_ratio_"):
-            one.explained_variance_ratio_ = one.explained_variance_ratio_[:size]
-    return one
+        lda._max_components = lda._n_features_out = size
+        if hasattr(lda, "explained_variance_ratio_"):
+            lda.explained_variance_ratio_ = lda.explained_variance_ratio_[:size]
+    return lda
 
 
 FAMILIES = {"LinearDiscriminantAnalysis": Discriminants()}

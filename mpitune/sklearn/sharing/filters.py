@@ -48,10 +48,10 @@ class Filters(Family):
         for places in self.alike(right):
             whole = self.fitted(model, right[places[0]], part)
             for place in places:
-                one = copy(whole)
-                one.__dict__.update(right[place])
-                if self.right(one, part.X):
-                    made[place] = one, partial(one.transform, part.X)
+                kept = copy(whole)
+                kept.__dict__.update(right[place])
+                if self.right(kept, part.X):
+                    made[place] = kept, partial(kept.transform, part.X)
         return made
 
     def alike(self, values: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:

@@ -82,13 +82,13 @@ class Forests(Prefixes):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
-        whole = max((one for one in made if one is not None), key=lambda one: one.n_estimators)
+        whole = max((forest for forest in made if forest is not None), key=lambda forest: forest.n_estimators)
         whole = copy(whole)
-        sizes = [one.n_estimators for one in made if one is not None]
+        sizes = [forest.n_estimators for forest in made if forest is not None]
         known = tuple(Answers(_sums, whole, X, sizes) for X in part.asked)
-        for one in made:
-            if one is not None and one.n_jobs in (None, 1):
-                one._known, one.__class__ = known, _CLASSES[type(one)]
+        for forest in made:
+            if forest is not None and forest.n_jobs in (None, 1):
+                forest._known, forest.__class__ = known, _CLASSES[type(forest)]
         return made
 
     def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:

@@ -92,31 +92,31 @@ class NoiseLevels(Family):
         first._known = tuple(_Kernel(first, X) for X in part.asked)
         alphas = [setting.get("alpha", model.alpha) for setting in settings]
         fine = [valid(model, setting) and isinstance(a, Real) for setting, a in zip(settings, alphas, strict=True)]
-        found = _coefficients(K, first.y_train_, [float(a) for a, use in zip(alphas, fine, strict=True) if use])
+        solutions = _coefficients(K, first.y_train_, [float(a) for a, use in zip(alphas, fine, strict=True) if use])
         made: list[Any] = []
         for alpha, use in zip(alphas, fine, strict=True):
-            coefficients = found[float(alpha)] if use else None
-            one = None if coefficients is None else copy(first)
-            if one is not None:
-                one.alpha, one.alpha_ = alpha, coefficients
-            made.append(one)
+            coefficients = solutions[float(alpha)] if use else None
+            process = None if coefficients is None else copy(first)
+            if process is not None:
+                process.alpha, process.alpha_ = alpha, coefficients
+            made.append(process)
         return made
 
 
 def _coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[float, np.ndarray | None]:
     """The coefficients for each alpha; None where the matrix is not positive definite."""
     right = np.asarray(y, np.float64).reshape(len(K), -1)
-    found: dict[float, np.ndarray | None] = {
+    solutions: dict[float, np.ndarray | None] = {
         alpha: solution.reshape(np.shape(y)) for alpha, solution in solved(K, right, sorted({*alphas})).items()
     }
     for alpha in alphas:
-        if alpha in found:
+        if alpha in solutions:
             continue
         try:
-            found[alpha] = cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
+            solutions[alpha] = cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
         except np.linalg.LinAlgError:
-            found[alpha] = None
-    return found
+            solutions[alpha] = None
+    return solutions
 
 
 def _factor(K: np.ndarray, alpha: Any) -> np.ndarray:

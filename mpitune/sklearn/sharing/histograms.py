@@ -54,11 +54,11 @@ class Histograms(Prefixes):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = super().fit(model, settings, part)
-        fitted = [one for one in made if one is not None]
-        whole = copy(max(fitted, key=lambda one: one.n_iter_))
-        known = tuple(Answers(_sums, whole, X, [one.n_iter_ for one in fitted]) for X in part.asked)
-        for one in fitted:
-            one._known, one.__class__ = known, _CLASSES[type(one)]
+        fitted = [ensemble for ensemble in made if ensemble is not None]
+        whole = copy(max(fitted, key=lambda ensemble: ensemble.n_iter_))
+        known = tuple(Answers(_sums, whole, X, [ensemble.n_iter_ for ensemble in fitted]) for X in part.asked)
+        for ensemble in fitted:
+            ensemble._known, ensemble.__class__ = known, _CLASSES[type(ensemble)]
         return made
 
 

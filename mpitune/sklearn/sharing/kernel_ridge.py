@@ -120,30 +120,30 @@ class KernelPenalties(Family):
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, setting in enumerate(settings):
             if valid(model, setting) and isinstance(setting.get("alpha", model.alpha), Real):
-                one = copy(first)
-                vars(one).update(setting, X_fit_=X)
-                made[place] = one
-                groups.setdefault(_kernel_of(one), []).append(place)
+                ridge = copy(first)
+                vars(ridge).update(setting, X_fit_=X)
+                made[place] = ridge
+                groups.setdefault(_kernel_of(ridge), []).append(place)
         for places in groups.values():
             members = [made[place] for place in places]
             coefs, together = _coefficients(train, y, weight, members)
             known = [_predictions(samples.of(members[0]), coefs, together) for samples in asked]
-            for place, one in enumerate(members):
-                one.dual_coef_, one.__class__ = coefs[place], KnownKernelRidge
-                one._known = tuple((X, found[place]) for X, found in zip(part.asked, known, strict=True))
+            for place, ridge in enumerate(members):
+                ridge.dual_coef_, ridge.__class__ = coefs[place], KnownKernelRidge
+                ridge._known = tuple((X, predicted[place]) for X, predicted in zip(part.asked, known, strict=True))
         return made
 
 
 def _predictions(K: np.ndarray, coefs: list[np.ndarray], together: list[bool]) -> list[np.ndarray]:
     """The products of K and each of the coefficients; of some in one product, which may round otherwise."""
-    places = [place for place, one in enumerate(together) if one]
-    found: list[Any] = [None if one else np.dot(K, coef) for one, coef in zip(together, coefs, strict=True)]
+    places = [place for place, in_product in enumerate(together) if in_product]
+    predictions: list[Any] = [None if place in places else np.dot(K, coef) for place, coef in enumerate(coefs)]
     if places:
         columns = [coefs[place].reshape(K.shape[1], -1) for place in places]
         products = np.split(K @ np.hstack(columns), len(places), axis=1)
         for place, product in zip(places, products, strict=True):
-            found[place] = product.reshape(len(K), *coefs[place].shape[1:])
-    return found
+            predictions[place] = product.reshape(len(K), *coefs[place].shape[1:])
+    return predictions
 
 
 def _coefficients(
@@ -155,14 +155,14 @@ def _coefficients(
     K = kernels.of(models[0])
     root = np.ones((len(K), 1)) if weight is None else np.sqrt(weight)[:, None]
     weighted = K if weight is None else K * root * root.T
-    found = {alpha: root * c for alpha, c in solved(weighted, root * targets, sorted({*alphas})).items()}
+    decomposed = {alpha: root * c for alpha, c in solved(weighted, root * targets, sorted({*alphas})).items()}
     coefs = []
     for alpha in alphas:
-        coef = found.get(alpha)
+        coef = decomposed.get(alpha)
         if coef is None:  # scikit-learn says so where the matrix is singular, and has another way
             coef = _solve_cholesky_kernel(K, targets, np.atleast_1d(alpha), weight, copy=True)
         coefs.append(coef.ravel() if y.ndim == 1 else coef)
-    return coefs, [alpha in found for alpha in alphas]
+    return coefs, [alpha in decomposed for alpha in alphas]
 
 
 def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:

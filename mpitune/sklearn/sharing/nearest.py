@@ -199,9 +199,9 @@ class Nearest:
 def _smallest(distances: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The n smallest of each row, sorted, and their columns."""
     near = np.argpartition(distances, n - 1, axis=1)[:, :n]
-    found = np.take_along_axis(distances, near, axis=1)
-    order = np.argsort(found, axis=1, kind="stable")
-    return np.take_along_axis(found, order, axis=1), np.take_along_axis(near, order, axis=1)
+    smallest = np.take_along_axis(distances, near, axis=1)
+    order = np.argsort(smallest, axis=1, kind="stable")
+    return np.take_along_axis(smallest, order, axis=1), np.take_along_axis(near, order, axis=1)
 
 
 def _plain(*samples: Any) -> bool:

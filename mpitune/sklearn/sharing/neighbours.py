@@ -92,30 +92,30 @@ class Neighbours(Family):
         candidates = [_with(model, setting) for setting in settings]
         n = _num_samples(part.X)
         groups: dict[bool, list[Any]] = {}  # with algorithm="auto" scikit-learn chooses a tree or none by the size of k
-        for one in candidates:
-            if one is not None and one.n_neighbors <= n:
-                groups.setdefault(one.n_neighbors < n // 2, []).append(one)
+        for candidate in candidates:
+            if candidate is not None and candidate.n_neighbors <= n:
+                groups.setdefault(candidate.n_neighbors < n // 2, []).append(candidate)
         for members in groups.values():
             base = clone(members[0]).fit(part.X, part.y)
             nearest = tuple(Nearest(base, X, members) for X in part.asked)
-            for one in members:
-                own = {"n_neighbors": one.n_neighbors, "weights": one.weights}
-                one.__dict__ = {**vars(base), **own, "_nearest": nearest}
-                one.__class__ = _CLASSES[type(base)]
-        return [one if type(one) in _PLAIN else None for one in candidates]
+            for candidate in members:
+                own = {"n_neighbors": candidate.n_neighbors, "weights": candidate.weights}
+                candidate.__dict__ = {**vars(base), **own, "_nearest": nearest}
+                candidate.__class__ = _CLASSES[type(base)]
+        return [candidate if type(candidate) in _PLAIN else None for candidate in candidates]
 
 
 def _with(model: Any, setting: Mapping[str, Any]) -> Any:
     """An unfitted model with a candidate's k and weights; None where scikit-learn would not have them."""
-    one = object.__new__(type(model))
-    one.__dict__ = {**vars(model), **setting}
-    k, weights = one.n_neighbors, one.weights
+    candidate = object.__new__(type(model))
+    candidate.__dict__ = {**vars(model), **setting}
+    k, weights = candidate.n_neighbors, candidate.weights
     plain = type(k) is int or isinstance(k, Integral)
-    if isinstance(k, bool):  # scikit-learn takes it as a number, but for its searches
+    if isinstance(k, bool) or not plain:  # scikit-learn's checks take True as a number, its searches do not
         return None
-    if not (plain and k > 0 and isinstance(weights, str)) and not valid(model, setting):
+    if not (k > 0 and isinstance(weights, str)) and not valid(model, setting):
         return None
-    return one if isinstance(k, Integral) and (weights in ("uniform", "distance", None) or callable(weights)) else None
+    return candidate if weights in ("uniform", "distance", None) or callable(weights) else None
 
 
 FAMILIES = {"KNeighborsClassifier": Neighbours(), "KNeighborsRegressor": Neighbours()}

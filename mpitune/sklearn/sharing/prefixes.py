@@ -120,9 +120,9 @@ class Prefixes(Family):
         own = self.cut(whole, n)
         if unknown := vars(whole).keys() - whole.get_params(deep=False).keys() - own.keys() - self.kept:
             raise TypeError(f"nobody knows what {', '.join(sorted(unknown))} should be in a smaller ensemble")
-        one = copy(whole)
-        vars(one).update(own, **{self.number: n})
-        return one
+        prefix = copy(whole)
+        vars(prefix).update(own, **{self.number: n})
+        return prefix
 
 
 class Rounds(Prefixes):
@@ -144,8 +144,8 @@ class BaggingPrefixes(Prefixes):
         made = super().fit(model, settings, part)
         if model.oob_score:
             X = check_array(part.X, accept_sparse=("csr", "csc"), dtype=None, ensure_all_finite=False, ensure_2d=False)
-            for one in filter(None, made):
-                one._set_oob_score(X, one._validate_y(np.asarray(part.y)))
+            for prefix in filter(None, made):
+                prefix._set_oob_score(X, prefix._validate_y(np.asarray(part.y)))
         return made
 
 

@@ -169,20 +169,20 @@ class Penalties(Family):
         fit = FunctionType(_ridge._BaseRidge.fit.__code__, names, "fit", _ridge._BaseRidge.fit.__defaults__)
         made: list[Any] = []
         for setting in settings:
-            one = copy(first)
-            vars(one).update(setting)
+            ridge = copy(first)
+            vars(ridge).update(setting)
             made.append(None)
-            if not isinstance(one.alpha, Real) or not valid(model, setting):
+            if not isinstance(ridge.alpha, Real) or not valid(model, setting):
                 continue
             with suppress(*_ALONE):
-                fit(one, X, y, weight)
-                made[-1] = one
-        fitted = [one for one in made if one is not None]
-        coefs = [one.coef_.T if one.coef_.ndim == 2 else one.coef_ for one in fitted]
+                fit(ridge, X, y, weight)
+                made[-1] = ridge
+        fitted = [ridge for ridge in made if ridge is not None]
+        coefs = [ridge.coef_.T if ridge.coef_.ndim == 2 else ridge.coef_ for ridge in fitted]
         products = [(asked, _products(samples, coefs)) for asked, samples in checked]
-        for place, one in enumerate(fitted):
-            one._known = tuple((asked, found[place] + one.intercept_) for asked, found in products)
-            one.__class__ = _CLASSES[type(model)]
+        for place, ridge in enumerate(fitted):
+            ridge._known = tuple((asked, predicted[place] + ridge.intercept_) for asked, predicted in products)
+            ridge.__class__ = _CLASSES[type(model)]
         return made
 
     def _validated(self, model: Any, part: SplitPart) -> tuple[Any, Any, Any]:
@@ -207,13 +207,13 @@ def _products(samples: Any, coefs: list[np.ndarray]) -> list[np.ndarray]:
     step = _BLOCK // (8 * samples.shape[1]) // 64 * 64
     if len(coefs) < 3 or not 0 < step < len(samples) or any(coef.ndim > 1 for coef in coefs):
         return [samples @ coef for coef in coefs]
-    found = np.empty((len(coefs), len(samples)), np.result_type(samples, *coefs))
+    products = np.empty((len(coefs), len(samples)), np.result_type(samples, *coefs))
     for begin in range(0, len(samples), step):
         block = samples[begin : begin + step]
         for place, coef in enumerate(coefs):
-            np.matmul(block, coef, out=found[place, begin : begin + step])
-    if all(np.array_equal(samples @ coefs[place], found[place], equal_nan=True) for place in (0, -1)):
-        return list(found)
+            np.matmul(block, coef, out=products[place, begin : begin + step])
+    if all(np.array_equal(samples @ coefs[place], products[place], equal_nan=True) for place in (0, -1)):
+        return list(products)
     return [samples @ coef for coef in coefs]
 
 

@@ -79,17 +79,17 @@ def voted(
         For each of `asked` numbers of classes and bool, both (n_ks, n_rows).
     """
     n_rows, n_near = labels.shape
-    found = [(np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)) for _, ks in asked]
+    decided = [(np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)) for _, ks in asked]
     step = max(_ELEMENTS // (n_classes * (n_near + 1)), 1)
     for begin in range(0, n_rows, step):
         rows = slice(begin, begin + step)
         mine = labels[rows].T[:, None, :] == np.arange(n_classes)[:, None]
         # The smaller type, where it tells whole numbers apart that differ by a class's fraction, see `_voted`.
         counts = _before(mine.astype(np.float32 if n_near * n_classes < 1 << 22 else np.float64))
-        for (weights, ks), (chosen, doubtful) in zip(asked, found, strict=True):
+        for (weights, ks), (chosen, doubtful) in zip(asked, decided, strict=True):
             part = None if weights is None else weights[rows]
             chosen[:, rows], doubtful[:, rows] = _voted(mine, counts, part, ks, runs[rows])
-    return found
+    return decided
 
 
 def _voted(mine: np.ndarray, counts: np.ndarray, weights: Any, ks: np.ndarray, runs: Runs) -> tuple[np.ndarray, ...]:

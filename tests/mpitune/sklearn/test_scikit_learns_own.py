@@ -74,7 +74,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         return
     if reason := HERE.get(request.node.originalname):
         pytest.skip(reason)
-    monkeypatch.setattr(OnEngine, "_is_short", lambda self, tasks, plan: False)
+    monkeypatch.setattr(OnEngine, "_begins_here", lambda self, tasks: False)
     monkeypatch.setattr(ours_module, "RunOptions", lambda **given: RunOptions(**{**given, "workers": 2}))
     with forked():
         yield

@@ -1,10 +1,14 @@
 """The searches on the engine beside scikit-learn's: the same table, in this process, in workers, under mpirun."""
 
+import doctest
 import json
 import os
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from inspect import cleandoc
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,9 +18,11 @@ import pytest
 import sklearn.model_selection as theirs
 from joblib import Parallel, delayed, parallel_config
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -24,6 +30,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, RandomizedSearchCV
+from mpitune.sklearn.searches import THEIRS
+from mpitune.studies import run_study
 from tests.helpers import journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same, table
 
@@ -169,6 +177,14 @@ def test_a_precomputed_kernel_out_of_a_pipeline(capsys: pytest.CaptureFixture[st
     assert why in capsys.readouterr().err
 
 
+def test_the_example_of_the_docstring_runs_and_scikit_learns_text_follows() -> None:
+    ours, _, theirs_text = str(GridSearchCV.__doc__).partition(THEIRS)
+    example = doctest.DocTestParser().get_doctest(ours, {}, "GridSearchCV", None, 0)
+    result = doctest.DocTestRunner().run(example)
+    assert (result.failed, result.attempted) == (0, 7)
+    assert cleandoc(str(theirs.GridSearchCV.__doc__)) in theirs_text
+
+
 class Counting(TransformerMixin, BaseEstimator):
     """Writes a line for each fit."""
 
@@ -235,13 +251,12 @@ class StudyBegins(Exception):
     pass
 
 
-def test_a_search_is_made_here_only_where_that_is_known_to_be_shorter_than_the_start_of_a_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(*_: Any) -> Any:
         raise StudyBegins
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", begin)
+    monkeypatch.setattr("mpitune.sklearn.searches.SOON", 1e9)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -254,11 +269,31 @@ def test_a_search_is_made_here_only_where_that_is_known_to_be_shorter_than_the_s
     for model, searched, rows in (
         (Sleepy(), {"naps": [0.0]}, slice(None)),
         (own_step, {"svc__C": [0.1]}, slice(None)),
+        (BaggingClassifier(Sleepy()), {"n_estimators": [1]}, slice(None)),
         (scaled, {"scaler": [StandardScaler(), None]}, slice(None)),
         (SVC(), grid, many),
     ):
         with pytest.raises(StudyBegins):
             GridSearchCV(model, searched, cv=3).fit(X[rows], Y[rows])
+
+
+@pytest.mark.parametrize(("soon", "left"), [(0.5, 9), (4.5, 6), (5.5, 3), (99.0, 0)])
+def test_workers_do_what_this_process_did_not_end_in_time(
+    monkeypatch: pytest.MonkeyPatch, soon: float, left: int
+) -> None:
+    """Of three candidates that are fitted together all or none; the clock goes on by one each time it is read."""
+    model, grid = KNeighborsClassifier(), {"n_neighbors": [1, 3, 5]}
+    given: list[int] = []
+
+    def study(folds: Any, options: Any) -> Any:
+        given.append(len(folds.tasks))
+        return run_study(folds, replace(options, workers=1))
+
+    monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
+    monkeypatch.setattr("mpitune.sklearn.searches.SOON", soon)
+    monkeypatch.setattr("mpitune.sklearn.folds.time", SimpleNamespace(monotonic=count().__next__))
+    same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
+    assert sum(given) == left
 
 
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

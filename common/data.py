@@ -41,13 +41,14 @@ _STALLED_S = 30.0
 class DatasetSettings:
     """Which images, and where they lie."""
 
-    dataset: str = setting("mnist", "data set: " + ", ".join(NAMES), choices=NAMES)
+    dataset: str = setting("mnist", "data set: " + ", ".join(NAMES), choices=NAMES, group="images")
     data_folder: Path = setting(
         Path("data"),
         "folder of the images in torchvision's layout; downloaded into it when absent",
         changes_results=False,
         flag="--data",
         metavar="DIR",
+        group="images",
     )
 
     @property

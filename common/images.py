@@ -18,8 +18,12 @@ from mpitune.trial import Trial
 class ImageSettings(DatasetSettings, Experiment):
     """Settings of all studies of images. Keyword-only, so that subclasses may add positionals."""
 
-    train_size: int | None = setting(None, "learn from the first N training images (default all)", low=2, metavar="N")
-    test_size: int | None = setting(None, "test on the first N test images (default all)", low=1, metavar="N")
+    train_size: int | None = setting(
+        None, "learn from the first N training images (default all)", low=2, metavar="N", group="images"
+    )
+    test_size: int | None = setting(
+        None, "test on the first N test images (default all)", low=1, metavar="N", group="images", advanced=True
+    )
     folds: int = setting(5, "folds of the cross-validation", low=2)
     outer_folds: int | None = setting(
         None,
@@ -28,6 +32,7 @@ class ImageSettings(DatasetSettings, Experiment):
         low=2,
         changes_results=False,
         metavar="K",
+        advanced=True,
     )
     select: str = setting(
         "best",
@@ -35,6 +40,7 @@ class ImageSettings(DatasetSettings, Experiment):
         "standard error of it) or simplest (the simplest that a paired test over the folds does not find worse)",
         choices=RULES,
         changes_results=False,
+        advanced=True,
     )
     seed: int = setting(0, "root of every random stream", low=0)
 

@@ -62,41 +62,50 @@ class Bagging(ImageSettings):
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
     n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
     max_conv_layer: int = setting(
-        999, "most channels of the convolution", low=1, high=100_000, flag="--max-channels/--max-conv-layer"
+        999, "most channels of the convolution", low=1, high=100_000, flag="--max-channels/--max-conv-layer",
+        advanced=True,
+    )  # fmt: skip
+    max_hidden_layer: int = setting(1999, "most units of the hidden layer", low=1, high=1_000_000, advanced=True)
+    max_kernel_size: int = setting(
+        10, "largest side of the kernel, in pixels; at most that of an image", low=2, advanced=True
     )
-    max_hidden_layer: int = setting(1999, "most units of the hidden layer", low=1, high=1_000_000)
-    max_kernel_size: int = setting(10, "largest side of the kernel, in pixels; at most that of an image", low=2)
     epochs: int = setting(20, "most epochs of a training", low=1)
-    batch_size: int = setting(10, "images per step of the training", low=1)
+    batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
-        0.8, "training ends after an epoch whose loss is above this times the one before", low=0, high=1e6
-    )
+        0.8, "training ends after an epoch whose loss is above this times the one before", low=0, high=1e6,
+        advanced=True,
+    )  # fmt: skip
     step: str = setting(
-        "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS
-    )
+        "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS,
+        advanced=True,
+    )  # fmt: skip
     halving: int | None = setting(
         None,
         "successive halving: train all parameter sets for one epoch, the best of each ETA for ETA epochs, and so on; "
         "the last ETA or fewer are trained to their end",
         low=2,
         metavar="ETA",
+        advanced=True,
     )
     strategy: str = setting(
         "random",
         "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
         "from earlier sets, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
+        advanced=True,
     )
     racing: bool = setting(
-        False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win"
-    )
+        False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win",
+        advanced=True,
+    )  # fmt: skip
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
-    image: tuple[Path, ...] = setting((), "images of your own for the ensemble to judge", metavar="FILE")
+    image: tuple[Path, ...] = setting((), "images of your own for the ensemble to judge", metavar="FILE", advanced=True)
     save_models: bool = setting(
-        False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False
-    )
+        False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False,
+        advanced=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.racing and self.halving is not None:

@@ -50,7 +50,10 @@ class SvmGrid(ImageSettings):
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
     multiclass: str = setting(
-        "ovo", "one classifier per pair of classes (ovo) or per class against the rest (ovr)", choices=("ovo", "ovr")
+        "ovo",
+        "one classifier per pair of classes (ovo) or per class against the rest (ovr)",
+        choices=("ovo", "ovr"),
+        advanced=True,
     )
     solver: str = setting(
         "auto",
@@ -62,6 +65,7 @@ class SvmGrid(ImageSettings):
         False,
         "also refit the second point, and compare the two on the test images (McNemar's test)",
         changes_results=False,
+        advanced=True,
     )
     memory: float | None = setting(
         None,
@@ -69,6 +73,7 @@ class SvmGrid(ImageSettings):
         low=0.1,
         changes_results=False,
         metavar="GB",
+        advanced=True,
     )
 
     @cached_property

@@ -99,5 +99,5 @@ def parser_of(experiment: type[Experiment], name: str) -> argparse.ArgumentParse
     summary = (experiment.__doc__ or "").strip().split("\n\n")[0]
     parser = Parser(prog=prog, description=summary)
     add_settings(parser, experiment)
-    add_settings(parser.add_argument_group("how it is run"), RunOptions)  # type: ignore[arg-type]
+    add_settings(parser, RunOptions, "how it is run")
     return parser

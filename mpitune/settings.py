@@ -26,6 +26,8 @@ def setting(
     changes_results: bool = True,
     flag: str | None = None,
     metavar: str | None = None,
+    group: str = "",
+    advanced: bool = False,
 ) -> Any:
     """A dataclass field that is also a command-line argument.
 
@@ -38,10 +40,13 @@ def setting(
         changes_results: False for what may differ when a study is continued.
         flag: spelling of the option; several are separated by "/".
         metavar: what stands for the value in the help.
+        group: heading of the help that the option stands under.
+        advanced: True for an option that only `--help-all` shows.
     """
     metadata = dict(
-        help=help, low=low, high=high, choices=choices, changes_results=changes_results, flag=flag, metavar=metavar
-    )
+        help=help, low=low, high=high, choices=choices, changes_results=changes_results, flag=flag, metavar=metavar,
+        group=group, advanced=advanced,
+    )  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -50,6 +55,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
+        self.hidden: dict[argparse.Action, str] = {}  # options that `--help` leaves out, with their help
+
+    def group(self, title: str) -> argparse._ActionsContainer:
+        """The group of options under this heading; without one, the parser itself."""
+        known = (group for group in self._action_groups if group.title == title)
+        return next(known, None) or self.add_argument_group(title) if title else self
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ")
@@ -79,6 +90,14 @@ def program(
         return print_error(prog, error)
 
 
+class _HelpAll(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        for action, text in parser.hidden.items():
+            action.help = text
+        parser.print_help()
+        parser.exit()
+
+
 class _Once(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         given = vars(namespace).setdefault("given", set())
@@ -88,17 +107,23 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, True if self.nargs == 0 else values)
 
 
-def add_settings(parser: argparse.ArgumentParser, cls: type) -> None:
+def add_settings(parser: Parser, cls: type, group: str = "") -> None:
     """Declare on `parser` every field of dataclass `cls` that was made by `setting`.
 
     Fields may be int, float, str, Path, bool (a switch, default False), `X | None`, or
-    `tuple[X, ...]` (one or more values).
+    `tuple[X, ...]` (one or more values). If one is advanced, the parser gets the option `--help-all`.
+
+    Args:
+        parser: of the command line.
+        cls: the dataclass.
+        group: heading of the help for options that have none of their own.
     """
     hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
+    settings = [field for field in dataclasses.fields(cls) if "help" in field.metadata]
+    if any(field.metadata["advanced"] for field in settings) and "--help-all" not in parser._option_string_actions:
+        parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show the options for special cases too")
+    for field in settings:
         meta = field.metadata
-        if "help" not in meta:
-            continue
         kind, many = _kind(hints[field.name])
         options: dict[str, Any] = {"help": meta["help"], "action": _Once}
         if kind is bool:
@@ -113,8 +138,13 @@ def add_settings(parser: argparse.ArgumentParser, cls: type) -> None:
             if field.default is not None and field.default is not False and field.default != ():
                 options["help"] += f" (default {field.default})"
             name = meta["flag"] or "--" + field.name.replace("_", "-")
-            names = name.split("/")
-            parser.add_argument(*names, dest=field.name, default=field.default, **options)
+            _add_option(parser, name.split("/"), meta, group, dest=field.name, default=field.default, **options)
+
+
+def _add_option(parser: Parser, names: Sequence[str], meta: Mapping[str, Any], group: str, **options: Any) -> None:
+    action = parser.group(meta["group"] or group).add_argument(*names, **options)
+    if meta["advanced"]:
+        parser.hidden[action], action.help = options["help"], argparse.SUPPRESS
 
 
 def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:

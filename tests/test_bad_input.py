@@ -81,7 +81,7 @@ REFUSED = {
     "svm 3 --workers 2": "--gpu none",
     "svm 3 --gpu none --workers 0": "--workers: 0 is too small",
     "svm 3 --threads -2": "--threads: -2 is too small",
-    "svm 3 --trial-timeout 0": "--trial-timeout/--deadline: 0 is too small",
+    "svm 3 --trial-timeout 0": "--trial-timeout: 0 is too small",
     "svm 3 --trial-timeout nan": "'nan' is not a number",
     "svm 3 --grace -1": "--grace: -1 is too small",
     "svm 3 --expect-nodes 4": "--expect-nodes 4, but there is 1",

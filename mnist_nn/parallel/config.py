@@ -33,7 +33,7 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
     words: list[str] = []
     for name, value in _object(path).items():
         option = "--" + name.replace("_", "-")
-        if option not in names or option in ("--config", "--help"):
+        if option not in names or option in ("--config", "--help", "--help-all"):
             raise UsageError(f"--config {path}: there is no option {name} (see {parser.prog} --help)")
         words += _words(path, option, value, switch=names[option].nargs == 0)
     try:

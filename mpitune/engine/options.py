@@ -20,36 +20,45 @@ class RunOptions:
     workers: int | None = setting(
         None, "CPU workers per node, with --gpu none (default: one per core)", low=1, high=4096
     )
-    threads: int = setting(1, "numerical threads per worker; another number changes the last bits", low=1, high=1024)
-    # The second spelling of an option is its name of the first release, kept for one more.
+    threads: int = setting(
+        1, "numerical threads per worker; another number changes the last bits", low=1, high=1024, advanced=True
+    )
     max_batches_per_worker: int = setting(
         0, "replace a worker after this many batches of work; 0 keeps it", low=0, metavar="N",
         flag="--max-batches-per-worker/--batch",
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "rename the study in the results folder and begin a new one")
-    retry_failed: bool = setting(False, "evaluate again the trials that have failed")
+    retry_failed: bool = setting(False, "evaluate again the trials that have failed", advanced=True)
     trial_timeout: float | None = setting(
         None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
-        flag="--trial-timeout/--deadline",
+        advanced=True,
     )  # fmt: skip
     shard: str = setting(
         "1/1", "run shard K of N, in a results folder of its own; python -m mpitune merge joins them", metavar="K/N",
-        flag="--shard/--share",
+        advanced=True,
     )  # fmt: skip
-    grace: float = setting(30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S")
+    grace: float = setting(
+        30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S", advanced=True
+    )
     walltime_margin: float = setting(
-        60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0.0, metavar="S"
+        60.0,
+        "begin no batch that would end later than this before the time limit of a Slurm job",
+        low=0.0,
+        metavar="S",
+        advanced=True,
     )
     heartbeat_timeout: float = setting(
         20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0.0, metavar="S",
-        flag="--heartbeat-timeout/--silence",
+        advanced=True,
     )  # fmt: skip
-    expect_nodes: int | None = setting(None, "refuse to run on another number of nodes", low=1, metavar="N")
-    keep_binding: bool = setting(False, "leave a rank on the cores that mpirun has bound it to")
-    allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs")
+    expect_nodes: int | None = setting(
+        None, "refuse to run on another number of nodes", low=1, metavar="N", advanced=True
+    )
+    keep_binding: bool = setting(False, "leave a rank on the cores that mpirun has bound it to", advanced=True)
+    allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs", advanced=True)
     allow_mixed_versions: bool = setting(
-        False, "run although nodes have different versions of this package or of libraries"
+        False, "run although nodes have different versions of this package or of libraries", advanced=True
     )
     verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")

@@ -1,5 +1,6 @@
 """Command lines: what is refused, how, and what is written then (nothing)."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ REFUSED = {
     ("3", "--gpu", "none", "--workers", "0"): "0 is too small",
     ("3", "--workers", "2", "--gpu", "0"): "--workers 2",
     ("3", "--threads", "0"): "0 is too small",
-    ("3", "--deadline", "0"): "0 is too small",
-    ("3", "--deadline", "inf", "--deadline", "1"): "twice",
+    ("3", "--trial-timeout", "0"): "0 is too small",
+    ("3", "--trial-timeout", "inf", "--trial-timeout", "1"): "twice",
     ("3", "--expect-nodes", "2"): "--expect-nodes 2",
     ("3", "--results", "\0"): "empty",
     ("3", "--marks", "\udcff"): "UTF-8",
@@ -94,6 +95,25 @@ def test_ranks_without_mpi4py_are_refused(program: Any, tmp_path: Path) -> None:
         assert "mpi4py is not installed" in done.stderr and "Traceback" not in done.stderr
         assert not (tmp_path / "r").exists()
     program(*options, env=env)
+
+
+HEAVY = "torch", "sklearn", "scipy", "matplotlib", "pandas", "optuna", "numba", "mpi4py"
+
+
+@pytest.mark.parametrize("module", ["mnist_svm", "mnist_nn"])
+def test_help_is_short_and_loads_nothing_heavy(module: str, program: Any) -> None:
+    code = (
+        f"import atexit, runpy, sys; sys.argv[1:] = ['--help']; heavy = {HEAVY}\n"
+        "atexit.register(lambda: print('loaded', [name for name in heavy if name in sys.modules]))\n"
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
+    text = program("-c", code).stdout
+    options = set(re.findall(r"^  (?:-\w(?: [A-Z]+)?, )?(--[a-z-]+)", text, re.MULTILINE))
+    assert "loaded []" in text and len(options) <= 17
+    assert options >= {"--gpu", "--workers", "--data", "--results", "--seed", "--help-all"}
+    assert "n_tuning" in text and "--batch" in text and "how it is run:" in text
+    everything = program("-m", module, "--help-all").stdout
+    assert all(name in everything for name in (*options, "--outer-folds", "--trial-timeout", "--allow-mixed-versions"))
 
 
 def test_help_shows_every_option_with_its_default(program: Any) -> None:

@@ -32,7 +32,7 @@ from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets
 from mpitune import statistics
 from mpitune.devices import probe
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
+from mpitune.experiment import Data, DoctorChecks, Objective, Scheduling, WorkerContext
 from mpitune.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
@@ -208,6 +208,9 @@ class Bagging(ImageSettings):
 
         options = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         return BaggingObjective(TrainingOptions(**options), worker)
+
+    def scheduling(self) -> Scheduling:
+        return Scheduling(n_trials=self.n_trials(), cost=self.cost, memory_bytes=self.memory_bytes)
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.

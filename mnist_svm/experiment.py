@@ -18,7 +18,7 @@ from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.devices import free_memory
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, WorkerContext
+from mpitune.experiment import Data, DoctorChecks, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.panels import Section
 from mpitune.settings import setting
@@ -85,6 +85,16 @@ class SvmGrid(ImageSettings):
     def gammas(self) -> np.ndarray:
         """gamma, float64 (n_tuning,), ascending."""
         return 10 ** np.linspace(-6, -2, self.n_tuning)
+
+    def scheduling(self) -> Scheduling:
+        return Scheduling(
+            n_trials=self.n_trials(),
+            cost=self.cost,
+            split_batch=self.split_batch,
+            shared_cost=self.shared_cost,
+            shared_buffers=self.shared_buffers,
+            why_cores=self.why_cores(),
+        )
 
     def why_cores(self) -> str:
         """Only cuML computes on GPUs; the other solvers have all cores."""

@@ -24,43 +24,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mpitune.cli import run
-    from mpitune.engine.options import RunOptions
-    from mpitune.experiment import Experiment, one_round, per_trial
-    from mpitune.export.trials import load
-    from mpitune.optimize.search import search
-    from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Space, When
-    from mpitune.settings import setting
-    from mpitune.studies import evaluate, run_study
-    from mpitune.trial import Trial
+if TYPE_CHECKING:  # for type checkers, who cannot read the table below
+    from mpitune.cli import run as run
+    from mpitune.engine.options import RunOptions as RunOptions
+    from mpitune.experiment import Experiment as Experiment
+    from mpitune.experiment import Scheduling as Scheduling
+    from mpitune.experiment import one_round as one_round
+    from mpitune.experiment import per_trial as per_trial
+    from mpitune.export.trials import load as load
+    from mpitune.optimize.search import search as search
+    from mpitune.optimize.spaces import Choice as Choice
+    from mpitune.optimize.spaces import Float as Float
+    from mpitune.optimize.spaces import Int as Int
+    from mpitune.optimize.spaces import Ordinal as Ordinal
+    from mpitune.optimize.spaces import Space as Space
+    from mpitune.optimize.spaces import When as When
+    from mpitune.settings import setting as setting
+    from mpitune.studies import evaluate as evaluate
+    from mpitune.studies import run_study as run_study
+    from mpitune.trial import Trial as Trial
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Choice",
-    "Experiment",
-    "Float",
-    "Int",
-    "Ordinal",
-    "RunOptions",
-    "Space",
-    "Trial",
-    "When",
-    "evaluate",
-    "load",
-    "one_round",
-    "per_trial",
-    "run",
-    "run_study",
-    "search",
-    "setting",
-]
 
 _HOME = {
     "mpitune.cli": ("run",),
     "mpitune.engine.options": ("RunOptions",),
-    "mpitune.experiment": ("Experiment", "one_round", "per_trial"),
+    "mpitune.experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
     "mpitune.export.trials": ("load",),
     "mpitune.optimize.search": ("search",),
     "mpitune.settings": ("setting",),
@@ -68,6 +57,8 @@ _HOME = {
     "mpitune.studies": ("evaluate", "run_study"),
     "mpitune.trial": ("Trial",),
 }
+
+__all__ = [name for names in _HOME.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

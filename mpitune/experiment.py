@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.storage.history import History
 
 Data = Mapping[str, np.ndarray]
-SURPRISE = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
+COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
 Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
 
 
@@ -71,7 +71,7 @@ class WorkerContext:
     Attributes:
         device: "cpu", or "cuda" for the one GPU that this process can see.
         data: read-only views of the arrays that `Experiment.data` returned.
-        buffers: arrays of `Experiment.shared_buffers`, as many as the node had room for, writeable. Workers must
+        buffers: arrays of `Scheduling.shared_buffers`, as many as the node had room for, writeable. Workers must
             synchronise access themselves (record locks on `buffers.descriptor(name)`). Another worker may be killed at
             any moment.
         n_workers: number of workers of this node, which share the buffers.
@@ -88,11 +88,56 @@ class WorkerContext:
     report_step: StepReport = _unheard
 
 
+@dataclass(frozen=True)
+class Scheduling:
+    """What helps to place the trials of an experiment; the defaults suit trials that need one slot each.
+
+    None of it changes results. Its functions must not import heavy libraries.
+
+    Attributes:
+        n_trials: the number of trials of the study, for the progress bar; None if it cannot be known.
+        cost: the expected time of a trial, in any unit. Costly batches are handed out first.
+        cost_uncertainty: by which factor costs may be wrong, compared with each other. A larger one divides batches
+            earlier.
+        split_batch: the smallest parts of a batch, in its order. Slots that would be idle get some of them. Each part
+            is evaluated by itself, so each computes what the batch shares. Results must not depend on the division.
+        shared_cost: of a batch, which `split_batch` can divide, and the largest number of CPU workers of a node of this
+            job, which share its buffers: the cost of the work that its trials share, in the unit of `cost`. Each part
+            of a divided batch does this work again. If the cost is 0, a batch is divided as soon as there are two
+            slots, otherwise as late as possible. The default is the cost of the costliest trial.
+        gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
+            The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
+            `mpitune.devices.devices.hosts_here` names them.
+        memory_bytes: about how much memory a CPU worker needs for a trial, in bytes; 0 if that is not known. A start
+            says by it how many workers fit.
+        shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
+            share and fill themselves, the most important first. The node allocates as many of them as it has room for,
+            all zero, as `WorkerContext.buffers`. Called on every rank.
+        why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
+            GPUs.
+    """
+
+    n_trials: int | None = None
+    cost: Callable[[Trial], float] = lambda trial: 1.0
+    cost_uncertainty: float = COST_UNCERTAINTY
+    split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
+    shared_cost: Callable[[Batch, int], float] | None = None
+    gang: Callable[[Trial], Gang | None] = lambda trial: None
+    memory_bytes: Callable[[Trial, Data], int] = lambda trial, data: 0
+    shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
+    why_cores: str = ""
+
+    def shared_cost_of(self, batch: Batch, workers: int) -> float:
+        """What `shared_cost` says, or the default."""
+        return max(map(self.cost, batch)) if self.shared_cost is None else self.shared_cost(batch, workers)
+
+
 class Experiment(ABC):
     """Settings, searches, objective and report of one kind of study.
 
     Subclasses are frozen dataclasses; fields made by `setting` become the command line. An instance
-    is pickled to every worker, so its module must not import GPU libraries: `objective` does that.
+    is pickled to every worker, so its module must not import GPU libraries: `objective` does that. Two methods must be
+    written, `searches` and `objective`; most experiments also have `data`, `check` and `report`.
     """
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
@@ -108,13 +153,13 @@ class Experiment(ABC):
             visible: the first worker's CUDA_VISIBLE_DEVICES; "" on CPUs.
         """
 
-    def why_cores(self) -> str:
-        """Why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use GPUs."""
-        return ""
-
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""
         return {}
+
+    def scheduling(self) -> Scheduling:
+        """What helps to place the trials. Called once on every rank; the trials are asked about on rank 0 only."""
+        return Scheduling()
 
     def digest(self, data: Data) -> str:
         """A digest of the data. A study continues only with data of the same digest."""
@@ -138,19 +183,6 @@ class Experiment(ABC):
             Other slots then try the trial; if it fits none, it is left open.
         """
 
-    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
-        """Arrays that the workers of one node share and fill themselves, the most important first.
-
-        The node allocates as many of them as it has room for, all zero, as `WorkerContext.buffers`. Called on every
-        rank; must not import heavy libraries.
-
-        Args:
-            device: "cpu" or "cuda".
-            data: the arrays that `data()` returned.
-            n_workers: number of workers of this node.
-        """
-        return {}
-
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:  # noqa: B027
         """Look at an answer as it arrives, on rank 0. Raise UsageError if it must end the study.
 
@@ -161,53 +193,6 @@ class Experiment(ABC):
             evaluation: the answer of the objective, which may be a failure.
             kept: an earlier evaluation of this study that did not fail; None if there is none.
         """
-
-    def cost(self, trial: Trial) -> float:
-        """The expected time of a trial, in any unit. Costly batches are handed out first."""
-        return 1.0
-
-    def gang(self, trial: Trial) -> Gang | None:
-        """The slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
-
-        The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
-        `mpitune.devices.devices.hosts_here` names them.
-        """
-        return None
-
-    def split_batch(self, batch: Batch) -> Sequence[Batch]:
-        """The smallest parts of a batch, in its order. Slots that would be idle get some of them.
-
-        Each part is evaluated by itself, so each computes what the batch shares (`shared_cost`). Results must not
-        depend on the division.
-        """
-        return [batch]
-
-    def shared_cost(self, batch: Batch, workers: int) -> float:
-        """The cost of the work that the trials of a batch share, in the unit of `cost`.
-
-        Each part of a divided batch does this work again. If the cost is 0, a batch is divided as soon as there are two
-        slots, otherwise as late as possible. The default is the cost of the costliest trial.
-
-        Args:
-            batch: trials that are evaluated together, which `split_batch` can divide.
-            workers: the largest number of CPU workers of a node of this job; they share its buffers.
-        """
-        return max(map(self.cost, batch))
-
-    def surprise(self) -> float:
-        """By which factor costs may be wrong, compared with each other. A larger one divides batches earlier."""
-        return SURPRISE
-
-    def memory_bytes(self, trial: Trial, data: Data) -> int:
-        """About how much memory a CPU worker needs for this trial, in bytes; 0 if that is not known.
-
-        A start says by it how many workers fit. Called on rank 0; must not import heavy libraries.
-        """
-        return 0
-
-    def n_trials(self) -> int | None:
-        """The number of trials of the study, for the progress bar; None if it cannot be known."""
-        return None
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         """Write tables and figures of a finished study, and print a summary. Called on rank 0.

@@ -46,7 +46,7 @@ class Coordinator:
         slots: places of all slots by (rank, slot).
         costs: of trials and of what batches share.
         grace: seconds that running trials are left once the job is told to stop.
-        gang_of: slots that a trial needs at a time, see `Experiment.gang`.
+        gang_of: slots that a trial needs at a time, see `Scheduling.gang`.
         examine: raises UsageError for a result that must end the study, see `Experiment.examine`.
         end: Unix time by which all work must be done. A batch that would take longer, by the seconds per cost of those
             before it, is not begun.

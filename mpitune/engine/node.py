@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import cloudpickle
@@ -27,7 +28,7 @@ from mpitune.engine.preflight import Node, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
-from mpitune.experiment import Data, Experiment
+from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
@@ -80,7 +81,9 @@ def run(
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
-            leads = RankZero(experiment, options, transport, journal, shared.arrays, nodes, part.started)
+            leads = RankZero(
+                experiment, part.scheduling, options, transport, journal, shared.arrays, nodes, part.started
+            )
             return leads.run(agent, load_finish)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
@@ -105,6 +108,10 @@ class _RanksPart:
     started: float
     stack: ExitStack
 
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        return self.experiment.scheduling()
+
     def prepare(self) -> tuple[list[Device], bytes]:
         """A device for each slot, and the experiment as workers get it. If one rank fails, all raise UsageError."""
         options, leads = self.options, self.transport.rank == 0
@@ -115,7 +122,7 @@ class _RanksPart:
         try:
             if options.workers != 0:
                 devices, note = choose(options.gpu, options.workers, options.threads)
-                if devices[0].kind != CPU.kind and (why := self.experiment.why_cores()):
+                if devices[0].kind != CPU.kind and (why := self.scheduling.why_cores):
                     devices, note = choose("none", None, options.threads)[0], why
             self.experiment.check(devices[0].kind, devices[0].visible)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
@@ -163,7 +170,7 @@ class _RanksPart:
 
     def allocate_buffers(self, devices: Sequence[Device], shared: SharedArrays) -> SharedArrays:
         """The buffers that the workers may share, as many as there is room for."""
-        wanted = self.experiment.shared_buffers(devices[0].kind, shared.arrays, len(devices))
+        wanted = self.scheduling.shared_buffers(devices[0].kind, shared.arrays, len(devices))
         buffers = self.stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
         if len(buffers.specs) < len(wanted):
             n_bytes = sum(spec.nbytes for spec in wanted.values())

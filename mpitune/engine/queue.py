@@ -25,13 +25,13 @@ class Costs:
         split_batch: the smallest parts of a batch, in its order.
         shared: cost of what the trials of a batch have in common, which is computed again for each part; where it is 0,
             a batch is divided at once.
-        surprise: how many times its cost a batch may take, as costs are guesses; see `Experiment.surprise`.
+        uncertainty: how many times its cost a batch may take, as costs are guesses; see `Scheduling.cost_uncertainty`.
     """
 
     trial: Callable[[Trial], float]
     split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
     shared: Callable[[Batch], float] = lambda batch: 0.0
-    surprise: float = 3.0
+    uncertainty: float = 3.0
 
 
 @dataclass(order=True)
@@ -193,7 +193,7 @@ class Queue:
         if waiting.shared == 0:
             return len(waiting.parts)
         # Enough work is left for every other slot until this batch has ended: the others may be divided later.
-        if self._cost >= n_slots * waiting.costs.surprise * waiting.cost:
+        if self._cost >= n_slots * waiting.costs.uncertainty * waiting.cost:
             return 1
         mine, others = free_in()
         return best_division(waiting, [batch for _, _, batch in self._heap], mine=mine, others=others)
@@ -204,8 +204,8 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: floa
 
     The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in pieces as
     small as those of `first`: a batch stays whole as long as dividing others later ends as soon. It is tried as if this
-    batch took `surprise` times as long as expected: all slots may have to wait for a long batch that begins late, while
-    a division that was not needed costs little. The pieces are placed by list scheduling, the costliest first
+    batch took `uncertainty` times as long as expected: all slots may have to wait for a long batch that begins late,
+    while a division that was not needed costs little. The pieces are placed by list scheduling, the costliest first
     (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969).
 
     Args:
@@ -217,9 +217,9 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: floa
     numbers = range(1, len(first.parts) + 1)
     limits = {n: GAIN * max(first.piece_costs(n)) for n in numbers}
     rests = {n: [cost for waiting in rest for cost in waiting.costs_within(limits[n])] for n in numbers}
-    surprise = first.costs.surprise
-    pieces = {n: [surprise * cost for cost in first.piece_costs(n)] for n in numbers}
-    after = [mine + surprise * first.cost, *others]
+    uncertainty = first.costs.uncertainty
+    pieces = {n: [uncertainty * cost for cost in first.piece_costs(n)] for n in numbers}
+    after = [mine + uncertainty * first.cost, *others]
     ends = {1: min(end_of(after, rests[n]) for n in numbers)}
     slots = [mine, *others]
     for n in numbers[1:]:

@@ -23,7 +23,7 @@ from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Shard, Study
 from mpitune.errors import Exit
-from mpitune.experiment import Data, Experiment
+from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.slurm import end_of_job
 from mpitune.ranks.transport import Transport
@@ -61,6 +61,7 @@ class RankZero:
     """A study as rank 0 leads it. `started` is when this run did, by the monotonic clock."""
 
     experiment: Experiment
+    scheduling: Scheduling
     options: RunOptions
     transport: Transport
     journal: Journal
@@ -82,7 +83,7 @@ class RankZero:
         progress = Progress(self.options.quiet, status)
         importing = _importing(self.experiment.report_modules, load_finish) if load_finish else None
         try:
-            loop(self.transport, agent, Leader(coordinator, progress, self.experiment.n_trials()))
+            loop(self.transport, agent, Leader(coordinator, progress, self.scheduling.n_trials))
         finally:
             progress.close()
         if not study.finished:
@@ -123,7 +124,7 @@ class RankZero:
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
-        experiment, options, nodes = self.experiment, self.options, self.nodes
+        scheduling, options, nodes = self.scheduling, self.options, self.nodes
         slots, end = slots_of([node.places for node in nodes]), end_of_job()
         most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
         coordinator = Coordinator(
@@ -132,31 +133,31 @@ class RankZero:
             tell=self.transport.send,
             slots=slots,
             costs=Costs(
-                experiment.cost,
-                experiment.split_batch,
-                lambda batch: experiment.shared_cost(batch, most_workers),
-                experiment.surprise(),
+                scheduling.cost,
+                scheduling.split_batch,
+                lambda batch: scheduling.shared_cost_of(batch, most_workers),
+                scheduling.cost_uncertainty,
             ),
-            gang_of=experiment.gang,
-            examine=experiment.examine,
+            gang_of=scheduling.gang,
+            examine=self.experiment.examine,
             grace=options.grace,
             end=None if end is None else end - options.walltime_margin,
             started=self.started,
-            total=experiment.n_trials(),
+            total=scheduling.n_trials,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
-            "n_trials": experiment.n_trials(),
+            "n_trials": scheduling.n_trials,
         })  # fmt: skip
         size = self.transport.size
         log.info(
             "%d slots on %d node%s; %d of %s trials known", len(slots), size, "s" if size > 1 else "",
-            study.n_done, experiment.n_trials() or study.n_asked,
+            study.n_done, scheduling.n_trials or study.n_asked,
         )  # fmt: skip
         for problem in memory_problems(
-            nodes, (experiment.memory_bytes(trial, self.data) for trial in study.open_trials())
+            nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())
         ):
             log.warning(problem.text)
         return coordinator

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
-from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
@@ -89,10 +89,13 @@ class Tuning(Experiment):
             return [exchange.lane(shared, first if not n else []) for n in range(problem.batch)]
         return [exchange.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
 
-    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
+    def scheduling(self) -> Scheduling:
+        return Scheduling(shared_buffers=self._shared_buffers, gang=self._gang)
+
+    def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
 
-    def gang(self, trial: Trial) -> Gang | None:
+    def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:
             return None
         return self.plan.gang_of(self.task.problem.space.given(Piece.of(trial).point))

@@ -22,7 +22,7 @@ from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
 from mpitune.devices.devices import free_memory
-from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.memory.value_cache import Keeper, buffers_for, in_memory
 from mpitune.settings import without_address
@@ -122,8 +122,15 @@ class Folds(Experiment):
         trials = {task.key: task.trial() for task in self.tasks}
         yield _one_round([tuple(trials[key] for key in group.keys) for group in groups_of(self.tasks, self.sharing)])
 
-    def n_trials(self) -> int | None:
-        return len(self.tasks) or None
+    def scheduling(self) -> Scheduling:
+        return Scheduling(
+            n_trials=len(self.tasks) or None,
+            cost=self.cost,
+            cost_uncertainty=self._cost_uncertainty(),
+            split_batch=self.split_batch,
+            shared_cost=self.shared_cost,
+            shared_buffers=self.shared_buffers,
+        )
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
@@ -172,13 +179,13 @@ class Folds(Experiment):
     def shared_cost(self, batch: Batch, workers: int) -> float:
         how, members = self._together(batch)
         if how not in ("shared", "steps"):
-            return super().shared_cost(batch, workers)
+            return max(map(self.cost, batch))
         return shared_cost_of(members, how, self.sharing)
 
-    def surprise(self) -> float:
+    def _cost_uncertainty(self) -> float:
         """None where fits are shared: a batch that is divided too early computes its dearest fit again."""
-        hows = {group.how for group in groups_of(self.tasks, self.sharing)}
-        return 1.0 if hows & {"shared", "steps"} else super().surprise()
+        hows = {group.how for group in groups_of(self.tasks, self.sharing)} if self.tasks else set()
+        return 1.0 if hows & {"shared", "steps"} else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
         data = worker.data

@@ -429,9 +429,9 @@ def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path
 # Division
 
 
-def quarters(shared: float, surprise: float = 1.0) -> Costs:
+def quarters(shared: float, uncertainty: float = 1.0) -> Costs:
     """A trial costs 1, a batch of four is divided into trials, and shares work of this cost."""
-    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared, surprise)
+    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared, uncertainty)
 
 
 def sizes(agents: FakeAgents) -> list[int]:
@@ -468,9 +468,9 @@ def test_what_others_have_done_already_is_estimated(tmp_path: Path, now: float, 
 
 
 def test_batches_that_may_take_longer_than_expected_are_divided_sooner(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    agents = FakeAgents(tmp_path, trials(20, per_batch=4), places(2, 2), quarters(0.5, uncertainty=3.0))
     assert max(sizes(agents)) < 4
-    many = FakeAgents(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, surprise=3.0))
+    many = FakeAgents(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, uncertainty=3.0))
     assert sizes(many) == [4, 4, 4, 4]
 
 

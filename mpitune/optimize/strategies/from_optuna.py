@@ -1,28 +1,25 @@
 """Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other.
 
-The study that Optuna sees is in memory, on rank 0; it is made again from the journal. Samplers are seeded by the
-search, so that their points depend on its seed and on what they were told. A sampler that stops its study, as
-GridSampler and BruteForceSampler do once all is evaluated, ends the search.
+The study that Optuna sees is in memory, on rank 0; it is made again from the journal. Optuna's samplers are seeded by
+the search, so that their points depend on its seed and on what they were told. A sampler of a user's own seeds itself.
+One that stops its study ends the search.
 """
 
 from __future__ import annotations
 
 import copy
-import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point, Space
+from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.spaces.space import key_of
 from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Sampler, Told
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
@@ -30,7 +27,6 @@ from mpitune.settings import without_address
 from mpitune.trial import Parameter
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
-LOOKS = 4  # points that a sampler of a user's own is asked for twice, to see that they are the same
 LARGEST = 2**63
 EXACT = 2**53  # whole numbers below are floats without rounding
 DRAWN = 2**32  # a seed above is one that Optuna has drawn itself
@@ -85,8 +81,9 @@ class Optuna(Sampling):
             raise UsageError(
                 f"{self.sampler!r} is not a sampler of Optuna: give one such as optuna.samplers.TPESampler()"
             )
-        if (everything := _exhaustive(made, library)) is not None:
-            _check_finite(everything, library, problem.space)
+        goes_through_all = library.samplers.GridSampler, library.samplers.BruteForceSampler
+        if isinstance(getattr(made, "_base_sampler", made), goes_through_all):
+            raise UsageError(f"{type(made).__name__} goes through all points: use strategy='grid', which does so too")
         for name, part in problem.space.parts.items():
             if isinstance(part, Int) and max(-part.low, part.high) >= LARGEST:
                 raise UsageError(f"Optuna takes whole numbers below 2**63, but {name} is {shown(part)}: narrow it")
@@ -101,18 +98,11 @@ class Optuna(Sampling):
         return made
 
     def draws(self, problem: Problem) -> Sampler:
-        made = self.made(problem)
-        if _is_own(made):
-            _check_repeats(problem, made)
-        return _Asking(problem, made)
+        return _Asking(problem, self.made(problem))
 
 
 class _Asking(Sampler):
-    """An Optuna study that is asked for each trial and told of each.
-
-    A sampler that goes through all points, such as GridSampler, may repeat some while others are evaluated, or after
-    a restart. It is asked again then, so that each is evaluated once.
-    """
+    """An Optuna study that is asked for each trial and told of each."""
 
     def __init__(self, problem: Problem, sampler: Any):
         self._library, self._problem = optuna(), problem
@@ -122,28 +112,16 @@ class _Asking(Sampler):
         self._study.stop = self._stop  # which Optuna allows in its own loop alone
         self._stopped = False
         self._open: dict[int, Any] = {}
-        everything = _exhaustive(sampler, self._library)
-        self.finite = everything is not None
-        self._seen: set[Any] = set()
-        if isinstance(everything, self._library.samplers.BruteForceSampler):  # for which these are evaluated as well
-            self._seen.update(map(key_of, problem.beginnings()))
-        self._streams = _Streams(problem) if _is_own(sampler) else None
 
     def point(self, index: int) -> Point | None:
         space = self._problem.space
-        forbidden, repeated = 0, 0
-        while not self._stopped and forbidden < (TRIES if space.constraints else 1):
+        tries = TRIES if space.constraints else 1
+        while tries and not self._stopped:
             trial, point = self._asked()
-            if self.finite and key_of(point) in self._seen:
-                repeated += 1
-                if repeated > len(self._seen) + TRIES:
-                    return None
-            elif space.allows(point):
+            if space.allows(point):
                 self._open[index] = trial
-                self._seen.add(key_of(point))
                 return point
-            else:
-                forbidden += not self.finite
+            tries -= 1
             with self._quiet():
                 self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
         if self._stopped:
@@ -178,8 +156,8 @@ class _Asking(Sampler):
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Without warnings of values that are infinite, or small populations; with random streams of the search."""
-        with warnings.catch_warnings(), self._streams or nullcontext():
+        """Without warnings of values that are infinite, or small populations."""
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
 
@@ -189,8 +167,6 @@ class _Asking(Sampler):
         trial = self._open.pop(index, None)
         if trial is None:  # a trial that it was not asked for
             parts = self._problem.space.parts
-            if index >= 0:
-                self._seen.add(key_of(point))
             distributions = {name: _distribution(self._library, parts[name]) for name in point}
             self._study.add_trial(
                 self._library.trial.create_trial(
@@ -301,133 +277,13 @@ def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
     return part.on_step(int(value)) if part.step > 1 else value
 
 
-def _exhaustive(sampler: Any, library: Any) -> Any | None:
-    """The sampler if it goes through all points and then stops its study; also one below a PartialFixedSampler."""
-    while isinstance(sampler, library.samplers.PartialFixedSampler):
-        sampler = sampler._base_sampler
-    return sampler if isinstance(sampler, library.samplers.GridSampler | library.samplers.BruteForceSampler) else None
-
-
-def _check_finite(sampler: Any, library: Any, space: Space) -> None:
-    """Raise UsageError where a sampler cannot go through all points of the space."""
-    name_of = type(sampler).__name__
-    if isinstance(sampler, library.samplers.BruteForceSampler):
-        for name, part in space.parts.items():
-            if isinstance(part, Float) and part.step is None:
-                raise UsageError(f"{name_of} tries all values of {name}, which has no end of them: give {part} a step")
-        return
-    values_of: Mapping[str, Sequence[Any]] = sampler._search_space
-    for name in values_of:
-        if name not in space.parts:
-            known = ", ".join(space.parts)
-            raise UsageError(f"{name_of} has values of {name}, which the space does not have: it has {known}")
-    for name, part in space.parts.items():
-        if name not in values_of:
-            raise UsageError(f"{name_of} has no values of {name}: give it some, or use strategy='grid'")
-        if isinstance(part, Ordinal):
-            raise UsageError(f"{name_of} cannot use the order of {name}: use Choice instead of Ordinal, or 'grid'")
-        for value in values_of[name]:
-            if isinstance(part, Choice):
-                among = any(type(value) is type(choice) and value == choice for choice in choices_of(part))
-            else:
-                among = part.takes(value)
-            if not among:
-                raise UsageError(f"{name_of} has {name} = {shown(value)}, which is not in {part}: use strategy='grid'")
-
-
-def _is_own(sampler: Any) -> bool:
-    """Whether a sampler, or one below it, is not Optuna's but a user's own."""
-    if type(sampler).__module__.partition(".")[0] != "optuna":
-        return True
-    return any(_is_own(part) for part in vars(sampler).values() if hasattr(part, "sample_relative"))
-
-
-def _check_repeats(problem: Problem, sampler: Any) -> None:
-    """Raise UsageError for a sampler of a user's own that draws other points each time, whatever it is told.
-
-    Its study could not be continued, since that is to propose all points again.
-    """
-    one, other = (_Asking(problem, copy.deepcopy(sampler)) for _ in range(2))
-    for index in range(min(LOOKS, problem.n_trials or LOOKS)):
-        point = one.point(index)
-        if point != other.point(index):
-            fix = "keep its generator in an attribute, self.rng = numpy.random.default_rng(), which is seeded here"
-            raise UsageError(f"{type(sampler).__name__} draws other points each time: {fix}")
-        if point is None:
-            return
-        told = Told(tuple(index + goal / 2 for goal in range(len(problem.objectives))))
-        one.tell(index, point, told)
-        other.tell(index, point, told)
-
-
-class _Streams:
-    """The global random streams of Python and NumPy, as long as a sampler runs that may draw from them."""
-
-    def __init__(self, problem: Problem):
-        seeds = problem.rng("global streams").integers(2**31, size=2)
-        self._state = random.Random(int(seeds[0])).getstate(), np.random.RandomState(int(seeds[1])).get_state()
-
-    def __enter__(self) -> None:
-        self._others = random.getstate(), np.random.get_state()
-        random.setstate(self._state[0])
-        np.random.set_state(self._state[1])
-
-    def __exit__(self, *_: object) -> None:
-        self._state = random.getstate(), np.random.get_state()
-        random.setstate(self._others[0])
-        np.random.set_state(self._others[1])
-
-
 def _seeded(sampler: Any, rng: np.random.RandomState) -> Any:
-    """The sampler with all its random streams begun again: Optuna's own way to do so takes the clock's seed."""
-    seen: set[int] = set()
-    _begin_again(sampler, rng, seen)
-    _begin_others_again(sampler, rng, seen)
-    return sampler
-
-
-def _begin_again(sampler: Any, rng: np.random.RandomState, seen: set[int]) -> None:
-    """The streams that Optuna's samplers have, also those of samplers below them."""
+    """The sampler with the random streams of Optuna's classes begun again: Optuna's own way takes the clock's seed."""
     for part in vars(sampler).values():
         if isinstance(stream := getattr(part, "rng", None), np.random.RandomState):
             stream.seed(rng.randint(2**31))
-            seen.add(id(stream))
         elif hasattr(part, "sample_relative"):
-            _begin_again(part, rng, seen)
-
-
-def _begin_others_again(thing: Any, rng: np.random.RandomState, seen: set[int]) -> None:
-    """All other streams among the parts of a sampler, unless they have a seed of their user's."""
-    if id(thing) in seen:
-        return
-    seen.add(id(thing))
-    if isinstance(thing, random.Random):
-        thing.seed(int(rng.randint(2**31)))
-    elif isinstance(thing, np.random.RandomState):
-        if _is_by_chance(thing._bit_generator):
-            thing.seed(rng.randint(2**31))
-    elif isinstance(thing, np.random.Generator):
-        _begin_others_again(thing.bit_generator, rng, seen)
-    elif isinstance(thing, np.random.BitGenerator):
-        if _is_by_chance(thing):
-            thing.state = type(thing)(int(rng.randint(2**31))).state
-    elif isinstance(thing, Mapping):
-        for part in thing.values():
-            _begin_others_again(part, rng, seen)
-    elif isinstance(thing, list | tuple | set | frozenset):
-        for part in thing:
-            _begin_others_again(part, rng, seen)
-    elif not isinstance(thing, type | ModuleType):
-        if type(thing).__name__ == "LazyRandomState":
-            _begin_others_again(thing.rng, rng, seen)
-            return
-        if type(thing).__name__ == "QMCSampler" and getattr(thing, "_seed", 0) >= DRAWN:  # of its scrambling
-            thing._seed = int(rng.randint(2**31))
-        for part in getattr(thing, "__dict__", {}).values():
-            _begin_others_again(part, rng, seen)
-
-
-def _is_by_chance(generator: Any) -> bool:
-    """Whether a generator has its seed from the machine: one of a user's is not as large, or is not kept."""
-    entropy = getattr(getattr(generator, "_seed_seq", None), "entropy", None)
-    return isinstance(entropy, int) and entropy >= 2**64
+            _seeded(part, rng)
+    if type(sampler).__name__ == "QMCSampler" and sampler._seed >= DRAWN:  # of its scrambling
+        sampler._seed = int(rng.randint(2**31))
+    return sampler

@@ -40,7 +40,7 @@ from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
 from mpitune.ranks.transport import LocalTransport
 from mpitune.settings import setting
 from mpitune.storage.journal import Journal
-from mpitune.trial import Place, Result, Search, Trial
+from mpitune.trial import Place, Result, Rounds, Trial
 from tests.helpers import mpirun_command
 
 WORKERS = 2
@@ -52,7 +52,7 @@ class Empty(Experiment):
 
     n: int = setting(help="how many")
 
-    def searches(self) -> list[Search]:
+    def searches(self) -> list[Rounds]:
         return [one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))]
 
     def objective(self, worker: WorkerContext) -> Any:

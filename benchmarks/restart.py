@@ -22,7 +22,7 @@ from benchmarks.machine import circumstances, publish, table
 from mpitune.engine.study import Study
 from mpitune.storage.history import read_journal
 from mpitune.storage.journal import Journal
-from mpitune.trial import Batch, Place, Result, Search, Trial, Used
+from mpitune.trial import Batch, Place, Result, Rounds, Trial, Used
 
 AT_ONCE = 10_000  # results that are written together
 
@@ -62,7 +62,7 @@ def begin_again(folder: Path, n: int) -> dict[str, float]:
     history = read_journal(folder)
     assert history is not None and len(history.results) == n
     read = time.process_time()
-    searches: list[Search] = [search()]  # type: ignore[list-item]
+    searches: list[Rounds] = [search()]  # type: ignore[list-item]
     study = Study(searches, history.trials, history.results)
     assert len(study.start()) == 1
     asked = time.process_time()

@@ -31,7 +31,7 @@ from mpitune.engine.messages import Returned, Run
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.experiment import WorkerContext
-from mpitune.trial import Batch, Outcome, Place, Result, Search, Trial
+from mpitune.trial import Batch, Outcome, Place, Result, Rounds, Trial
 
 PUBLISHED = Path(__file__).parent / "results" / "svm_published_ovo.md"
 SLOTS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 25, 30, 32, 36, 40, 48, 60, 64, 80, 96, 100, 120, 150, 200)
@@ -71,7 +71,7 @@ def play(
             free[slot] = begin + took
             heapq.heappush(events, (free[slot], len(events), slot, message.batch, took))
 
-    def search() -> Search:
+    def search() -> Rounds:
         yield batches
 
     places = {slot: Place("host", *slot, "cpu") for slot in free}
@@ -159,7 +159,7 @@ class Now(SvmGrid):
 class Before(Now):
     """The same with every gamma divided by fold, as it was on a few slots."""
 
-    def _search(self, grid: TuningGrid) -> Search:
+    def _search(self, grid: TuningGrid) -> Rounds:
         search = super()._search(grid)
         results = yield [part for batch in next(search) for part in self.split_batch(batch)]
         try:

@@ -38,7 +38,7 @@ from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
-from mpitune.trial import Batch, Outcome, Search, Trial
+from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
 
@@ -139,10 +139,10 @@ class Bagging(ImageSettings):
         extra = [no_digit(frame), *(read_image(path, frame) for path in self.image)]
         return {**arrays, "extra_images": np.stack(extra)}
 
-    def searches(self) -> Iterable[Search]:
+    def searches(self) -> Iterable[Rounds]:
         return (self._search(Sample(number, outer)) for outer in self.outer for number in range(self.n_bootstrap))
 
-    def _search(self, sample: Sample) -> Search:
+    def _search(self, sample: Sample) -> Rounds:
         """The cross-validation; then the refit of the chosen set, if one has a loss. Returns the losses."""
         losses = yield from self._cross_validation(sample)
         chosen = self._chosen(sample, losses)

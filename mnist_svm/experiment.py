@@ -26,7 +26,7 @@ from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
 from mpitune.svm.memory.layout import buffer_sizes
-from mpitune.trial import Batch, Outcome, Search, Trial
+from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
@@ -127,14 +127,14 @@ class SvmGrid(ImageSettings):
             raise UsageError(f"{error}; give a larger --train-size") from error
         return arrays
 
-    def searches(self) -> Iterable[Search]:
+    def searches(self) -> Iterable[Rounds]:
         return (self._search(grid) for grid in self._grids())
 
     def _grids(self) -> list[TuningGrid]:
         """That of all training images, then one for each outer fold."""
         return [TuningGrid(self.penalties, self.gammas, self.folds, outer, self.select) for outer in self.outer]
 
-    def _search(self, grid: TuningGrid) -> Search:
+    def _search(self, grid: TuningGrid) -> Rounds:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any.
 
         Returns:

@@ -27,7 +27,7 @@ import numpy as np
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.storage.provenance import digest
 from mpitune.storage.table import write_trials
-from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Search, Trial
+from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Rounds, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.panels import Section
@@ -166,7 +166,7 @@ class Experiment(ABC):
         return digest(data)
 
     @abstractmethod
-    def searches(self) -> Iterable[Search]:
+    def searches(self) -> Iterable[Rounds]:
         """The searches of the study. They advance independently of each other, on rank 0."""
 
     @abstractmethod
@@ -233,6 +233,6 @@ def per_trial(function: Callable[[Trial], Mapping[str, float] | Evaluation | NoR
     return objective
 
 
-def one_round(trials: Iterable[Trial]) -> Search:
+def one_round(trials: Iterable[Trial]) -> Rounds:
     """A search of one round in which every trial is a batch of its own."""
     yield [(trial,) for trial in trials]

@@ -176,7 +176,7 @@ class Outcome(NamedTuple):
 
 
 Batch = tuple[Trial, ...]
-Search = Generator[Sequence[Batch], list[Result], Any]  # its return value is its conclusion
+Rounds = Generator[Sequence[Batch], list[Result], Any]  # its return value is its conclusion
 
 
 def seed_of(root: int, key: str) -> np.random.SeedSequence:

@@ -31,7 +31,7 @@ from mpitune.devices.devices import workers_here
 from mpitune.devices.memory_lock import tell_waiting
 from mpitune.experiment import Experiment, WorkerContext
 from mpitune.settings import setting
-from mpitune.trial import Batch, Evaluation, NoRoom, Search, Trial, seed_of
+from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
 
 
 def sigkill() -> None:
@@ -156,10 +156,10 @@ class Toy(Experiment):
         time.sleep(self.linger)
         super().report(*given)
 
-    def searches(self) -> Iterator[Search]:
+    def searches(self) -> Iterator[Rounds]:
         return (self._search(course) for course in range(self.courses))
 
-    def _search(self, course: int) -> Search:
+    def _search(self, course: int) -> Rounds:
         prefix = f"c{course}/" if self.courses > 1 else ""
         offset = 0
         for number in range(self.rounds):

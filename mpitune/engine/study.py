@@ -10,7 +10,7 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.storage.history import no_collection, not_known
-from mpitune.trial import Batch, Outcome, Result, Search, Trial
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Shard:
 class _Course:
     """One search on its way: all it has asked so far, and how much of the current round is open."""
 
-    def __init__(self, number: int, search: Search):
+    def __init__(self, number: int, search: Rounds):
         self.number, self.search = number, search
         self.asked: list[Trial] = []
         self.round: list[Trial] = []
@@ -61,7 +61,7 @@ class Study:
 
     def __init__(
         self,
-        searches: Iterable[Search],
+        searches: Iterable[Rounds],
         trials: Mapping[str, Trial],
         results: MutableMapping[str, Result],
         *,

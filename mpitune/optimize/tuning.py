@@ -18,8 +18,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
 from mpitune.storage.history import read_journal
-from mpitune.trial import Evaluation, Gang, Outcome, Result, Trial
-from mpitune.trial import Search as Rounds
+from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
 
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 

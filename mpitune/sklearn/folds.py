@@ -35,7 +35,7 @@ from mpitune.sklearn.shared_steps import SharedSteps
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.verbose import cv_line
 from mpitune.sklearn.warned import converged, noting, recording
-from mpitune.trial import Batch, Evaluation, Search, Trial
+from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Folds(Experiment):
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in self.tasks if not task.candidate]
         return _digest((first.args, rest, splits))
 
-    def searches(self) -> Iterator[Search]:
+    def searches(self) -> Iterator[Rounds]:
         trials = {task.key: task.trial() for task in self.tasks}
         yield _one_round([tuple(trials[key] for key in group.keys) for group in groups_of(self.tasks, self.sharing)])
 
@@ -203,7 +203,7 @@ def _room() -> int:
     return free_memory() // 8
 
 
-def _one_round(batches: list[Batch]) -> Search:
+def _one_round(batches: list[Batch]) -> Rounds:
     yield batches
 
 

@@ -11,7 +11,7 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.halving import best_set
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from mpitune import evaluate, per_trial
-from mpitune.trial import Evaluation, Search
+from mpitune.trial import Evaluation, Rounds
 from tests.helpers import table_without_run
 from tests.mnist_nn.small import FULL
 
@@ -29,7 +29,7 @@ def losses_of(experiment: Bagging) -> list[Any]:
     return evaluate(experiment, objective=per_trial(invented))
 
 
-def asked(search: Search) -> list[dict[str, Any]]:
+def asked(search: Rounds) -> list[dict[str, Any]]:
     """The parameter sets of the first round."""
     firsts = (trial for batch in next(search) for trial in batch if trial.params["fold"] == 0)
     return [{name: value for name, value in trial.params.items() if name != "fold"} for trial in firsts]

@@ -12,7 +12,7 @@ from mpitune.engine.messages import Died, Drain, Returned, Run
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.storage.journal import Journal
-from mpitune.trial import Place, Result, Search, Trial
+from mpitune.trial import Place, Result, Rounds, Trial
 from tests.helpers import HEADER
 
 
@@ -26,12 +26,12 @@ class FakeAgents:
     def __init__(
         self,
         folder: Path,
-        search: Search,
+        search: Rounds,
         places: list[list[Place]],
         costs: Costs | None = None,
         *,
         known: dict[str, Result] | None = None,
-        others: Sequence[Search] = (),
+        others: Sequence[Rounds] = (),
         **options: Any,
     ):
         self.now = 0.0  # of the coordinator's clock

@@ -10,13 +10,13 @@ from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Costs, Queue, end_of
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_journal
-from mpitune.trial import NoRoom, Result, Search, Trial
+from mpitune.trial import NoRoom, Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 HEADER = {"settings": {"experiment": "toy"}}
 
 
-def trials(n: int, per_batch: int = 1) -> Search:
+def trials(n: int, per_batch: int = 1) -> Rounds:
     every = [Trial(f"t{i}", {"cost": i}) for i in range(n)]
     yield [tuple(every[i : i + per_batch]) for i in range(0, n, per_batch)]
 
@@ -45,7 +45,7 @@ def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> No
 
 
 def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_path: Path) -> None:
-    def search() -> Search:
+    def search() -> Rounds:
         yield [(Trial(f"t{i}", {"cost": cost}),) for i, cost in enumerate((9, 9, 9, 2, 2, 2, 2))]
 
     agents = FakeAgents(tmp_path, search(), places(1, 1))
@@ -55,7 +55,7 @@ def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_p
     assert agents.keys((1, 0)) == [["t3"], ["t4"]], "both slots have enough to do until t3 has ended"
 
 
-def rounds(*sizes: int) -> Search:
+def rounds(*sizes: int) -> Rounds:
     for number, size in enumerate(sizes):
         yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]
 
@@ -83,7 +83,7 @@ def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: 
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
     heard: list[str] = []
 
-    def search() -> Search:
+    def search() -> Rounds:
         yield [(Trial("first", {"cost": 1}),)]
         history = read_journal(tmp_path)
         assert history is not None
@@ -98,7 +98,7 @@ def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_pa
     """Its strategy may think for long, and the results of many slots come together."""
     heard: list[str] = []
 
-    def lane(name: str) -> Search:
+    def lane(name: str) -> Rounds:
         yield [(Trial(f"{name}0", {"cost": 1}),)]
         heard.append(name)
         yield [(Trial(f"{name}1", {"cost": 1}),)]

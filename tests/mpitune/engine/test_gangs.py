@@ -10,7 +10,7 @@ import pytest
 
 from mpitune.engine.messages import Drained, Interrupted, Lend, Run
 from mpitune.ranks.transport import Lost
-from mpitune.trial import Gang, Search, Trial
+from mpitune.trial import Gang, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
@@ -24,7 +24,7 @@ class Ganged(FakeAgents):
     def __init__(self, folder: Path, slots: list[int], *needs: dict[str, int], **options: Any):
         self.lent: list[tuple[int, int]] = []
 
-        def search() -> Search:
+        def search() -> Rounds:
             yield [(Trial(f"t{n}", {"cost": 1, **need}),) for n, need in enumerate(needs)]
 
         super().__init__(folder, search(), places(*slots), gang_of=gang_of, **options)

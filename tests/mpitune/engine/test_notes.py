@@ -8,11 +8,11 @@ from mpitune.engine.messages import Died, Returned
 from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_journal
-from mpitune.trial import Result, Search, Trial
+from mpitune.trial import Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
-def trials(n: int) -> Search:
+def trials(n: int) -> Rounds:
     yield [(Trial(f"t{i}", {"cost": i}),) for i in range(n)]
 
 

@@ -4,14 +4,14 @@ import pytest
 
 from mpitune.engine.study import Shard, Study
 from mpitune.errors import UsageError
-from mpitune.trial import Result, Search, Trial
+from mpitune.trial import Result, Rounds, Trial
 
 
 def square(trial: Trial) -> Result:
     return Result(trial.key, {"square": float(trial.params["x"]) ** 2})
 
 
-def two_rounds(name: str, seen: list[list[str]]) -> Search:
+def two_rounds(name: str, seen: list[list[str]]) -> Rounds:
     """Three trials, then the best of them once more. Returns its name."""
     results = yield [(Trial(f"{name}0", {"x": 0}), Trial(f"{name}1", {"x": 1})), (Trial(f"{name}2", {"x": 2}),)]
     seen.append([result.key for result in results])
@@ -75,7 +75,7 @@ def test_two_trials_with_one_key_are_refused() -> None:
     with pytest.raises(ValueError, match="key a0"):
         Study([two_rounds("a", []), two_rounds("a", [])], {}, {}).start()
 
-    def twice() -> Search:
+    def twice() -> Rounds:
         yield [tuple(Trial(key, {}) for key in ("once", "twice", "twice"))]
 
     with pytest.raises(ValueError, match="key twice"):
@@ -83,7 +83,7 @@ def test_two_trials_with_one_key_are_refused() -> None:
 
 
 def test_a_round_without_trials_is_refused() -> None:
-    def empty() -> Search:
+    def empty() -> Rounds:
         yield []
 
     with pytest.raises(ValueError, match="a round without trials"):

@@ -12,7 +12,7 @@ from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import read_journal
 from mpitune.tools import status
 from mpitune.tools.merge import main, merge
-from mpitune.trial import Search, Trial
+from mpitune.trial import Rounds, Trial
 from tests.helpers import journal_lines, studied, table_without_run
 from tests.toys import Toy
 
@@ -29,7 +29,7 @@ def test_a_share_is_k_of_n(text: str) -> None:
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_shares_have_every_batch_once_and_about_as_many(of: int) -> None:
-    def search(name: str) -> Search:
+    def search(name: str) -> Rounds:
         yield [(Trial(f"{name}{i}", {}), Trial(f"{name}{i}b", {})) for i in range(5)]
 
     shares = [Study([search(name) for name in "abcd"], {}, {}, shard=Shard(k + 1, of)).start() for k in range(of)]

@@ -79,21 +79,21 @@ class ParameterSets:
         proposers = chosen_strategy(self._strategy, epochs).begin(problem)
         shape = self._n, folds
         losses, ended, whole = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(self._n, bool)
-        while asked := [(proposer, piece) for proposer in proposers for piece in proposer.ask(ROUND)]:
+        while asked := [(proposer, segment) for proposer in proposers for segment in proposer.ask(ROUND)]:
             round_ = []
-            for _, piece in asked:
-                self._proposed[sample, piece.number] = problem.space.given(piece.point)
-                left = np.flatnonzero(~ended[piece.number])  # what has ended by itself is not trained again
-                round_ += batches(piece.number, piece.until or epochs, left)
+            for _, segment in asked:
+                self._proposed[sample, segment.number] = problem.space.given(segment.point)
+                left = np.flatnonzero(~ended[segment.number])  # what has ended by itself is not trained again
+                round_ += batches(segment.number, segment.until or epochs, left)
             results = (yield round_) if round_ else []
             for trial, result in zip((trial for batch in round_ for trial in batch), results, strict=True):
                 at = int(trial.params["tuning"]), int(trial.params["fold"])
                 limit = int(trial.params.get(EPOCH_LIMIT, epochs))
                 losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
-            for proposer, piece in asked:
-                loss = float(losses[piece.number].mean())
-                whole[piece.number] |= piece.last
-                proposer.tell(piece, Told(None if np.isnan(loss) else (loss,), {piece.until or epochs: loss}))
+            for proposer, segment in asked:
+                loss = float(losses[segment.number].mean())
+                whole[segment.number] |= segment.last
+                proposer.tell(segment, Told(None if np.isnan(loss) else (loss,), {segment.until or epochs: loss}))
         losses[~whole] = np.nan
         return losses
 

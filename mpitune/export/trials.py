@@ -12,7 +12,7 @@ import numpy as np
 from mpitune.errors import UsageError, utf8
 from mpitune.export.extras import needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records_given
-from mpitune.optimize.strategies.base import Piece
+from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line
@@ -26,7 +26,7 @@ SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study tha
 
 @dataclass(frozen=True)
 class ExportedTrial:
-    """A trial with what became of it; of a search all pieces of it together.
+    """A trial with what became of it; of a search all segments of it together.
 
     Attributes:
         key: In the journal.
@@ -34,7 +34,7 @@ class ExportedTrial:
         params, values: By name.
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
-        last: The result of its last piece, which has the place, the time, the use of the machine, and arrays.
+        last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
         error: Why it failed, one line; "" if it did not.
     """
 
@@ -49,7 +49,7 @@ class ExportedTrial:
 
     @property
     def begun(self) -> float | None:
-        """Unix time, as far as it is known: of a trial of several pieces, had they run one after the other."""
+        """Unix time, as far as it is known: of a trial of several segments, had they run one after the other."""
         return self.last.ended - self.seconds if self.last.ended else None
 
     @property
@@ -203,10 +203,10 @@ def _plain(key: str, history: History) -> ExportedTrial:
 
 
 def _merged(history: History) -> list[ExportedTrial]:
-    """The pieces of each trial of a search together."""
+    """The segments of each trial of a search together."""
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
-        numbers = {outcome.trial.key: Piece.of(outcome.trial).number for outcome in outcomes}
+        numbers = {outcome.trial.key: TrialSegment.of(outcome.trial).number for outcome in outcomes}
         records = records_given(outcomes, dict)
     except UsageError:
         raise

@@ -11,7 +11,7 @@ from mpitune.errors import UsageError
 from mpitune.optimize.objectives import Breach, Contract, require_same_names
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
-from mpitune.optimize.strategies.base import Piece, Told
+from mpitune.optimize.strategies.base import Told, TrialSegment
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.tuning import described, problem_of
 from mpitune.storage.journal import Journal
@@ -50,7 +50,7 @@ class AskTell:
         )
         chosen = strategy_of(strategy)
         self._proposer = chosen.lanes(self._problem)
-        self._open: dict[int, Piece] = {}
+        self._open: dict[int, TrialSegment] = {}
         self._outcomes: list[Outcome] = []
         self._journal: Journal | None = None
         self._folder = None if results is None else Path(results)
@@ -62,16 +62,16 @@ class AskTell:
             self._journal = Journal(self._folder, {"settings": settings, "versions": {}, "commit": None, "command": []})
             history = self._journal.history
             for key, trial in history.trials.items():
-                self._tell(Piece.of(trial), Outcome(trial, history.results[key]))
+                self._tell(TrialSegment.of(trial), Outcome(trial, history.results[key]))
 
     def ask(self) -> Asked | None:
         """The next trial; None where there is no more."""
-        pieces = self._proposer.ask(1)
-        if not pieces:
+        segments = self._proposer.ask(1)
+        if not segments:
             return None
-        (piece,) = pieces
-        self._open[piece.number] = piece
-        return Asked(piece.number, self._problem.space.given(piece.point))
+        (segment,) = segments
+        self._open[segment.number] = segment
+        return Asked(segment.number, self._problem.space.given(segment.point))
 
     def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None) -> None:
         """Tell the result of a trial: its values, or why it failed. It is on disk when this returns.
@@ -82,20 +82,20 @@ class AskTell:
         number = trial if isinstance(trial, int) else trial.number
         if number not in self._open:
             raise UsageError(f"trial {number} is not open: ask for it first, and tell it once")
-        piece = self._open[number]
+        segment = self._open[number]
         if error is None:
             try:
-                result = Result(piece.key, Contract(list(self._problem.objectives)).values(values))
+                result = Result(segment.key, Contract(list(self._problem.objectives)).values(values))
                 before = next((one.result for one in self._outcomes if not one.result.failed), result)
                 require_same_names(result.values, before.values)
             except Breach as breach:
                 raise UsageError(f"trial {number}: {breach}".replace("it returned", "the values are")) from None
         else:
-            result = Result(piece.key, error=error)
+            result = Result(segment.key, error=error)
         if self._journal is not None:
-            self._journal.append([(piece.trial(), result)])
+            self._journal.append([(segment.trial(), result)])
         del self._open[number]
-        self._tell(piece, Outcome(piece.trial(), result))
+        self._tell(segment, Outcome(segment.trial(), result))
 
     @property
     def study(self) -> SearchStudy:
@@ -113,9 +113,9 @@ class AskTell:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _tell(self, piece: Piece, outcome: Outcome) -> None:
+    def _tell(self, segment: TrialSegment, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._proposer.tell(piece, Told.of(outcome.result, self._problem))
+        self._proposer.tell(segment, Told.of(outcome.result, self._problem))
 
 
 class Asked:

@@ -200,7 +200,7 @@ class _Links:
         """A parameter, or the fold, as a key holds it."""
         if use == FOLD and use not in trial.params:
             return trial.fold
-        point = trial._piece.point
+        point = trial._segment.point
         return point[use] if use in point else label_of(trial.params[use])
 
     def _code(self, step: _Step) -> list[str]:

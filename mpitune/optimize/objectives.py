@@ -33,7 +33,7 @@ from typing import Any
 from mpitune.devices.devices import hosts_here
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.spaces import Space
-from mpitune.optimize.strategies.base import Piece
+from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
 from mpitune.trial import Batch, Evaluation, Trial, seed_of
 
@@ -77,7 +77,7 @@ class ObjectiveTrial:
     start: int
     until: int
     fold: int
-    _piece: Piece  # which has the parameters as a journal holds them
+    _segment: TrialSegment  # which has the parameters as a journal holds them
     _study_seed: int
     _folders: Path  # of all trials
 
@@ -93,7 +93,7 @@ class ObjectiveTrial:
 
     @cached_property
     def _folder(self) -> Path:
-        return folder_of(self._piece, self._folders)
+        return folder_of(self._segment, self._folders)
 
     @property
     def folder(self) -> Path:
@@ -175,52 +175,52 @@ class TrialEvaluator:
                 yield Evaluation(trial.key, error=f"{breach.prefix}{breach}")
 
     def _result(self, trial: Trial) -> Evaluation:
-        piece = Piece.of(trial)
-        if piece.parent:
-            folder_of(piece, self._folder)  # also where the objective does not ask for it: later trials may
+        segment = TrialSegment.of(trial)
+        if segment.parent:
+            folder_of(segment, self._folder)  # also where the objective does not ask for it: later trials may
         given = ObjectiveTrial(
-            piece.number, self._space.given(piece.point), self._worker.device, piece.start, piece.until, piece.fold,
-            piece, self._seed, self._folder,
+            segment.number, self._space.given(segment.point), self._worker.device,
+            segment.start, segment.until, segment.fold, segment, self._seed, self._folder,
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):
             return returned
         if isinstance(returned, GeneratorType):
-            return Evaluation(trial.key, self._stepped(returned, piece))
+            return Evaluation(trial.key, self._stepped(returned, segment))
         return Evaluation(trial.key, self._contract.values(returned))
 
-    def _stepped(self, generator: Iterator[Any], piece: Piece) -> dict[str, float]:
+    def _stepped(self, generator: Iterator[Any], segment: TrialSegment) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""
-        kept = Kept(folder_of(piece, self._folder))
+        kept = Kept(folder_of(segment, self._folder))
         before = int(0 in kept.steps)  # 1 where steps begin at 0: step n is then the one after n others
-        steps = {n: values for n, values in kept.steps.items() if not piece.until or n + before <= piece.until}
+        steps = {n: values for n, values in kept.steps.items() if not segment.until or n + before <= segment.until}
         known = max(steps, default=-1) + before
-        done, last = known if piece.until and known >= piece.until else 0, None
-        while not (piece.until and done >= piece.until):
+        done, last = known if segment.until and known >= segment.until else 0, None
+        while not (segment.until and done >= segment.until):
             try:
                 yielded = next(generator)
             except StopIteration:
                 break
             values = self._contract.values(yielded)
-            if "step" not in values and kept.is_used and piece.until:
+            if "step" not in values and kept.is_used and segment.until:
                 raise Breach("it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 0 or 1")
             last = _step(values.pop("step", 1 if last is None else last + 1), last)
             before = before or int(last == 0)
             steps[last] = values
             kept.add(last, values)
             done = last + before
-            self._worker.report_step(done, piece.until)
-        if last is None and not done and kept.is_used and (kept.steps or piece.start or piece.number):
+            self._worker.report_step(done, segment.until)
+        if last is None and not done and kept.is_used and (kept.steps or segment.start or segment.number):
             raise NoValue("it yielded nothing more: its checkpoint is at its end, where it may have failed before")
         if not steps:
             raise Breach("it yielded nothing: yield its values after each step")
         end = max(steps)
-        if end + before < piece.until:
+        if end + before < segment.until:
             fix = f"give max_steps={end + before}"
-            if piece.start and not before and end == piece.until - 1:
+            if segment.start and not before and end == segment.until - 1:
                 fix += ", or begin at step 1 (only checkpoints in trial.folder show that steps begin at 0)"
-            raise Breach(f"it ended after {end + before} steps, before the {piece.until} of its strategy: {fix}")
-        new = {f"{name}@{n}": v for n in sorted(steps) if n + before > piece.start for name, v in steps[n].items()}
+            raise Breach(f"it ended after {end + before} steps, before the {segment.until} of its strategy: {fix}")
+        new = {f"{name}@{n}": v for n in sorted(steps) if n + before > segment.start for name, v in steps[n].items()}
         return {**steps[end], **new}
 
 
@@ -263,12 +263,12 @@ class Kept:
             self._unwritten.clear()
 
 
-def folder_of(piece: Piece, trials: Path) -> Path:
-    """The folder of a piece, which begins with a copy of its parent's where it has one."""
-    if not piece.parent:
-        return trials / f"t{piece.number:06}"
-    own, parent = _of_stage(piece.key, trials), _of_stage(piece.parent, trials)
-    remove_folder(_of_stage(f"t{piece.number:06}/{(piece.stage or 0) - 2}", trials))  # all have their copies
+def folder_of(segment: TrialSegment, trials: Path) -> Path:
+    """The folder of a segment, which begins with a copy of its parent's where it has one."""
+    if not segment.parent:
+        return trials / f"t{segment.number:06}"
+    own, parent = _of_stage(segment.key, trials), _of_stage(segment.parent, trials)
+    remove_folder(_of_stage(f"t{segment.number:06}/{(segment.stage or 0) - 2}", trials))  # all have their copies
     if not own.exists() and parent.exists():
         how_counted = json.dumps([0, {}]) + "\n" if 0 in Kept(parent).steps else ""
         copy_folder(parent, own, {STEPS: how_counted})

@@ -63,7 +63,7 @@ def search(
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
 
     Under mpirun or srun every rank calls it, as often as the others, and all get the study. Trials depend on the
-    seed, the strategy and `batch` alone: rounds of `batch` pieces are told to the strategy in the order asked.
+    seed, the strategy and `batch` alone: rounds of `batch` segments are told to the strategy in the order asked.
 
     Args:
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a

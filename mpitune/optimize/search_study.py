@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import SHOWN, label_of
-from mpitune.optimize.strategies.base import Piece, Problem
+from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.storage.table import last_line, write_table
 from mpitune.trial import Outcome
 
@@ -152,7 +152,7 @@ class SearchStudy:
 
 
 def records(outcomes: Iterable[Outcome], problem: Problem) -> list[TrialRecord]:
-    """The trials that the engine's outcomes are pieces of."""
+    """The trials that the engine's outcomes are segments of."""
     return records_given(outcomes, problem.space.given)
 
 
@@ -163,32 +163,32 @@ def records_given(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[
         outcomes: of the engine's trials.
         given: what the objective got for a point.
     """
-    pieces: dict[int, list[tuple[Piece, Outcome]]] = {}
+    segments: dict[int, list[tuple[TrialSegment, Outcome]]] = {}
     for outcome in outcomes:
-        piece = Piece.of(outcome.trial)
-        pieces.setdefault(piece.number, []).append((piece, outcome))
-    return [_record(number, found, given) for number, found in pieces.items()]
+        segment = TrialSegment.of(outcome.trial)
+        segments.setdefault(segment.number, []).append((segment, outcome))
+    return [_record(number, found, given) for number, found in segments.items()]
 
 
 def _record(
-    number: int, pieces: list[tuple[Piece, Outcome]], given: Callable[[Point], Mapping[str, Any]]
+    number: int, segments: list[tuple[TrialSegment, Outcome]], given: Callable[[Point], Mapping[str, Any]]
 ) -> TrialRecord:
-    pieces.sort(key=lambda pair: pair[0].stage or 0)
-    last, (_, result) = pieces[-1]
+    segments.sort(key=lambda pair: pair[0].stage or 0)
+    last, (_, result) = segments[-1]
     state = FAILED if result.failed else COMPLETE if last.last else PRUNED
     steps: dict[int, dict[str, float]] = {}
     ends: list[Mapping[str, float]] = []
-    for _, (_, of_piece) in pieces:
-        for key, value in of_piece.values.items():
+    for _, (_, of_segment) in segments:
+        for key, value in of_segment.values.items():
             name, at, step = key.rpartition("@")
             if at:
                 steps.setdefault(int(step), {})[name] = value
-        if not of_piece.failed:
-            ends.append({name: value for name, value in of_piece.values.items() if "@" not in name})
+        if not of_segment.failed:
+            ends.append({name: value for name, value in of_segment.values.items() if "@" not in name})
     values = dict(ends[-1]) if ends and state != FAILED else {}
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
-    seconds = sum(of_piece.seconds for _, (_, of_piece) in pieces)
+    seconds = sum(of_segment.seconds for _, (_, of_segment) in segments)
     return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error))
 
 

@@ -16,7 +16,7 @@ from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialE
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
 from mpitune.storage.history import read_journal
 from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
 
@@ -83,7 +83,7 @@ class Tuning(Experiment):
         problem, exchange = self.task.problem, _Exchange(self.task.problem, self.plan)
         if self.order == "asynchronous":
             known = read_journal(self.plan.results) if self.plan.results is not None else None
-            first = [] if known is None else [Piece.of(trial) for trial in known.trials.values()]
+            first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
             return [exchange.lane(shared, first if not n else []) for n in range(problem.batch)]
         return [exchange.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
@@ -97,19 +97,19 @@ class Tuning(Experiment):
     def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:
             return None
-        return self.plan.gang_of(self.task.problem.space.given(Piece.of(trial).point))
+        return self.plan.gang_of(self.task.problem.space.given(TrialSegment.of(trial).point))
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """An objective that does not keep to its contract ends the search; one without a value in its first trial."""
-        piece, error = Piece.of(trial), evaluation.error or ""
-        first = piece.number == 0 and not piece.stage
+        segment, error = TrialSegment.of(trial), evaluation.error or ""
+        first = segment.number == 0 and not segment.stage
         if not evaluation.failed and kept is not None:
             try:
                 require_same_names(evaluation.values, kept.values)
             except Breach as breach:
                 error = f"{MEND}{breach}"
         if error.startswith(MEND) or (error.startswith(NO_VALUE) and first):
-            raise UsageError(f"{error} (trial {piece.number})")
+            raise UsageError(f"{error} (trial {segment.number})")
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem
@@ -119,7 +119,7 @@ class Tuning(Experiment):
 
 
 class _Exchange:
-    """Carries pieces and results between the proposers and the engine, and to the callbacks."""
+    """Carries segments and results between the proposers and the engine, and to the callbacks."""
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
@@ -129,33 +129,33 @@ class _Exchange:
 
     def rounds(self, proposer: Proposer) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
-        while not self._stop and (pieces := proposer.ask(self._problem.batch)):
-            results = yield [(piece.trial(),) for piece in pieces]
-            for piece, result in zip(pieces, results, strict=True):
-                self._tell(proposer, piece, result)
+        while not self._stop and (segments := proposer.ask(self._problem.batch)):
+            results = yield [(segment.trial(),) for segment in segments]
+            for segment, result in zip(segments, results, strict=True):
+                self._tell(proposer, segment, result)
 
-    def lane(self, proposer: Proposer, known: list[Piece]) -> Rounds:
-        """One piece after another, told as soon as it is known.
+    def lane(self, proposer: Proposer, known: list[TrialSegment]) -> Rounds:
+        """One segment after another, told as soon as it is known.
 
         Args:
             proposer: of the strategy.
-            known: pieces of the journal, in its order.
+            known: segments of the journal, in its order.
         """
         if known:
-            results = yield [tuple(piece.trial() for piece in known)]
-            for piece, result in zip(known, results, strict=True):
-                self._tell(proposer, piece, result)
-        while not self._stop and (pieces := proposer.ask(1)):
-            (result,) = yield [(pieces[0].trial(),)]
-            self._tell(proposer, pieces[0], result)
+            results = yield [tuple(segment.trial() for segment in known)]
+            for segment, result in zip(known, results, strict=True):
+                self._tell(proposer, segment, result)
+        while not self._stop and (segments := proposer.ask(1)):
+            (result,) = yield [(segments[0].trial(),)]
+            self._tell(proposer, segments[0], result)
 
-    def _tell(self, proposer: Proposer, piece: Piece, result: Result) -> None:
-        proposer.tell(piece, Told.of(result, self._problem))
+    def _tell(self, proposer: Proposer, segment: TrialSegment, result: Result) -> None:
+        proposer.tell(segment, Told.of(result, self._problem))
         if not self._plan.callbacks:
             return
-        outcomes = self._outcomes.setdefault(piece.number, [])
-        outcomes.append(Outcome(piece.trial(), result))
-        if piece.last or result.failed:
+        outcomes = self._outcomes.setdefault(segment.number, [])
+        outcomes.append(Outcome(segment.trial(), result))
+        if segment.last or result.failed:
             (record,) = records(outcomes, self._problem)
             self._study.trials.append(record)
             for callback in self._plan.callbacks:

@@ -1,10 +1,10 @@
-"""What a strategy is: something that proposes pieces of work and is told what became of them.
+"""What a strategy is: something that proposes segments of work and is told what became of them.
 
     Strategy.begin(problem) -> proposers, each independent of the others
-    Proposer.ask(most)      -> pieces; no piece: the proposer has ended
-    Proposer.tell(piece, told)    in the order asked
+    Proposer.ask(most)      -> segments; no segment: the proposer has ended
+    Proposer.tell(segment, told)    in the order asked
 
-A *piece* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
+A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
@@ -32,7 +32,7 @@ class Problem:
     Attributes:
         objectives: names of values; True for those to be maximized.
         n_trials: the most trials; None for as many as the strategy has.
-        batch: pieces of a round.
+        batch: segments of a round.
         staged: whether the objective can stop after some steps and go on later.
         enqueued: points to begin with.
     """
@@ -77,16 +77,16 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TrialSegment:
     """What a worker does at a time.
 
     Attributes:
         number: of the trial.
         stage: of the trial, counted from 0; None where the trial is evaluated whole.
-        last: whether the trial is complete with this piece.
+        last: whether the trial is complete with this segment.
         start, until: steps done before and to be done after it; until 0: as many as the objective has.
         fold: for objectives that are evaluated fold by fold, else -1.
-        parent: key of the piece whose checkpoint this one begins with; "" for none but the trial's own.
+        parent: key of the segment whose checkpoint this one begins with; "" for none but the trial's own.
     """
 
     number: int
@@ -113,8 +113,8 @@ class Piece:
         return Trial(self.key, {**self.point, **extra})
 
     @classmethod
-    def of(cls, trial: Trial) -> Piece:
-        """The piece that made this trial. Raises ValueError for a key that no search has."""
+    def of(cls, trial: Trial) -> TrialSegment:
+        """The segment that made this trial. Raises ValueError for a key that no search has."""
         number, _, stage = trial.key.removeprefix("t").partition("/")
         if not stage:
             return cls(int(number), dict(trial.params))
@@ -128,7 +128,7 @@ _UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold
 
 @dataclass(frozen=True)
 class Told:
-    """What became of a piece.
+    """What became of a segment.
 
     Attributes:
         losses: of each objective, to be minimized, infinite ones too; None where it failed.
@@ -171,15 +171,15 @@ class Sampler(ABC):
 
 
 class Proposer(ABC):
-    """Proposes pieces, and decides how each trial goes on."""
+    """Proposes segments, and decides how each trial goes on."""
 
     @abstractmethod
-    def ask(self, most: int) -> list[Piece]:
-        """About `most` next pieces; more where waiting for the results of some would change nothing."""
+    def ask(self, most: int) -> list[TrialSegment]:
+        """About `most` next segments; more where waiting for the results of some would change nothing."""
 
     @abstractmethod
-    def tell(self, piece: Piece, told: Told) -> None:
-        """Hear what became of a piece."""
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        """Hear what became of a segment."""
 
 
 class Strategy(ABC):
@@ -194,5 +194,5 @@ class Strategy(ABC):
         return without_address(repr(self))
 
     def lanes(self, problem: Problem) -> Proposer:
-        """One proposer that always has the next piece, for asynchronous searches. Raises UsageError by default."""
+        """One proposer that always has the next segment, for asynchronous searches. Raises UsageError by default."""
         raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")

@@ -20,7 +20,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Sampler, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Sampler, Told, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
 from mpitune.settings import without_address
@@ -209,26 +209,26 @@ class _Pruning(OneAtATime):
         super().__init__(points, rungs)
         self._study = study
         self._trials: dict[int, Any] = {}
-        self._going: dict[int, Piece] = {}
+        self._going: dict[int, TrialSegment] = {}
 
-    def heard(self, piece: Piece, told: Told) -> None:
-        self._going.pop(piece.number, None)
+    def heard(self, segment: TrialSegment, told: Told) -> None:
+        self._going.pop(segment.number, None)
         states = optuna().trial.TrialState
-        trial = self._trials.setdefault(piece.number, None) or self._study.ask()
-        self._trials[piece.number] = trial
+        trial = self._trials.setdefault(segment.number, None) or self._study.ask()
+        self._trials[segment.number] = trial
         for step, loss in told.steps.items():
             trial.report(loss, step)
         if told.losses is None:
             self._study.tell(trial, state=states.FAIL)
-        elif piece.last:
+        elif segment.last:
             self._study.tell(trial, told.loss)
         elif trial.should_prune():
             self._study.tell(trial, state=states.PRUNED)
-            self._points.tell(piece, told, pruned=True)
+            self._points.tell(segment, told, pruned=True)
         else:
-            self._going[piece.number] = self.next_stage(piece)
+            self._going[segment.number] = self.next_stage(segment)
 
-    def onward(self) -> Piece | None:
+    def onward(self) -> TrialSegment | None:
         return self._going.pop(min(self._going)) if self._going else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -106,9 +106,9 @@ class _Bracket(Proposer):
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
         self._stage, self._begun, self._asked = 0, 0, 0
-        self._told: list[tuple[Piece, Told]] = []
+        self._told: list[tuple[TrialSegment, Told]] = []
 
-    def ask(self, most: int) -> list[Piece]:
+    def ask(self, most: int) -> list[TrialSegment]:
         if self._stage == 0 and self._begun < self._n:
             most = min(most, self._n - self._begun) if self._points.sampler.adaptive else self._n
             new = [_staged(number, point, 0, self._rungs) for number, point in self._points.take(most)]
@@ -122,16 +122,18 @@ class _Bracket(Proposer):
         keep = max(1, len(self._told) // self._eta)
         order = sorted((pair for pair in self._told if pair[1].losses is not None), key=lambda pair: pair[1].loss)
         going, ended = order[:keep], order[keep:]
-        for piece, told in ended:
-            self._points.tell(piece, told, pruned=True)
+        for segment, told in ended:
+            self._points.tell(segment, told, pruned=True)
         self._told = []
-        pieces = sorted((piece for piece, told in going if told.loss < math.inf), key=lambda piece: piece.number)
-        return [_staged(piece.number, piece.point, self._stage, self._rungs) for piece in pieces]
+        segments = sorted(
+            (segment for segment, told in going if told.loss < math.inf), key=lambda segment: segment.number
+        )
+        return [_staged(segment.number, segment.point, self._stage, self._rungs) for segment in segments]
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._told.append((piece, told))
-        if piece.last or told.losses is None:
-            self._points.tell(piece, told)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._told.append((segment, told))
+        if segment.last or told.losses is None:
+            self._points.tell(segment, told)
 
 
 class _OneByOne(Proposer):
@@ -141,16 +143,16 @@ class _OneByOne(Proposer):
         self._proposers = proposers
         self._of: dict[str, Proposer] = {}
 
-    def ask(self, most: int) -> list[Piece]:
+    def ask(self, most: int) -> list[TrialSegment]:
         while self._proposers:
-            if pieces := self._proposers[0].ask(most):
-                self._of.update((piece.key, self._proposers[0]) for piece in pieces)
-                return pieces
+            if segments := self._proposers[0].ask(most):
+                self._of.update((segment.key, self._proposers[0]) for segment in segments)
+                return segments
             self._proposers.pop(0)
         return []
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._of.pop(piece.key).tell(piece, told)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._of.pop(segment.key).tell(segment, told)
 
 
 class OneAtATime(Proposer):
@@ -158,36 +160,36 @@ class OneAtATime(Proposer):
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs
-        self._told: list[list[tuple[Piece, Told]]] = [[] for _ in rungs]
+        self._told: list[list[tuple[TrialSegment, Told]]] = [[] for _ in rungs]
         self._known: set[str] = set()
 
-    def ask(self, most: int) -> list[Piece]:
-        found: list[Piece] = []
+    def ask(self, most: int) -> list[TrialSegment]:
+        found: list[TrialSegment] = []
         while len(found) < most:
-            piece = self.onward()
-            if piece is None:
+            segment = self.onward()
+            if segment is None:
                 new = self._points.take(1)
                 if not new:
                     break
-                piece = _staged(*new[0], 0, self._rungs)
-            found.append(piece)
+                segment = _staged(*new[0], 0, self._rungs)
+            found.append(segment)
         return found
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._points.known(piece.number)
-        self._told[piece.stage or 0].append((piece, told))
-        if piece.last or told.losses is None:
-            self._points.tell(piece, told)
-        self.heard(piece, told)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._points.known(segment.number)
+        self._told[segment.stage or 0].append((segment, told))
+        if segment.last or told.losses is None:
+            self._points.tell(segment, told)
+        self.heard(segment, told)
 
-    def next_stage(self, piece: Piece) -> Piece:
-        return _staged(piece.number, piece.point, (piece.stage or 0) + 1, self._rungs)
+    def next_stage(self, segment: TrialSegment) -> TrialSegment:
+        return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)
 
     @abstractmethod
-    def onward(self) -> Piece | None:
+    def onward(self) -> TrialSegment | None:
         """The next stage of a trial that goes on."""
 
-    def heard(self, piece: Piece, told: Told) -> None:
+    def heard(self, segment: TrialSegment, told: Told) -> None:
         """A stage has ended."""
 
 
@@ -211,18 +213,18 @@ class _Promoting(OneAtATime):
         self._eta = eta
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
-    def heard(self, piece: Piece, told: Told) -> None:
-        if piece.stage:  # also one that an earlier run has promoted
-            self._promoted[piece.stage - 1].add(piece.number)
+    def heard(self, segment: TrialSegment, told: Told) -> None:
+        if segment.stage:  # also one that an earlier run has promoted
+            self._promoted[segment.stage - 1].add(segment.number)
 
-    def onward(self) -> Piece | None:
+    def onward(self) -> TrialSegment | None:
         for stage in range(len(self._rungs) - 2, -1, -1):
             told = self._told[stage]
             best = sorted(told, key=lambda pair: (pair[1].loss, pair[0].number))[: len(told) // self._eta]
-            for piece, result in best:
-                if piece.number not in self._promoted[stage] and result.loss < math.inf:
-                    self._promoted[stage].add(piece.number)
-                    return self.next_stage(piece)
+            for segment, result in best:
+                if segment.number not in self._promoted[stage] and result.loss < math.inf:
+                    self._promoted[stage].add(segment.number)
+                    return self.next_stage(segment)
         return None
 
 
@@ -251,24 +253,24 @@ class _Median(OneAtATime):
     def __init__(self, points: Points, rungs: Sequence[int], startup: int):
         super().__init__(points, rungs)
         self._startup = startup
-        self._going: dict[int, Piece] = {}
+        self._going: dict[int, TrialSegment] = {}
 
-    def heard(self, piece: Piece, told: Told) -> None:
-        self._going.pop(piece.number, None)
-        if piece.last or told.losses is None:
+    def heard(self, segment: TrialSegment, told: Told) -> None:
+        self._going.pop(segment.number, None)
+        if segment.last or told.losses is None:
             return
-        others = [other.loss for before, other in self._told[piece.stage or 0] if before.number != piece.number]
+        others = [other.loss for before, other in self._told[segment.stage or 0] if before.number != segment.number]
         if len(others) >= self._startup and told.loss > statistics.median(others):
-            self._points.tell(piece, told, pruned=True)
+            self._points.tell(segment, told, pruned=True)
         else:
-            self._going[piece.number] = self.next_stage(piece)
+            self._going[segment.number] = self.next_stage(segment)
 
-    def onward(self) -> Piece | None:
+    def onward(self) -> TrialSegment | None:
         if not self._going:
             return None
         return self._going.pop(min(self._going))
 
 
-def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> Piece:
+def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> TrialSegment:
     start = rungs[stage - 1] if stage else 0
-    return Piece(number, point, stage, stage == len(rungs) - 1, start, rungs[stage])
+    return TrialSegment(number, point, stage, stage == len(rungs) - 1, start, rungs[stage])

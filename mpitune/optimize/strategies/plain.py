@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Sampler, Strategy, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Sampler, Strategy, Told, TrialSegment
 
 MANY = 10_000  # the most proposers that trials are dealt to where there is nothing to learn
 
@@ -70,9 +70,9 @@ class Points:
         """A trial that was evaluated by an earlier run has this number."""
         self._taken.add(number)
 
-    def tell(self, piece: Piece, told: Told, pruned: bool = False) -> None:
+    def tell(self, segment: TrialSegment, told: Told, pruned: bool = False) -> None:
         """Tell the sampler what became of a whole trial."""
-        self.sampler.tell(piece.number - len(self._enqueued), piece.point, told, pruned)
+        self.sampler.tell(segment.number - len(self._enqueued), segment.point, told, pruned)
 
     def _point(self, number: int) -> Point | None:
         if number < len(self._enqueued):
@@ -86,12 +86,12 @@ class WholeTrials(Proposer):
     def __init__(self, points: Points):
         self._points = points
 
-    def ask(self, most: int) -> list[Piece]:
-        return [Piece(number, point) for number, point in self._points.take(most)]
+    def ask(self, most: int) -> list[TrialSegment]:
+        return [TrialSegment(number, point) for number, point in self._points.take(most)]
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._points.known(piece.number)
-        self._points.tell(piece, told)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._points.known(segment.number)
+        self._points.tell(segment, told)
 
 
 class FixedTrials(Proposer):
@@ -106,9 +106,9 @@ class FixedTrials(Proposer):
     def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
         self._points, self._drawn, self._size = points, drawn, size
 
-    def ask(self, most: int) -> list[Piece]:
+    def ask(self, most: int) -> list[TrialSegment]:
         size, self._size = self._size, 0
-        return [Piece(number, point) for number, point in islice(self._drawn, size)]
+        return [TrialSegment(number, point) for number, point in islice(self._drawn, size)]
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._points.tell(piece, told)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._points.tell(segment, told)

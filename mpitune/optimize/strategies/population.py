@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Point
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
 from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.samplers import Random
 
@@ -64,25 +64,25 @@ class _Population(Proposer):
         self._losses: dict[int, float] = {}
         self._generation = 0
 
-    def ask(self, most: int) -> list[Piece]:
+    def ask(self, most: int) -> list[TrialSegment]:
         start = self._generation * self._how.every
         if start >= self._how.max_steps:
             return []
         if self._generation:
             self._replace()
         until = min(start + self._how.every, self._how.max_steps)
-        pieces = [
-            Piece(
+        segments = [
+            TrialSegment(
                 number, point, self._generation, until == self._how.max_steps, start, until,
                 parent=self._parents[number],
             )
             for number, point in self._points.items()
         ]  # fmt: skip
         self._generation += 1
-        return pieces
+        return segments
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._losses[piece.number] = told.loss
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._losses[segment.number] = told.loss
 
     def _replace(self) -> None:
         """The last take over the parameters and checkpoints of the first, and explore from there."""

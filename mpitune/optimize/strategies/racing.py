@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Piece, Problem, Proposer, Strategy, Told
+from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -107,14 +107,14 @@ class _Racing(Proposer):
         self._folds = racing.folds
         self._race = Race(self._candidates, racing.folds, confidence=racing.confidence, first=racing.first)
 
-    def ask(self, most: int) -> list[Piece]:
+    def ask(self, most: int) -> list[TrialSegment]:
         return [
-            Piece(number, self._candidates[number], fold, fold == self._folds - 1, fold=fold)
+            TrialSegment(number, self._candidates[number], fold, fold == self._folds - 1, fold=fold)
             for number, fold in self._race.next_folds()
         ]
 
-    def tell(self, piece: Piece, told: Told) -> None:
-        self._race.tell(piece.number, None if told.losses is None else told.loss)
+    def tell(self, segment: TrialSegment, told: Told) -> None:
+        self._race.tell(segment.number, None if told.losses is None else told.loss)
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:

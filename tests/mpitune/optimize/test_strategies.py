@@ -30,7 +30,7 @@ from mpitune.optimize.strategies import (
     Racing,
     Random,
 )
-from mpitune.optimize.strategies.base import Piece, Problem, Sampler, Told
+from mpitune.optimize.strategies.base import Problem, Sampler, Told, TrialSegment
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
@@ -40,7 +40,9 @@ QUIET = RunOptions(quiet=True)
 LINE = Space({"x": Float(0, 1)})
 
 
-def played(strategy: Any, loss: Callable[[Piece], float | None], space: Space = LINE, **how: Any) -> list[Piece]:
+def played(
+    strategy: Any, loss: Callable[[TrialSegment], float | None], space: Space = LINE, **how: Any
+) -> list[TrialSegment]:
     """The pieces that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
     problem = Problem(space, {"loss": False}, **{"n_trials": 20, "batch": 4, "staged": True, **how})
     asked = []
@@ -54,7 +56,7 @@ def played(strategy: Any, loss: Callable[[Piece], float | None], space: Space = 
     return asked
 
 
-def x_of(piece: Piece) -> float:
+def x_of(piece: TrialSegment) -> float:
     return float(piece.point["x"])
 
 
@@ -62,7 +64,7 @@ def x_of_trial(trial: Any) -> float:
     return float(trial.params["x"])
 
 
-def lengths(pieces: list[Piece]) -> dict[int, int]:
+def lengths(pieces: list[TrialSegment]) -> dict[int, int]:
     return dict(Counter(piece.until for piece in pieces))
 
 
@@ -173,7 +175,7 @@ def test_racing_knows_what_is_certain() -> None:
 def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     space = Space({"x": Float(0, 1), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2), "o": Ordinal(1, 4, 9)})
 
-    def loss(p: Piece) -> float | None:
+    def loss(p: TrialSegment) -> float | None:
         return None if p.number == 4 else math.inf if p.number == 7 else (x_of(p) - 0.7) ** 2 + float(p.point["y"])
 
     first = played(name, loss, space, n_trials=60)
@@ -189,7 +191,7 @@ def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
 def test_a_gaussian_process_learns_and_repeats() -> None:
     pytest.importorskip("torch")
 
-    def loss(p: Piece) -> float | None:
+    def loss(p: TrialSegment) -> float | None:
         return None if p.number == 2 else (x_of(p) - 0.7) ** 2
 
     first = played("gp", loss, n_trials=16)

@@ -15,7 +15,7 @@ import numpy as np
 from mnist_nn.crossvalidation import Batches, Losses
 from mnist_nn.keys import EPOCH_LIMIT
 from mpitune.optimize.spaces import Float, Int, Space
-from mpitune.optimize.strategies.base import Problem, Strategy, Told
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.plain import Points
@@ -93,7 +93,7 @@ class ParameterSets:
             for proposer, segment in asked:
                 loss = float(losses[segment.number].mean())
                 whole[segment.number] |= segment.last
-                proposer.tell(segment, Told(None if np.isnan(loss) else (loss,), {segment.until or epochs: loss}))
+                proposer.tell(segment, Feedback(None if np.isnan(loss) else (loss,), {segment.until or epochs: loss}))
         losses[~whole] = np.nan
         return losses
 

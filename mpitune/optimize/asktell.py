@@ -11,7 +11,7 @@ from mpitune.errors import UsageError
 from mpitune.optimize.objectives import Breach, Contract, require_same_names
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
-from mpitune.optimize.strategies.base import Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, TrialSegment
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.tuning import described, problem_of
 from mpitune.storage.journal import Journal
@@ -115,7 +115,7 @@ class AskTell:
 
     def _tell(self, segment: TrialSegment, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._proposer.tell(segment, Told.of(outcome.result, self._problem))
+        self._proposer.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
 class Asked:

@@ -16,7 +16,7 @@ from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialE
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
 from mpitune.storage.history import read_journal
 from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
 
@@ -150,7 +150,7 @@ class _Exchange:
             self._tell(proposer, segments[0], result)
 
     def _tell(self, proposer: Proposer, segment: TrialSegment, result: Result) -> None:
-        proposer.tell(segment, Told.of(result, self._problem))
+        proposer.tell(segment, Feedback.of(result, self._problem))
         if not self._plan.callbacks:
             return
         outcomes = self._outcomes.setdefault(segment.number, [])

@@ -2,7 +2,7 @@
 
     Strategy.begin(problem) -> proposers, each independent of the others
     Proposer.ask(most)      -> segments; no segment: the proposer has ended
-    Proposer.tell(segment, told)    in the order asked
+    Proposer.tell(segment, feedback)    in the order asked
 
 A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
@@ -127,7 +127,7 @@ _UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold
 
 
 @dataclass(frozen=True)
-class Told:
+class Feedback:
     """What became of a segment.
 
     Attributes:
@@ -139,7 +139,7 @@ class Told:
     steps: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, result: Result, problem: Problem) -> Told:
+    def of(cls, result: Result, problem: Problem) -> Feedback:
         if result.failed:
             return cls(None)
         name, maximized = next(iter(problem.objectives.items()))
@@ -166,7 +166,7 @@ class Sampler(ABC):
     def point(self, index: int) -> Point | None:
         """The point of the trial `index`, counted without those that were enqueued; None where there is no more."""
 
-    def tell(self, index: int, point: Point, told: Told, pruned: bool = False) -> None:  # noqa: B027 - most do not learn
+    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:  # noqa: B027 - most do not learn
         """Hear what became of a trial, also of one that was enqueued (index below 0) or known before."""
 
 
@@ -178,7 +178,7 @@ class Proposer(ABC):
         """About `most` next segments; more where waiting for the results of some would change nothing."""
 
     @abstractmethod
-    def tell(self, segment: TrialSegment, told: Told) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         """Hear what became of a segment."""
 
 

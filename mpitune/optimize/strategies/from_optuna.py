@@ -20,7 +20,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Problem, Proposer, Sampler, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Sampler, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
 from mpitune.settings import without_address
@@ -161,9 +161,9 @@ class _Asking(Sampler):
             warnings.simplefilter("ignore")
             yield
 
-    def tell(self, index: int, point: Point, told: Told, pruned: bool = False) -> None:
+    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
         states = self._library.trial.TrialState
-        state = states.FAIL if told.losses is None else states.PRUNED if pruned else states.COMPLETE
+        state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
         trial = self._open.pop(index, None)
         if trial is None:  # a trial that it was not asked for
             parts = self._problem.space.parts
@@ -173,16 +173,16 @@ class _Asking(Sampler):
                     state=state,
                     params={name: _nearest(parts[name], value, distributions[name]) for name, value in point.items()},
                     distributions=distributions,
-                    values=list(told.losses) if told.losses is not None and not pruned else None,
-                    intermediate_values=dict(told.steps),
+                    values=list(feedback.losses) if feedback.losses is not None and not pruned else None,
+                    intermediate_values=dict(feedback.steps),
                 )
             )
             return
         if len(self._problem.objectives) == 1:
-            for step, loss in told.steps.items():
+            for step, loss in feedback.steps.items():
                 trial.report(loss, step)
         with self._quiet():
-            self._study.tell(trial, list(told.losses) if told.losses and not pruned else None, state)
+            self._study.tell(trial, list(feedback.losses) if feedback.losses and not pruned else None, state)
 
 
 @dataclass(frozen=True)
@@ -211,20 +211,20 @@ class _Pruning(OneAtATime):
         self._trials: dict[int, Any] = {}
         self._going: dict[int, TrialSegment] = {}
 
-    def heard(self, segment: TrialSegment, told: Told) -> None:
+    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._going.pop(segment.number, None)
         states = optuna().trial.TrialState
         trial = self._trials.setdefault(segment.number, None) or self._study.ask()
         self._trials[segment.number] = trial
-        for step, loss in told.steps.items():
+        for step, loss in feedback.steps.items():
             trial.report(loss, step)
-        if told.losses is None:
+        if feedback.losses is None:
             self._study.tell(trial, state=states.FAIL)
         elif segment.last:
-            self._study.tell(trial, told.loss)
+            self._study.tell(trial, feedback.loss)
         elif trial.should_prune():
             self._study.tell(trial, state=states.PRUNED)
-            self._points.tell(segment, told, pruned=True)
+            self._points.tell(segment, feedback, pruned=True)
         else:
             self._going[segment.number] = self.next_stage(segment)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -106,7 +106,7 @@ class _Bracket(Proposer):
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
         self._stage, self._begun, self._asked = 0, 0, 0
-        self._told: list[tuple[TrialSegment, Told]] = []
+        self._feedback: list[tuple[TrialSegment, Feedback]] = []
 
     def ask(self, most: int) -> list[TrialSegment]:
         if self._stage == 0 and self._begun < self._n:
@@ -116,24 +116,24 @@ class _Bracket(Proposer):
             self._asked += len(new)
             if new:
                 return new
-        if not self._told or self._stage == len(self._rungs) - 1:
+        if not self._feedback or self._stage == len(self._rungs) - 1:
             return []
         self._stage += 1
-        keep = max(1, len(self._told) // self._eta)
-        order = sorted((pair for pair in self._told if pair[1].losses is not None), key=lambda pair: pair[1].loss)
+        keep = max(1, len(self._feedback) // self._eta)
+        order = sorted((pair for pair in self._feedback if pair[1].losses is not None), key=lambda pair: pair[1].loss)
         going, ended = order[:keep], order[keep:]
-        for segment, told in ended:
-            self._points.tell(segment, told, pruned=True)
-        self._told = []
+        for segment, feedback in ended:
+            self._points.tell(segment, feedback, pruned=True)
+        self._feedback = []
         segments = sorted(
-            (segment for segment, told in going if told.loss < math.inf), key=lambda segment: segment.number
+            (segment for segment, feedback in going if feedback.loss < math.inf), key=lambda segment: segment.number
         )
         return [_staged(segment.number, segment.point, self._stage, self._rungs) for segment in segments]
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
-        self._told.append((segment, told))
-        if segment.last or told.losses is None:
-            self._points.tell(segment, told)
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._feedback.append((segment, feedback))
+        if segment.last or feedback.losses is None:
+            self._points.tell(segment, feedback)
 
 
 class _OneByOne(Proposer):
@@ -151,8 +151,8 @@ class _OneByOne(Proposer):
             self._proposers.pop(0)
         return []
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
-        self._of.pop(segment.key).tell(segment, told)
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._of.pop(segment.key).tell(segment, feedback)
 
 
 class OneAtATime(Proposer):
@@ -160,7 +160,7 @@ class OneAtATime(Proposer):
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs
-        self._told: list[list[tuple[TrialSegment, Told]]] = [[] for _ in rungs]
+        self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
         self._known: set[str] = set()
 
     def ask(self, most: int) -> list[TrialSegment]:
@@ -175,12 +175,12 @@ class OneAtATime(Proposer):
             found.append(segment)
         return found
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._points.known(segment.number)
-        self._told[segment.stage or 0].append((segment, told))
-        if segment.last or told.losses is None:
-            self._points.tell(segment, told)
-        self.heard(segment, told)
+        self._feedback[segment.stage or 0].append((segment, feedback))
+        if segment.last or feedback.losses is None:
+            self._points.tell(segment, feedback)
+        self.heard(segment, feedback)
 
     def next_stage(self, segment: TrialSegment) -> TrialSegment:
         return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)
@@ -189,7 +189,7 @@ class OneAtATime(Proposer):
     def onward(self) -> TrialSegment | None:
         """The next stage of a trial that goes on."""
 
-    def heard(self, segment: TrialSegment, told: Told) -> None:
+    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         """A stage has ended."""
 
 
@@ -213,14 +213,14 @@ class _Promoting(OneAtATime):
         self._eta = eta
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
-    def heard(self, segment: TrialSegment, told: Told) -> None:
+    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         if segment.stage:  # also one that an earlier run has promoted
             self._promoted[segment.stage - 1].add(segment.number)
 
     def onward(self) -> TrialSegment | None:
         for stage in range(len(self._rungs) - 2, -1, -1):
-            told = self._told[stage]
-            best = sorted(told, key=lambda pair: (pair[1].loss, pair[0].number))[: len(told) // self._eta]
+            known = self._feedback[stage]
+            best = sorted(known, key=lambda pair: (pair[1].loss, pair[0].number))[: len(known) // self._eta]
             for segment, result in best:
                 if segment.number not in self._promoted[stage] and result.loss < math.inf:
                     self._promoted[stage].add(segment.number)
@@ -255,13 +255,13 @@ class _Median(OneAtATime):
         self._startup = startup
         self._going: dict[int, TrialSegment] = {}
 
-    def heard(self, segment: TrialSegment, told: Told) -> None:
+    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._going.pop(segment.number, None)
-        if segment.last or told.losses is None:
+        if segment.last or feedback.losses is None:
             return
-        others = [other.loss for before, other in self._told[segment.stage or 0] if before.number != segment.number]
-        if len(others) >= self._startup and told.loss > statistics.median(others):
-            self._points.tell(segment, told, pruned=True)
+        others = [other.loss for before, other in self._feedback[segment.stage or 0] if before.number != segment.number]
+        if len(others) >= self._startup and feedback.loss > statistics.median(others):
+            self._points.tell(segment, feedback, pruned=True)
         else:
             self._going[segment.number] = self.next_stage(segment)
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.strategies.base import Problem, Proposer, Sampler, Strategy, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Sampler, Strategy, TrialSegment
 
 MANY = 10_000  # the most proposers that trials are dealt to where there is nothing to learn
 
@@ -70,9 +70,9 @@ class Points:
         """A trial that was evaluated by an earlier run has this number."""
         self._taken.add(number)
 
-    def tell(self, segment: TrialSegment, told: Told, pruned: bool = False) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback, pruned: bool = False) -> None:
         """Tell the sampler what became of a whole trial."""
-        self.sampler.tell(segment.number - len(self._enqueued), segment.point, told, pruned)
+        self.sampler.tell(segment.number - len(self._enqueued), segment.point, feedback, pruned)
 
     def _point(self, number: int) -> Point | None:
         if number < len(self._enqueued):
@@ -89,9 +89,9 @@ class WholeTrials(Proposer):
     def ask(self, most: int) -> list[TrialSegment]:
         return [TrialSegment(number, point) for number, point in self._points.take(most)]
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._points.known(segment.number)
-        self._points.tell(segment, told)
+        self._points.tell(segment, feedback)
 
 
 class FixedTrials(Proposer):
@@ -110,5 +110,5 @@ class FixedTrials(Proposer):
         size, self._size = self._size, 0
         return [TrialSegment(number, point) for number, point in islice(self._drawn, size)]
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
-        self._points.tell(segment, told)
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._points.tell(segment, feedback)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Point
-from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
 from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.samplers import Random
 
@@ -81,8 +81,8 @@ class _Population(Proposer):
         self._generation += 1
         return segments
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
-        self._losses[segment.number] = told.loss
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._losses[segment.number] = feedback.loss
 
     def _replace(self) -> None:
         """The last take over the parameters and checkpoints of the first, and explore from there."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Problem, Proposer, Strategy, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -113,8 +113,8 @@ class _Racing(Proposer):
             for number, fold in self._race.next_folds()
         ]
 
-    def tell(self, segment: TrialSegment, told: Told) -> None:
-        self._race.tell(segment.number, None if told.losses is None else told.loss)
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._race.tell(segment.number, None if feedback.losses is None else feedback.loss)
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:

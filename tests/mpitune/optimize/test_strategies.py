@@ -30,7 +30,7 @@ from mpitune.optimize.strategies import (
     Racing,
     Random,
 )
-from mpitune.optimize.strategies.base import Problem, Sampler, Told, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
@@ -51,7 +51,7 @@ def played(
             asked += pieces
             for piece in pieces:
                 value = loss(piece)
-                proposer.tell(piece, Told(None) if value is None else Told((value,), {piece.until: value}))
+                proposer.tell(piece, Feedback(None) if value is None else Feedback((value,), {piece.until: value}))
     assert len({piece.key for piece in asked}) == len(asked)
     return asked
 

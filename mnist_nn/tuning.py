@@ -76,10 +76,10 @@ class ParameterSets:
             Losses float64 (n, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
         """
         problem = _problem(self._seed, sample, self._n, self._most)
-        proposers = chosen_strategy(self._strategy, epochs).begin(problem)
+        schedulers = chosen_strategy(self._strategy, epochs).begin(problem)
         shape = self._n, folds
         losses, ended, whole = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(self._n, bool)
-        while asked := [(proposer, segment) for proposer in proposers for segment in proposer.ask(ROUND)]:
+        while asked := [(scheduler, segment) for scheduler in schedulers for segment in scheduler.ask(ROUND)]:
             round_ = []
             for _, segment in asked:
                 self._proposed[sample, segment.number] = problem.space.given(segment.point)
@@ -90,10 +90,10 @@ class ParameterSets:
                 at = int(trial.params["tuning"]), int(trial.params["fold"])
                 limit = int(trial.params.get(EPOCH_LIMIT, epochs))
                 losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
-            for proposer, segment in asked:
+            for scheduler, segment in asked:
                 loss = float(losses[segment.number].mean())
                 whole[segment.number] |= segment.last
-                proposer.tell(segment, Feedback(None if np.isnan(loss) else (loss,), {segment.until or epochs: loss}))
+                scheduler.tell(segment, Feedback(None if np.isnan(loss) else (loss,), {segment.until or epochs: loss}))
         losses[~whole] = np.nan
         return losses
 

@@ -49,7 +49,7 @@ class AskTell:
             space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
         )
         chosen = strategy_of(strategy)
-        self._proposer = chosen.lanes(self._problem)
+        self._scheduler = chosen.lanes(self._problem)
         self._open: dict[int, TrialSegment] = {}
         self._outcomes: list[Outcome] = []
         self._journal: Journal | None = None
@@ -66,7 +66,7 @@ class AskTell:
 
     def ask(self) -> Asked | None:
         """The next trial; None where there is no more."""
-        segments = self._proposer.ask(1)
+        segments = self._scheduler.ask(1)
         if not segments:
             return None
         (segment,) = segments
@@ -115,7 +115,7 @@ class AskTell:
 
     def _tell(self, segment: TrialSegment, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._proposer.tell(segment, Feedback.of(outcome.result, self._problem))
+        self._scheduler.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
 class Asked:

@@ -16,7 +16,7 @@ from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialE
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.storage.history import read_journal
 from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
 
@@ -86,7 +86,7 @@ class Tuning(Experiment):
             first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
             return [exchange.lane(shared, first if not n else []) for n in range(problem.batch)]
-        return [exchange.rounds(proposer) for proposer in self.plan.strategy.begin(problem)]
+        return [exchange.rounds(scheduler) for scheduler in self.plan.strategy.begin(problem)]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(shared_buffers=self._shared_buffers, gang=self._gang)
@@ -119,7 +119,7 @@ class Tuning(Experiment):
 
 
 class _Exchange:
-    """Carries segments and results between the proposers and the engine, and to the callbacks."""
+    """Carries segments and results between the schedulers and the engine, and to the callbacks."""
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
@@ -127,30 +127,30 @@ class _Exchange:
         self._study = SearchStudy([], problem.objectives, plan.results)
         self._stop = False
 
-    def rounds(self, proposer: Proposer) -> Rounds:
+    def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
-        while not self._stop and (segments := proposer.ask(self._problem.batch)):
+        while not self._stop and (segments := scheduler.ask(self._problem.batch)):
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
-                self._tell(proposer, segment, result)
+                self._tell(scheduler, segment, result)
 
-    def lane(self, proposer: Proposer, known: list[TrialSegment]) -> Rounds:
+    def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known.
 
         Args:
-            proposer: of the strategy.
+            scheduler: of the strategy.
             known: segments of the journal, in its order.
         """
         if known:
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
-                self._tell(proposer, segment, result)
-        while not self._stop and (segments := proposer.ask(1)):
+                self._tell(scheduler, segment, result)
+        while not self._stop and (segments := scheduler.ask(1)):
             (result,) = yield [(segments[0].trial(),)]
-            self._tell(proposer, segments[0], result)
+            self._tell(scheduler, segments[0], result)
 
-    def _tell(self, proposer: Proposer, segment: TrialSegment, result: Result) -> None:
-        proposer.tell(segment, Feedback.of(result, self._problem))
+    def _tell(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
+        scheduler.tell(segment, Feedback.of(result, self._problem))
         if not self._plan.callbacks:
             return
         outcomes = self._outcomes.setdefault(segment.number, [])

@@ -1,8 +1,8 @@
 """What a strategy is: something that proposes segments of work and is told what became of them.
 
-    Strategy.begin(problem) -> proposers, each independent of the others
-    Proposer.ask(most)      -> segments; no segment: the proposer has ended
-    Proposer.tell(segment, feedback)    in the order asked
+    Strategy.begin(problem) -> schedulers, each independent of the others
+    TrialScheduler.ask(most)      -> segments; no segment: the scheduler has ended
+    TrialScheduler.tell(segment, feedback)    in the order asked
 
 A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
@@ -170,7 +170,7 @@ class Sampler(ABC):
         """Hear what became of a trial, also of one that was enqueued (index below 0) or known before."""
 
 
-class Proposer(ABC):
+class TrialScheduler(ABC):
     """Proposes segments, and decides how each trial goes on."""
 
     @abstractmethod
@@ -186,13 +186,13 @@ class Strategy(ABC):
     """How to search. A frozen dataclass, whose repr tells one from another."""
 
     @abstractmethod
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         """What proposes; raises UsageError where the strategy does not fit the problem."""
 
     def describe(self, problem: Problem) -> str:
         """For the journal: two searches whose strategies differ are not the same."""
         return without_address(repr(self))
 
-    def lanes(self, problem: Problem) -> Proposer:
-        """One proposer that always has the next segment, for asynchronous searches. Raises UsageError by default."""
+    def lanes(self, problem: Problem) -> TrialScheduler:
+        """One scheduler that always has the next segment, for asynchronous searches. Raises UsageError by default."""
         raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")

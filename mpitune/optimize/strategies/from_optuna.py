@@ -20,7 +20,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Sampler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
 from mpitune.settings import without_address
@@ -194,10 +194,10 @@ class OptunaPruner(Staged):
     def describe(self, problem: Problem) -> str:
         return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         return [self.lanes(problem)]
 
-    def lanes(self, problem: Problem) -> Proposer:
+    def lanes(self, problem: Problem) -> TrialScheduler:
         library = optuna()
         if not isinstance(self.pruner, library.pruners.BasePruner):
             raise UsageError(f"OptunaPruner({self.pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")

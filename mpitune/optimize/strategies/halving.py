@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -66,7 +66,7 @@ class Halving(Staged):
     def describe(self, problem: Problem) -> str:
         return f"{super().describe(problem)}, {problem.n_trials} trials"  # which decide how many go on
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         points = self.points(problem)
         if problem.n_trials is None:
             raise UsageError("n_trials is missing: give the number of trials that begin")
@@ -85,12 +85,12 @@ class Hyperband(Staged):
     def describe(self, problem: Problem) -> str:
         return f"{super().describe(problem)}, {problem.n_trials} trials"
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         points, rungs = self.points(problem), self.rungs()
         left = problem.n_trials or 0
         if not left:
             raise UsageError("n_trials is missing: give the number of trials that begin in all brackets together")
-        brackets: list[Proposer] = []
+        brackets: list[TrialScheduler] = []
         while left:
             for s in range(len(rungs) - 1, -1, -1):
                 n = min(left, math.ceil(len(rungs) / (s + 1) * self.eta**s))
@@ -100,7 +100,7 @@ class Hyperband(Staged):
         return [_OneByOne(brackets)] if points.sampler.adaptive else brackets
 
 
-class _Bracket(Proposer):
+class _Bracket(TrialScheduler):
     """One successive halving."""
 
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
@@ -136,26 +136,26 @@ class _Bracket(Proposer):
             self._points.tell(segment, feedback)
 
 
-class _OneByOne(Proposer):
-    """Proposers of which each begins when the one before has come to its end."""
+class _OneByOne(TrialScheduler):
+    """Schedulers of which each begins when the one before has come to its end."""
 
-    def __init__(self, proposers: list[Proposer]):
-        self._proposers = proposers
-        self._of: dict[str, Proposer] = {}
+    def __init__(self, schedulers: list[TrialScheduler]):
+        self._schedulers = schedulers
+        self._of: dict[str, TrialScheduler] = {}
 
     def ask(self, most: int) -> list[TrialSegment]:
-        while self._proposers:
-            if segments := self._proposers[0].ask(most):
-                self._of.update((segment.key, self._proposers[0]) for segment in segments)
+        while self._schedulers:
+            if segments := self._schedulers[0].ask(most):
+                self._of.update((segment.key, self._schedulers[0]) for segment in segments)
                 return segments
-            self._proposers.pop(0)
+            self._schedulers.pop(0)
         return []
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._of.pop(segment.key).tell(segment, feedback)
 
 
-class OneAtATime(Proposer):
+class OneAtATime(TrialScheduler):
     """Decides for each trial alone whether it goes on; rounds are filled with new trials."""
 
     def __init__(self, points: Points, rungs: Sequence[int]):
@@ -200,10 +200,10 @@ class ASHA(Staged):
     Source: L. Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020.
     """
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         return [self.lanes(problem)]
 
-    def lanes(self, problem: Problem) -> Proposer:
+    def lanes(self, problem: Problem) -> TrialScheduler:
         return _Promoting(self.points(problem), self.rungs(), self.eta)
 
 
@@ -242,10 +242,10 @@ class MedianStopping(Staged):
     eta: int = 2
     startup: int = 5
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         return [self.lanes(problem)]
 
-    def lanes(self, problem: Problem) -> Proposer:
+    def lanes(self, problem: Problem) -> TrialScheduler:
         return _Median(self.points(problem), self.rungs(), self.startup)
 
 

@@ -8,9 +8,9 @@ from itertools import chain, islice
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Sampler, Strategy, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, TrialSegment
 
-MANY = 10_000  # the most proposers that trials are dealt to where there is nothing to learn
+MANY = 10_000  # the most schedulers that trials are dealt to where there is nothing to learn
 
 
 class Sampling(Strategy):
@@ -20,7 +20,7 @@ class Sampling(Strategy):
     def draws(self, problem: Problem) -> Sampler:
         """What draws the points; raises UsageError where it does not fit the space."""
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         points = Points(self.draws(problem), problem)
         if points.sampler.adaptive:
             return [WholeTrials(points)]
@@ -33,7 +33,7 @@ class Sampling(Strategy):
         size = max(1, -(-n // MANY))
         return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
 
-    def lanes(self, problem: Problem) -> Proposer:
+    def lanes(self, problem: Problem) -> TrialScheduler:
         return WholeTrials(Points(self.draws(problem), problem))
 
 
@@ -80,7 +80,7 @@ class Points:
         return self.sampler.point(number - len(self._enqueued))
 
 
-class WholeTrials(Proposer):
+class WholeTrials(TrialScheduler):
     """Whole trials, as many at a time as are asked for."""
 
     def __init__(self, points: Points):
@@ -94,8 +94,8 @@ class WholeTrials(Proposer):
         self._points.tell(segment, feedback)
 
 
-class FixedTrials(Proposer):
-    """Whole trials that depend on nothing; several such proposers draw theirs from the same points, in turn.
+class FixedTrials(TrialScheduler):
+    """Whole trials that depend on nothing; several such schedulers draw theirs from the same points, in turn.
 
     Args:
         points: to be told.

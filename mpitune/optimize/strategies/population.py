@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Point
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.samplers import Random
 
@@ -44,7 +44,7 @@ class PopulationBased(Strategy):
         if not 0 < self.quantile <= 0.5 or self.factor <= 1 or not 0 <= self.resample <= 1:
             raise UsageError(f"{self}: give 0 < quantile <= 0.5, a factor above 1 and 0 <= resample <= 1")
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         problem.requires("PopulationBased", staged=True)
         if problem.n_trials is None or problem.n_trials < 2:
             raise UsageError("n_trials is the number of members of the population: give at least 2")
@@ -56,7 +56,7 @@ class PopulationBased(Strategy):
         return f"{super().describe(problem)}, {problem.n_trials} members"
 
 
-class _Population(Proposer):
+class _Population(TrialScheduler):
     def __init__(self, how: PopulationBased, problem: Problem):
         self._how, self._problem = how, problem
         self._points = dict(Points(Random().draws(problem), problem).rest())

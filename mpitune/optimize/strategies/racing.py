@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Feedback, Problem, Proposer, Strategy, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -47,7 +47,7 @@ class Racing(Strategy):
         if not 0 < self.confidence < 1:
             raise UsageError(f"{self}: give a confidence between 0 and 1")
 
-    def begin(self, problem: Problem) -> list[Proposer]:
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
         problem.requires("Racing")
         if not isinstance(self.sampler, Sampling) or (draws := self.sampler.draws(problem)).adaptive:
             raise UsageError("Racing compares candidates drawn beforehand: give it sampler='grid' or 'random'")
@@ -101,7 +101,7 @@ class Race:
             del self._losses[numbers[int(place)]]
 
 
-class _Racing(Proposer):
+class _Racing(TrialScheduler):
     def __init__(self, racing: Racing, points: Points):
         self._candidates = dict(points.rest())
         self._folds = racing.folds

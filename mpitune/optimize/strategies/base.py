@@ -49,7 +49,7 @@ class Problem:
         """The random stream of the thing called `key`."""
         return np.random.default_rng(seed_of(self.seed, key))
 
-    def beginnings(self) -> list[Point]:
+    def enqueued_points(self) -> list[Point]:
         """The points to begin with, with all their parameters. Raises UsageError for one that is not in the space."""
         rngs = (self.rng(f"enqueued/{n}") for n in range(len(self.enqueued)))
         return [

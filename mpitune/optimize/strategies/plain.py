@@ -42,7 +42,7 @@ class Points:
 
     def __init__(self, sampler: Sampler, problem: Problem):
         self.sampler, self._n_trials = sampler, problem.n_trials
-        self._enqueued = problem.beginnings()
+        self._enqueued = problem.enqueued_points()
         self._taken: set[int] = set()
         self._next = 0
         if self._n_trials is None and not sampler.finite:

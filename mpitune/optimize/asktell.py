@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.objectives import Breach, Contract, require_same_names
+from mpitune.optimize.objectives import InvalidReturnValue, ReturnSchema, require_same_names
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
@@ -85,11 +85,11 @@ class AskTell:
         segment = self._open[number]
         if error is None:
             try:
-                result = Result(segment.key, Contract(list(self._problem.objectives)).values(values))
+                result = Result(segment.key, ReturnSchema(list(self._problem.objectives)).values(values))
                 before = next((one.result for one in self._outcomes if not one.result.failed), result)
                 require_same_names(result.values, before.values)
-            except Breach as breach:
-                raise UsageError(f"trial {number}: {breach}".replace("it returned", "the values are")) from None
+            except InvalidReturnValue as invalid:
+                raise UsageError(f"trial {number}: {invalid}".replace("it returned", "the values are")) from None
         else:
             result = Result(segment.key, error=error)
         if self._journal is not None:

@@ -24,7 +24,7 @@ from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.memory.value_cache import Keeper, Nowhere, OnDisk, Unkept, buffers_for, in_memory
-from mpitune.optimize.objectives import Breach, ObjectiveTrial, is_staged
+from mpitune.optimize.objectives import InvalidReturnValue, ObjectiveTrial, is_staged
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import label_of
 from mpitune.settings import without_address
@@ -193,7 +193,9 @@ class _Links:
                 values[step.name] = self._keeper.value(place, compute)
             except Unkept as unkept:
                 told = "return arrays, numbers, or what else can be pickled"
-                raise Breach(f"the link {step.name} returned {unkept}, which cannot be kept: {told}") from unkept
+                raise InvalidReturnValue(
+                    f"the link {step.name} returned {unkept}, which cannot be kept: {told}"
+                ) from unkept
         return self._last.of(self._owner)(trial, **{name: values[name] for name in self._last.takes})
 
     def _label(self, trial: ObjectiveTrial, use: str) -> Any:
@@ -232,7 +234,9 @@ class LinkTrial:
         if name.startswith("__") or name == "_link":
             raise AttributeError(name)
         told = f'name it, Link({self._link}, ..., "fold")' if name == FOLD else "only the last function may ask for it"
-        raise Breach(f"the link {self._link} asks for trial.{name}, which trials do not have in common: {told}")
+        raise InvalidReturnValue(
+            f"the link {self._link} asks for trial.{name}, which trials do not have in common: {told}"
+        )
 
 
 class _Used(Mapping[str, Any]):
@@ -245,7 +249,9 @@ class _Used(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._known and name in self._all:
             fix = f'name it, Link({self._link}, ..., "{name}")'
-            raise Breach(f"the link {self._link} asks for the parameter {name}, which it does not name: {fix}")
+            raise InvalidReturnValue(
+                f"the link {self._link} asks for the parameter {name}, which it does not name: {fix}"
+            )
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -37,22 +37,22 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
 from mpitune.trial import Batch, Evaluation, Trial, seed_of
 
-# How the error of a trial begins whose objective does not keep to its contract: the search ends. Without a value it
+# How the error of a trial begins whose objective returns what it must not: the search ends. Without a value it
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
-MEND = "correct the objective: "
+FIX_PREFIX = "correct the objective: "
 NO_VALUE = "no value: "
 NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
 STEPS = "steps.jsonl"  # in a trial's folder: the values that it has yielded
 MOST_OF_STEPS = 64 << 20  # bytes of it
 
 
-class Breach(Exception):
+class InvalidReturnValue(Exception):
     """An objective returned something wrong; the text says what to return."""
 
-    prefix = MEND
+    prefix = FIX_PREFIX
 
 
-class NoValue(Breach):
+class NoValue(InvalidReturnValue):
     """An objective without a value in this trial, which another trial may have."""
 
     prefix = NO_VALUE
@@ -103,29 +103,31 @@ class ObjectiveTrial:
 
 
 @dataclass(frozen=True)
-class Contract:
+class ReturnSchema:
     """What an objective is to return: at least the values of these names."""
 
     names: Sequence[str]
 
     def values(self, returned: Any) -> dict[str, float]:
-        """The values by name. Raises Breach, NoValue where one is NaN."""
+        """The values by name. Raises InvalidReturnValue, NoValue where one is NaN."""
         if isinstance(returned, NUMBER) and len(self.names) == 1:
             returned = {self.names[0]: returned}
         if returned is None:
-            raise Breach(f"it returned None: return {self._example}")
+            raise InvalidReturnValue(f"it returned None: return {self._example}")
         if not isinstance(returned, NAMED):
-            raise Breach(f"it returned a {type(returned).__name__}: return {self._example}")
+            raise InvalidReturnValue(f"it returned a {type(returned).__name__}: return {self._example}")
         for name in self.names:
             if name not in returned:
                 found = ", ".join(map(str, returned)) or "{}"
-                raise Breach(f"it returned {found} without {name}: return {self._example}")
+                raise InvalidReturnValue(f"it returned {found} without {name}: return {self._example}")
         values = {}
         for name, value in returned.items():
             if not isinstance(name, str) or "@" in name:
-                raise Breach(f"it returned a value called {name!r}: give it a name without @")
+                raise InvalidReturnValue(f"it returned a value called {name!r}: give it a name without @")
             if not isinstance(value, NUMBER):
-                raise Breach(f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})")
+                raise InvalidReturnValue(
+                    f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})"
+                )
             try:
                 number = float(value)
             except OverflowError:
@@ -142,10 +144,12 @@ class Contract:
 
 
 def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
-    """Raise Breach unless two trials have the same values by name."""
+    """Raise InvalidReturnValue unless two trials have the same values by name."""
     new, old = (sorted(name for name in some if "@" not in name) for some in (values, before))
     if new != old:
-        raise Breach(f"it returned {', '.join(new)}, before {', '.join(old)}: return the same names in each trial")
+        raise InvalidReturnValue(
+            f"it returned {', '.join(new)}, before {', '.join(old)}: return the same names in each trial"
+        )
 
 
 class TrialEvaluator:
@@ -158,21 +162,21 @@ class TrialEvaluator:
     """
 
     def __init__(
-        self, objective: Any, space: Space, *, contract: Contract, seed: int, folder: Path, worker: WorkerContext
+        self, objective: Any, space: Space, *, schema: ReturnSchema, seed: int, folder: Path, worker: WorkerContext
     ):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
             setup(worker.device)
         self._call: Callable[[ObjectiveTrial], Any] = objective
-        self._space, self._contract, self._seed, self._worker, self._folder = space, contract, seed, worker, folder
+        self._space, self._schema, self._seed, self._worker, self._folder = space, schema, seed, worker, folder
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             try:
                 yield self._result(trial)
-            except Breach as breach:
-                yield Evaluation(trial.key, error=f"{breach.prefix}{breach}")
+            except InvalidReturnValue as invalid:
+                yield Evaluation(trial.key, error=f"{invalid.prefix}{invalid}")
 
     def _result(self, trial: Trial) -> Evaluation:
         segment = TrialSegment.of(trial)
@@ -187,11 +191,11 @@ class TrialEvaluator:
             return returned
         if isinstance(returned, GeneratorType):
             return Evaluation(trial.key, self._stepped(returned, segment))
-        return Evaluation(trial.key, self._contract.values(returned))
+        return Evaluation(trial.key, self._schema.values(returned))
 
     def _stepped(self, generator: Iterator[Any], segment: TrialSegment) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""
-        kept = Kept(folder_of(segment, self._folder))
+        kept = StepLog(folder_of(segment, self._folder))
         before = int(0 in kept.steps)  # 1 where steps begin at 0: step n is then the one after n others
         steps = {n: values for n, values in kept.steps.items() if not segment.until or n + before <= segment.until}
         known = max(steps, default=-1) + before
@@ -201,9 +205,11 @@ class TrialEvaluator:
                 yielded = next(generator)
             except StopIteration:
                 break
-            values = self._contract.values(yielded)
+            values = self._schema.values(yielded)
             if "step" not in values and kept.is_used and segment.until:
-                raise Breach("it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 0 or 1")
+                raise InvalidReturnValue(
+                    "it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 0 or 1"
+                )
             last = _step(values.pop("step", 1 if last is None else last + 1), last)
             before = before or int(last == 0)
             steps[last] = values
@@ -213,26 +219,28 @@ class TrialEvaluator:
         if last is None and not done and kept.is_used and (kept.steps or segment.start or segment.number):
             raise NoValue("it yielded nothing more: its checkpoint is at its end, where it may have failed before")
         if not steps:
-            raise Breach("it yielded nothing: yield its values after each step")
+            raise InvalidReturnValue("it yielded nothing: yield its values after each step")
         end = max(steps)
         if end + before < segment.until:
             fix = f"give max_steps={end + before}"
             if segment.start and not before and end == segment.until - 1:
                 fix += ", or begin at step 1 (only checkpoints in trial.folder show that steps begin at 0)"
-            raise Breach(f"it ended after {end + before} steps, before the {segment.until} of its strategy: {fix}")
+            raise InvalidReturnValue(
+                f"it ended after {end + before} steps, before the {segment.until} of its strategy: {fix}"
+            )
         new = {f"{name}@{n}": v for n in sorted(steps) if n + before > segment.start for name, v in steps[n].items()}
         return {**steps[end], **new}
 
 
 def _step(value: float, last: int | None) -> int:
-    """A step that a generator has yielded, after step `last`. Raises Breach."""
+    """A step that a generator has yielded, after step `last`. Raises InvalidReturnValue."""
     if not (value >= 0 and float(value).is_integer()) or (last is not None and value <= last):
         found = f"{value:g}" if last is None else f"{value:g} after step {last}"
-        raise Breach(f"it yielded step {found}: yield whole numbers that begin at 0 or 1 and grow")
+        raise InvalidReturnValue(f"it yielded step {found}: yield whole numbers that begin at 0 or 1 and grow")
     return int(value)
 
 
-class Kept:
+class StepLog:
     """What a trial has yielded so far, in its folder if it has one."""
 
     def __init__(self, folder: Path):
@@ -270,7 +278,7 @@ def folder_of(segment: TrialSegment, trials: Path) -> Path:
     own, parent = _of_stage(segment.key, trials), _of_stage(segment.parent, trials)
     remove_folder(_of_stage(f"t{segment.number:06}/{(segment.stage or 0) - 2}", trials))  # all have their copies
     if not own.exists() and parent.exists():
-        how_counted = json.dumps([0, {}]) + "\n" if 0 in Kept(parent).steps else ""
+        how_counted = json.dumps([0, {}]) + "\n" if 0 in StepLog(parent).steps else ""
         copy_folder(parent, own, {STEPS: how_counted})
     return own
 

@@ -12,7 +12,14 @@ from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.chain import Chain
-from mpitune.optimize.objectives import MEND, NO_VALUE, Breach, Contract, TrialEvaluator, require_same_names
+from mpitune.optimize.objectives import (
+    FIX_PREFIX,
+    NO_VALUE,
+    InvalidReturnValue,
+    ReturnSchema,
+    TrialEvaluator,
+    require_same_names,
+)
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
@@ -38,7 +45,7 @@ class WorkersPart:
         return TrialEvaluator(
             objective,
             problem.space,
-            contract=Contract(list(problem.objectives)),
+            schema=ReturnSchema(list(problem.objectives)),
             seed=problem.seed,
             folder=self.folder,
             worker=worker,
@@ -100,15 +107,15 @@ class Tuning(Experiment):
         return self.plan.gang_of(self.task.problem.space.given(TrialSegment.of(trial).point))
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
-        """An objective that does not keep to its contract ends the search; one without a value in its first trial."""
+        """An objective that returns what it must not ends the search; one without a value in its first trial."""
         segment, error = TrialSegment.of(trial), evaluation.error or ""
         first = segment.number == 0 and not segment.stage
         if not evaluation.failed and kept is not None:
             try:
                 require_same_names(evaluation.values, kept.values)
-            except Breach as breach:
-                error = f"{MEND}{breach}"
-        if error.startswith(MEND) or (error.startswith(NO_VALUE) and first):
+            except InvalidReturnValue as invalid:
+                error = f"{FIX_PREFIX}{invalid}"
+        if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
             raise UsageError(f"{error} (trial {segment.number})")
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:

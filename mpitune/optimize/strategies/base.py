@@ -1,8 +1,8 @@
 """What a strategy is: something that proposes segments of work and is told what became of them.
 
-    Strategy.begin(problem) -> schedulers, each independent of the others
-    TrialScheduler.ask(most)      -> segments; no segment: the scheduler has ended
-    TrialScheduler.tell(segment, feedback)    in the order asked
+    Strategy.begin(problem) -> trial schedulers, each independent of the others
+    TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended
+    TrialScheduler.tell(segment, feedback), in the order asked
 
 A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.

@@ -28,7 +28,6 @@ from mpitune.engine.messages import (
     Died,
     Drain,
     Drained,
-    Headway,
     Lend,
     Returned,
     Run,
@@ -36,6 +35,7 @@ from mpitune.engine.messages import (
     Stop,
     ToAgent,
     ToCoordinator,
+    WorkerProgress,
 )
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.ranks.process import start_resource_tracker
@@ -215,7 +215,7 @@ class Agent:
             if isinstance(message, worker.Logged):
                 self._log(slot, process, message)
                 continue
-            if isinstance(message, Headway):  # which is no result, so the time-out goes on
+            if isinstance(message, WorkerProgress):  # which is no result, so the time-out goes on
                 process.news = message
                 continue
             process.clock = self._time
@@ -226,7 +226,7 @@ class Agent:
                 case worker.Built():
                     process.built, process.news = True, WORKING
                 case worker.WaitsForMemory(waits):
-                    process.waits, process.news = waits, Headway(WAITING) if waits else WORKING
+                    process.waits, process.news = waits, WorkerProgress(WAITING) if waits else WORKING
                 case worker.Error(traceback):
                     process.error = traceback
                 case _:

@@ -101,7 +101,7 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
-class Headway:
+class WorkerProgress:
     """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
 
     Without both, the unit says what it does instead of computing, such as STARTING; "" means that it computes.
@@ -126,7 +126,7 @@ class Headway:
 
 
 STARTING, WAITING, COMPILING = "starting", "waiting for memory", "compiling"
-WORKING = Headway("")
+WORKING = WorkerProgress("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 
 
@@ -134,7 +134,7 @@ STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and betwe
 class Stepped:
     """How far slots are, those that have news."""
 
-    steps: Mapping[int, Headway]
+    steps: Mapping[int, WorkerProgress]
 
 
 ToAgent = Run | Lend | Drain | Stop

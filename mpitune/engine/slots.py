@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from mpitune.engine.messages import Headway
+from mpitune.engine.messages import WorkerProgress
 from mpitune.engine.queue import QueuedBatch
 from mpitune.trial import Place, Trial
 
@@ -52,7 +52,7 @@ class SlotState:
     in_vain: int = 0
     cause: str = ""
     life: int = 0
-    step: Headway | None = None
+    step: WorkerProgress | None = None
     marks: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -70,7 +70,7 @@ class SlotState:
         """Batches that it has; one whose trials have all returned is as good as done, and its worker wants the next."""
         return len(self.given) - (bool(self.given) and not self.given[0].open)
 
-    def mark(self, now: float, step: Headway | None) -> None:
+    def mark(self, now: float, step: WorkerProgress | None) -> None:
         """Remember how far the batch is that the slot works on: `step`, or None when results have come."""
         self.step = step
         if not self.given:

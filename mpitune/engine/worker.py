@@ -6,7 +6,7 @@
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
-                       Headway(unit, ...)   how far it is, once a second at most, for people
+                       WorkerProgress(unit, ...)   how far it is, once a second at most, for people
                        WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
@@ -37,7 +37,7 @@ import numpy as np
 
 from mpitune.devices.devices import hosts_here, set_hosts, workers_here
 from mpitune.devices.memory_lock import on_wait
-from mpitune.engine.messages import COMPILING, STEP_SECONDS, Headway
+from mpitune.engine.messages import COMPILING, STEP_SECONDS, WorkerProgress
 from mpitune.engine.usage import Meter
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
@@ -151,7 +151,7 @@ class _StepReport:
         if now >= self._next:
             self._next = now + STEP_SECONDS
             with suppress(OSError):  # the agent has gone; the next result finds that out
-                self._wire.send(Headway(str(unit)[:40], float(done), float(total), int(trials)))
+                self._wire.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
 
 
 def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from mpitune.devices.devices import Device, environment
 from mpitune.engine import worker
-from mpitune.engine.messages import STARTING, Headway, Run
+from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.usage import Peak
 from mpitune.ranks import keeper
 from mpitune.ranks.process import stops_wait, without_main
@@ -56,7 +56,7 @@ class WorkerProcess:
     dismissed: bool = False  # killed because its work is wanted no longer
     ended: bool = False  # all that it had sent has been read
     silent: float | None = None  # since when it has, while its keeper lives
-    news: Headway | None = Headway(STARTING)  # how far it is, until the coordinator is told
+    news: WorkerProgress | None = WorkerProgress(STARTING)  # how far it is, until the coordinator is told
 
     def __post_init__(self) -> None:
         self.begun(self.handle.pid)

@@ -23,7 +23,7 @@ import pytest
 from mpitune.devices.devices import Device
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.live import Overview
-from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Headway, Returned, Run, Stepped
+from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress
 from mpitune.engine.progress import RUNNING, note_of, read_status_file
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
@@ -74,7 +74,7 @@ class Simulated:
             i = int(message.batch[0].params["i"])
             took = float(self.costs[i] * self.factors[i])
             for step in range(1, self.steps):
-                heard = Stepped({message.slot: Headway("lap", step, self.steps)})
+                heard = Stepped({message.slot: WorkerProgress("lap", step, self.steps)})
                 heapq.heappush(self.events, (self.now + took * step / self.steps, len(self.events), heard))
             result = Result(message.batch[0].key, {"v": 0.0}, seconds=took)
             heapq.heappush(self.events, (self.now + took, -len(self.events), Returned(message.slot, (result,), 1)))
@@ -111,14 +111,14 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     journal = Journal(tmp_path, {"settings": {"experiment": "toy"}})
     coordinator = Coordinator(study, journal, tell=lambda r, m: None, slots=slots, costs=with_costs, clock=lambda: now)
     coordinator.step()
-    coordinator.handle(0, Stepped({0: Headway(STARTING), 1: Headway("epoch", 2.4, 20), 2: WORKING}))
+    coordinator.handle(0, Stepped({0: WorkerProgress(STARTING), 1: WorkerProgress("epoch", 2.4, 20), 2: WORKING}))
     now = 130.0
     seen = coordinator.overview(6)
     assert (seen.n_running, dict(seen.waiting), seen.total, seen.left) == (2, {STARTING: 1}, 6, None)
     assert [(one.key, one.step) for one in seen.running] == [("t1", "epoch 3 of 20"), ("t2", "")]
     note = note_of(seen)
     assert note == "2 running, 1 starting; longest: t1 at host/0/1/cpu for 30.0 s, epoch 3 of 20"
-    coordinator.handle(0, Stepped({1: Headway("epoch", 4.4, 20)}))
+    coordinator.handle(0, Stepped({1: WorkerProgress("epoch", 4.4, 20)}))
     left = coordinator.overview(6).left
     assert left is not None and left.low < 300 / 3 * 4 < left.high, left  # 2 epochs in 30 s
     assert Overview.from_json(json.loads(json.dumps(seen.as_json()))) == seen
@@ -179,8 +179,8 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
     worker.end()
     worker.handle.join(PATIENCE)
     assert worker.handle.exitcode == 0 and worker.reap(PATIENCE)
-    steps = [message for message in messages if isinstance(message, Headway)]
-    assert steps[0] == Headway("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
+    steps = [message for message in messages if isinstance(message, WorkerProgress)]
+    assert steps[0] == WorkerProgress("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
 
 
 WORKS = """

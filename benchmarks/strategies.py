@@ -2,9 +2,9 @@
 
     python -m benchmarks.strategies [--figure docs/figures] [--results FILE]
 
-Optuna alone is asked and told one trial after the other in one process, with the seeds that `search(batch=1)` gives its
-samplers: it must propose the same. Rounds of 8 show what parallel trials cost in quality. What is searched is in
-`benchmarks/problems.py`: five functions and two tables of real trainings.
+Optuna alone is asked and told one trial after the other in one process, with the seeds that `search(round_size=1)`
+gives its samplers: it must propose the same. Rounds of 8 show what parallel trials cost in quality. What is searched is
+in `benchmarks/problems.py`: five functions and two tables of real trainings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ours(name: str, strategy: Any, n: int, seed: int, batch: int) -> list[float]
     task = TASKS[name]
     study = search(
         lambda trial: task.evaluate(trial.params), task.space, strategy=strategy, n_trials=n, minimize=task.objectives,
-        seed=seed, workers=0, batch=batch, options=QUIET,
+        seed=seed, workers=0, round_size=batch, options=QUIET,
     )  # fmt: skip
     return curve([dict(t.values) for t in study.trials], [t.params for t in study.trials], name)
 

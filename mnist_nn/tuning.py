@@ -125,7 +125,7 @@ def _problem(seed: int, sample: str, n: int, most: Most) -> Problem:
         }
     )
     own_seed = int(seed_of(seed, sample).generate_state(1)[0])
-    return Problem(space, {"loss": False}, own_seed, n, batch=ROUND, staged=True)
+    return Problem(space, {"loss": False}, own_seed, n, round_size=ROUND, staged=True)
 
 
 def _up_to(low: int, high: int) -> Int | int:

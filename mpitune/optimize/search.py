@@ -56,14 +56,14 @@ def search(
     trial_timeout: float | None = None,
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
-    batch: int | None = None,
+    round_size: int | None = None,
     asynchronous: bool = False,
     options: RunOptions | None = None,
 ) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
 
     Under mpirun or srun every rank calls it, as often as the others, and all get the study. Trials depend on the
-    seed, the strategy and `batch` alone: rounds of `batch` segments are told to the strategy in the order asked.
+    seed, the strategy and `round_size` alone: rounds are told to the strategy in the order asked.
 
     Args:
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
@@ -86,7 +86,8 @@ def search(
             returns True ends the search once what runs has ended.
         enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of
             their range: they are evaluated as given, and samplers learn from them as the nearest that is on a step.
-        batch: Pieces of a round; by default the number of slots at the first start, then what the journal says.
+        round_size: Trials, or stages of them, that are proposed at a time; by default the number of
+            slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         options: All else about how it is run.
 
@@ -116,7 +117,7 @@ def search(
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
-            _check_numbers(workers, batch, trial_timeout)
+            _check_numbers(workers, round_size, trial_timeout)
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
@@ -146,14 +147,14 @@ def search(
         kept = transport.broadcast(_kept(options) if transport.rank == 0 else None)
         if isinstance(kept, UsageError):
             raise kept
-        problem = replace(problem, batch=int(batch or kept or at_once))
+        problem = replace(problem, round_size=int(round_size or kept or at_once))
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
             strategy=chosen.describe(problem),
             objectives=described(problem.objectives),
             seed=problem.seed,
-            batch=problem.batch,
+            batch=problem.round_size,
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
@@ -180,10 +181,10 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
-def _check_numbers(workers: Any, batch: Any, trial_timeout: Any) -> None:
+def _check_numbers(workers: Any, round_size: Any, trial_timeout: Any) -> None:
     """Raise UsageError for values that are not numbers, or out of their range."""
     require_whole("workers", workers, 0)
-    require_whole("batch", batch, 1)
+    require_whole("round_size", round_size, 1)
     if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
         raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
 

@@ -70,7 +70,7 @@ class Tuning(Experiment):
     strategy: str
     objectives: tuple[str, ...]
     seed: int
-    batch: int
+    batch: int  # the size of rounds, by the name that journals know
     order: str
     enqueued: tuple[str, ...]
     task: WorkersPart = field(metadata={"changes_results": False})
@@ -92,7 +92,7 @@ class Tuning(Experiment):
             known = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
-            return [exchange.lane(shared, first if not n else []) for n in range(problem.batch)]
+            return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
         return [exchange.rounds(scheduler) for scheduler in self.plan.strategy.begin(problem)]
 
     def scheduling(self) -> Scheduling:
@@ -136,7 +136,7 @@ class _Exchange:
 
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
-        while not self._stop and (segments := scheduler.ask(self._problem.batch)):
+        while not self._stop and (segments := scheduler.ask(self._problem.round_size)):
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)

@@ -32,7 +32,7 @@ class Problem:
     Attributes:
         objectives: names of values; True for those to be maximized.
         n_trials: the most trials; None for as many as the strategy has.
-        batch: segments of a round.
+        round_size: segments of a round.
         staged: whether the objective can stop after some steps and go on later.
         enqueued: points to begin with.
     """
@@ -41,7 +41,7 @@ class Problem:
     objectives: Mapping[str, bool]
     seed: int = 0
     n_trials: int | None = None
-    batch: int = 1
+    round_size: int = 1
     staged: bool = False
     enqueued: Sequence[Mapping[str, Any]] = ()
 

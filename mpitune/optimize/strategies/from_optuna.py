@@ -67,7 +67,7 @@ class Optuna(Sampling):
             if not hasattr(library.samplers, self.sampler):
                 raise UsageError(f"Optuna has no sampler {self.sampler!r}: see optuna.samplers")
             arguments = dict(self.arguments)
-            if self.sampler == "TPESampler" and problem.batch > 1:
+            if self.sampler == "TPESampler" and problem.round_size > 1:
                 arguments.setdefault("constant_liar", True)  # points of one round are not all the same
             try:
                 with warnings.catch_warnings():

@@ -51,6 +51,10 @@ if __name__ == "__main__":
     space = {name: part for name, part in SPACE.items() if name != "y" or not how.get("flat")}
     how.pop("flat", None)
     study = search(
-        objective, space, strategy=strategy, options=RunOptions(quiet=True), **{"minimize": "loss", "batch": 4, **how}
+        objective,
+        space,
+        strategy=strategy,
+        options=RunOptions(quiet=True),
+        **{"minimize": "loss", "round_size": 4, **how},
     )
     print(json.dumps([[t.number, t.state, dict(t.params), dict(t.values)] for t in study.trials]) + "\n", end="")

@@ -53,13 +53,13 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
         return float(trial.params["x"])
 
     how: dict[str, Any] = dict(minimize="loss", workers=0, results=tmp_path / "r", options=QUIET)
-    first = search(objective, {"x": Float(0, 1)}, n_trials=3, batch=2, **how)
+    first = search(objective, {"x": Float(0, 1)}, n_trials=3, round_size=2, **how)
     again = search(objective, {"x": Float(0, 1)}, n_trials=5, **how)  # batch is in the journal
     assert asked == [0, 1, 2, 3, 4]
     assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,loss,error" and len(rows) == 6
-    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"batch": 3}, "batch")):
+    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
         with pytest.raises(UsageError, match=f"holds a study with {name} = "):
             search(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
 
@@ -247,7 +247,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], to
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, results=tmp_path / "r")
-    numbers: dict[str, Any] = dict(n_trials=np.int64(3), seed=np.int64(1), batch=np.int64(2))
+    numbers: dict[str, Any] = dict(n_trials=np.int64(3), seed=np.int64(1), round_size=np.int64(2))
     low: Any = np.int64(0)
     point = {"x": np.float32(0.5), "n": np.int64(2)}
     space = {"x": Float(0, 1), "n": Int(low, 3), "a": Choice(np.zeros(2000), np.ones(3))}

@@ -44,10 +44,10 @@ def played(
     strategy: Any, loss: Callable[[TrialSegment], float | None], space: Space = LINE, **how: Any
 ) -> list[TrialSegment]:
     """The pieces that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
-    problem = Problem(space, {"loss": False}, **{"n_trials": 20, "batch": 4, "staged": True, **how})
+    problem = Problem(space, {"loss": False}, **{"n_trials": 20, "round_size": 4, "staged": True, **how})
     asked = []
     for proposer in strategy_of(strategy).begin(problem):
-        while pieces := proposer.ask(problem.batch):
+        while pieces := proposer.ask(problem.round_size):
             asked += pieces
             for piece in pieces:
                 value = loss(piece)
@@ -206,7 +206,7 @@ def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     problem = Problem(LINE, {"loss": False}, seed=5)
     study = optuna.create_study(sampler=Optuna("TPESampler").made(problem))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
-    pieces = played("tpe", x_of, n_trials=25, seed=5, batch=1)
+    pieces = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
     assert [x_of(p) for p in pieces] == [trial.params["x"] for trial in study.trials]
 
 
@@ -217,7 +217,7 @@ class Stopping(optuna.samplers.RandomSampler):
 
 
 def test_a_sampler_that_stops_its_study_ends_the_search() -> None:
-    assert len(played(Stopping(seed=1), x_of, batch=1)) == 3
+    assert len(played(Stopping(seed=1), x_of, round_size=1)) == 3
 
 
 class OwnSampler(optuna.samplers.BaseSampler):
@@ -245,7 +245,7 @@ class OwnSampler(optuna.samplers.BaseSampler):
     ],
 )
 def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(minimize="loss", workers=0, batch=2, options=QUIET)
+    how: dict[str, Any] = dict(minimize="loss", workers=0, round_size=2, options=QUIET)
     for n in (5, 9):
         study = search(x_of_trial, LINE, strategy=made(), n_trials=n, results=tmp_path / "r", **how)
     at_once = search(x_of_trial, LINE, strategy=made(), n_trials=9, **how)
@@ -268,7 +268,7 @@ def test_points_beside_the_steps_are_evaluated(strategy: Any, tmp_path: Path) ->
     """As given; a sampler learns from the nearest. Also where the journal has one that ended the study before."""
     space = Space({"x": Float(0, 1, step=0.3), "n": Int(1, 10, step=4), "c": Choice(1, True, None)})
     points: list[dict[str, Any]] = [{"x": 0.25, "n": 3, "c": True}, {"x": 1.0, "n": 10, "c": None}]
-    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, batch=1)
+    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, round_size=1)
     study = search(stepping, space, strategy=strategy, n_trials=8, enqueue=iter(points), results=tmp_path / "r", **how)
     assert [dict(trial.params) for trial in study.trials[:2]] == points and study.trials[0].params["c"] is True
     assert all(trial.params["n"] in (1, 5, 9) for trial in study.trials[2:])
@@ -364,7 +364,7 @@ def test_steps_may_begin_at_0(strategy: Any, keeps: bool) -> None:
 
         return objective
 
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, minimize="loss", workers=0, batch=3, options=QUIET)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, minimize="loss", workers=0, round_size=3, options=QUIET)
     zero, one = (search(stepping_from(first), LINE, **how) for first in (0, 1))
     for a, b in zip(zero.trials, one.trials, strict=True):
         assert (a.params, a.state, a.values) == (b.params, b.state, b.values)
@@ -396,7 +396,9 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
 
 def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
     """Of four trials none reaches the third stage of ASHA."""
-    study = search(stepping, LINE, strategy=ASHA(9), n_trials=4, minimize="loss", workers=0, batch=2, options=QUIET)
+    study = search(
+        stepping, LINE, strategy=ASHA(9), n_trials=4, minimize="loss", workers=0, round_size=2, options=QUIET
+    )
     assert {trial.state for trial in study.trials} == {"pruned"}
     with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
         _ = study.best
@@ -482,7 +484,7 @@ def test_without_optuna_its_extra_is_named() -> None:
 def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
     how: dict[str, Any] = dict(
-        strategy=strategy, n_trials=14, minimize="loss", workers=0, batch=4, options=QUIET, results=tmp_path / "r"
+        strategy=strategy, n_trials=14, minimize="loss", workers=0, round_size=4, options=QUIET, results=tmp_path / "r"
     )
     whole = search(stepping, LINE, **how)
     journal = tmp_path / "r" / "journal.jsonl"
@@ -518,5 +520,7 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked() -> None:
         return float(trial.number) + trial.params["x"] / 2
 
     strategy = Recording()
-    study = search(objective, LINE, strategy=strategy, n_trials=10, minimize="loss", workers=2, batch=4, options=QUIET)
+    study = search(
+        objective, LINE, strategy=strategy, n_trials=10, minimize="loss", workers=2, round_size=4, options=QUIET
+    )
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10

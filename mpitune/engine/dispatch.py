@@ -75,10 +75,10 @@ class Dispatch:
 
     def put_back(self, given: Iterable[Given]) -> None:
         """Add again what has not returned of batches that a slot had."""
-        for one in given:
-            if one.open:
-                waited = one.waited
-                self.push(tuple(one.open.values()), one.attempt, avoid=waited.avoid, no_room=waited.no_room)
+        for batch in given:
+            if batch.open:
+                waited = batch.waited
+                self.push(tuple(batch.open.values()), batch.attempt, avoid=waited.avoid, no_room=waited.no_room)
 
     def no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> bool:
         """Try a trial on another kind of slot; if none is left, leave it open for another layout, and return True."""
@@ -165,8 +165,8 @@ class Dispatch:
             return False
         mine = self._can_tell(slot, failed)
         return any(
-            not state.is_bad and self._can_tell(one, failed) > mine and self._kind(one) not in waiting.no_room
-            for one, state in self.slots.items()
+            not state.is_bad and self._can_tell(other, failed) > mine and self._kind(other) not in waiting.no_room
+            for other, state in self.slots.items()
         )
 
     def _can_tell(self, slot: SlotId, failed: SlotId) -> tuple[bool, bool, int]:

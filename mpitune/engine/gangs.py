@@ -98,19 +98,19 @@ class Gangs:
             The gangs that begin now, each with its slots; and those that can never begin, without slots and with the
             reason.
         """
-        found: list[tuple[QueuedBatch, list[SlotId], str]] = []
+        decided: list[tuple[QueuedBatch, list[SlotId], str]] = []
         for kept in list(self._kept):
-            self._fill(kept, found)
+            self._fill(kept, decided)
         while (first := self._queue.first) is not None and not (single is not None and single < first):
             gang = self.of(first.batch) or Gang()
             if reason := self._lacks(gang):
-                found.append((self._queue.take(), [], reason))
+                decided.append((self._queue.take(), [], reason))
             elif ranks := self._chosen(gang):
                 self._kept.append(KeptSlots(self._queue.take(), ranks))
-                self._fill(self._kept[-1], found)
+                self._fill(self._kept[-1], decided)
             else:
                 break
-        return found
+        return decided
 
     @property
     def lent(self) -> bool:

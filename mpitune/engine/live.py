@@ -97,7 +97,7 @@ class Overview:
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
-        running = [vars(one) for one in self.running]
+        running = [vars(trial) for trial in self.running]
         return {**vars(self), "running": running, "left": None if self.left is None else list(self.left)}
 
     @classmethod
@@ -105,8 +105,8 @@ class Overview:
         """The inverse of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
         counts = {name: int(content[name]) for name in ("done", "failed", "total", "slots", "n_running")}
         running = [
-            Running(str(one["key"]), str(one["place"]), float(one["seconds"]), str(one["step"]))
-            for one in content["running"]
+            Running(str(trial["key"]), str(trial["place"]), float(trial["seconds"]), str(trial["step"]))
+            for trial in content["running"]
         ]
         waiting = {str(what): int(n) for what, n in content["waiting"].items()}
         left = None if content["left"] is None else TimeLeft(*map(float, content["left"]))

@@ -109,9 +109,9 @@ def problems(
         allow_mixed_versions: as given to the run.
         environ: environment variables.
     """
-    found = []
+    findings = []
     if mixed := mixed_versions([(node.host, node.versions) for node in nodes]):
-        found.append(Finding(mixed, fatal=not allow_mixed_versions))
+        findings.append(Finding(mixed, fatal=not allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
@@ -119,14 +119,14 @@ def problems(
         on_gpus = any(place.device != CPU.name for rank in ranks for place in nodes[rank].places)
         if len(ranks) > 1 and on_gpus and not allow_shared_host:
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
-            found.append(Finding(
+            findings.append(Finding(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
                 "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1), or give --gpu none or --allow-shared-host",
                 fatal=True,
             ))  # fmt: skip
     given, source = _hosts_given(environ)
     if given > len(together):
-        found.append(Finding(
+        findings.append(Finding(
             f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun "
             "(--expect-nodes refuses to run on fewer)"
         ))  # fmt: skip
@@ -134,11 +134,11 @@ def problems(
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
     pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or (not workers and node in on_cpu))]
     if pinned:
-        found.append(Finding(
+        findings.append(Finding(
             f"{hosts_of(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
             "give mpirun --bind-to none, or srun --cpus-per-task"
         ))  # fmt: skip
-    return found
+    return findings
 
 
 def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Finding]:

@@ -44,7 +44,7 @@ def start_logging(rank: int, host: str, verbosity: int) -> None:
     handler = _Stderr()
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("mpitune")
-    logger.handlers[:] = [*(one for one in logger.handlers if not isinstance(one, _Stderr)), handler]
+    logger.handlers[:] = [*(other for other in logger.handlers if not isinstance(other, _Stderr)), handler]
     logger.propagate = False
     logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))
 

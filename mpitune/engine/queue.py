@@ -144,21 +144,21 @@ class Queue:
                 called only if that matters.
         """
         passed: list[QueuedBatch] = []
-        found: QueuedBatch | None = None
-        while self._heap and found is None and not (retries_only and self._heap[0][2].attempt == 1):
+        taken: QueuedBatch | None = None
+        while self._heap and taken is None and not (retries_only and self._heap[0][2].attempt == 1):
             waiting = self.take()
             if refuses(waiting):
                 passed.append(waiting)
                 continue
             n = self._pieces_of(waiting, n_slots, free_in)
             if n == 1:
-                found = waiting
+                taken = waiting
                 break
             for piece in waiting.pieces(n):
                 self.push(piece, no_room=waiting.no_room, inherited=waiting.shared)
         for waiting in passed:
             self.put_back(waiting)
-        return found
+        return taken
 
     @property
     def cost(self) -> float:

@@ -76,8 +76,8 @@ class Peak:
         if now - self._looked >= MEMORY_S:
             self._looked = now
             with suppress(OSError), open(self._path, "rb", buffering=0) as file:
-                if found := re.search(rb"VmHWM:\s*(\d+)", file.read()):
-                    self._bytes = int(found[1]) << 10
+                if peak := re.search(rb"VmHWM:\s*(\d+)", file.read()):
+                    self._bytes = int(peak[1]) << 10
         return self._bytes
 
 

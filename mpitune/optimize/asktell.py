@@ -86,7 +86,7 @@ class AskTell:
         if error is None:
             try:
                 result = Result(segment.key, ReturnSchema(list(self._problem.objectives)).values(values))
-                before = next((one.result for one in self._outcomes if not one.result.failed), result)
+                before = next((outcome.result for outcome in self._outcomes if not outcome.result.failed), result)
                 require_same_names(result.values, before.values)
             except InvalidReturnValue as invalid:
                 raise UsageError(f"trial {number}: {invalid}".replace("it returned", "the values are")) from None

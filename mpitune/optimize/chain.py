@@ -75,7 +75,7 @@ class Chain:
         limit_gb: float = 1.0,
         folder: str | Path | None = None,
     ):
-        before, last = [one for one in links[:-1] if isinstance(one, Link)], links[-1] if links else None
+        before, last = [link for link in links[:-1] if isinstance(link, Link)], links[-1] if links else None
         if not before or len(before) < len(links) - 1 or isinstance(last, Link) or last is None:
             raise UsageError('a chain has links and ends with a function: Chain(Link(features, "degree"), model)')
         if not isinstance(limit_gb, int | float) or isinstance(limit_gb, bool) or not 0 < limit_gb < math.inf:

@@ -229,6 +229,6 @@ def _last_line(output: Path) -> str:
 def _last_object(output: Path) -> Mapping[str, Any]:
     for line in reversed(output.read_text(errors="replace").splitlines()):
         with suppress(ValueError):
-            if isinstance(found := json.loads(line), dict):
-                return found
+            if isinstance(values := json.loads(line), dict):
+                return values
     raise NoValue('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')

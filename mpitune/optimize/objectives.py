@@ -118,8 +118,8 @@ class ReturnSchema:
             raise InvalidReturnValue(f"it returned a {type(returned).__name__}: return {self._example}")
         for name in self.names:
             if name not in returned:
-                found = ", ".join(map(str, returned)) or "{}"
-                raise InvalidReturnValue(f"it returned {found} without {name}: return {self._example}")
+                names = ", ".join(map(str, returned)) or "{}"
+                raise InvalidReturnValue(f"it returned {names} without {name}: return {self._example}")
         values = {}
         for name, value in returned.items():
             if not isinstance(name, str) or "@" in name:
@@ -235,8 +235,8 @@ class TrialEvaluator:
 def _step(value: float, last: int | None) -> int:
     """A step that a generator has yielded, after step `last`. Raises InvalidReturnValue."""
     if not (value >= 0 and float(value).is_integer()) or (last is not None and value <= last):
-        found = f"{value:g}" if last is None else f"{value:g} after step {last}"
-        raise InvalidReturnValue(f"it yielded step {found}: yield whole numbers that begin at 0 or 1 and grow")
+        which = f"{value:g}" if last is None else f"{value:g} after step {last}"
+        raise InvalidReturnValue(f"it yielded step {which}: yield whole numbers that begin at 0 or 1 and grow")
     return int(value)
 
 

@@ -227,9 +227,9 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     """The gang that a trial needs, from its parameters. Raises UsageError for bad numbers, also when it is called."""
 
     def number(name: str, need: Need, params: Mapping[str, Any], low: int) -> int:
-        found = need(params) if callable(need) else need
-        require_whole(f"{name} of {dict(params)}" if callable(need) else name, found, low)
-        return int(found)
+        needed = need(params) if callable(need) else need
+        require_whole(f"{name} of {dict(params)}" if callable(need) else name, needed, low)
+        return int(needed)
 
     def gang_of(params: Mapping[str, Any]) -> Gang:
         return Gang(

@@ -83,11 +83,11 @@ class SearchStudy:
     @property
     def pareto(self) -> list[TrialRecord]:
         """The complete trials that no other is better than in one objective and as good as in all."""
-        found: list[tuple[tuple[float, ...], TrialRecord]] = []
+        front: list[tuple[tuple[float, ...], TrialRecord]] = []
         for losses, trial in sorted(((self._losses(t), t) for t in self._complete()), key=lambda pair: pair[0]):
-            if not any(_dominates(other, losses) for other, _ in found):  # who dominates comes earlier in this order
-                found.append((losses, trial))
-        return sorted((trial for _, trial in found), key=lambda trial: trial.number)
+            if not any(_dominates(other, losses) for other, _ in front):  # who dominates comes earlier in this order
+                front.append((losses, trial))
+        return sorted((trial for _, trial in front), key=lambda trial: trial.number)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial: number, state, parameters, values, seconds, error. Raises UsageError without pandas."""
@@ -167,7 +167,7 @@ def records_given(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[
     for outcome in outcomes:
         segment = TrialSegment.of(outcome.trial)
         segments.setdefault(segment.number, []).append((segment, outcome))
-    return [_record(number, found, given) for number, found in segments.items()]
+    return [_record(number, of_trial, given) for number, of_trial in segments.items()]
 
 
 def _record(
@@ -203,8 +203,8 @@ def _texts(column: Sequence[Any]) -> list[Any]:
     return [json.dumps(v) if quoted and isinstance(v, str) else c for v, c in zip(column, cells, strict=True)]
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:
+    return tuple(losses) != tuple(other) and all(a <= b for a, b in zip(losses, other, strict=True))
 
 
 def _short(value: Any) -> str:

@@ -56,10 +56,10 @@ def greet(transport: Transport, host: str, code: str, *, allow_mixed_versions: b
 def _parsed(words: Any) -> dict[str, Any]:
     """The words that were said; empty if they are none of these."""
     try:
-        found = json.loads(words)
+        said = json.loads(words)
     except (TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) and found.get("words") == WORDS else {}
+    return said if isinstance(said, dict) and said.get("words") == WORDS else {}
 
 
 def _end(transport: Transport, why: str) -> None:

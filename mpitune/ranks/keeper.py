@@ -212,13 +212,13 @@ def _descendants() -> dict[int, str]:
         if name.isdigit():
             with suppress(OSError):  # it has just ended
                 known[int(name)] = _parent_and_birth(int(name))
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     above = {os.getpid()}
     while above:
         below = {pid: born for pid, (parent, born) in known.items() if parent in above}
-        found |= below
+        descendants |= below
         above = set(below)
-    return found
+    return descendants
 
 
 def _parent_and_birth(pid: int) -> tuple[int, str]:

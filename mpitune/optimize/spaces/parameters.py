@@ -202,9 +202,9 @@ class Choice:
 
     def place(self, value: Any) -> int:
         """Which option a value is, or the label of which. Raises ValueError for any other."""
-        if (found := self._found(value)) is None:
+        if (place := self._found(value)) is None:
             raise ValueError(f"{shown(value)} is not in {self}")
-        return found
+        return place
 
     def given(self, label: Parameter) -> Any:
         """The option that a journal calls so."""
@@ -253,23 +253,23 @@ def label_of(option: Any) -> Parameter:
     return str(getattr(option, "__name__", None) or without_address(repr(option)))[:200]
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Whether two labels are equal, where True is not 1."""
-    return type(one) is type(other) and bool(one == other)
+    return type(value) is type(other) and bool(value == other)
 
 
-def same_value(one: Any, other: Any) -> bool:
+def same_value(value: Any, other: Any) -> bool:
     """Whether two values are equal in type and value, or have one name."""
-    return _equal(one, other) or same(label_of(one), label_of(other))
+    return _equal(value, other) or same(label_of(value), label_of(other))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     """Whether two options are equal in type and value; NaN is NaN, and arrays are equal to themselves alone."""
-    if one is other:
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
     try:
-        return bool(one == other) or bool(one != one and other != other)
+        return bool(value == other) or bool(value != value and other != other)
     except Exception:  # whatever the thing's own comparison raises
         return False

@@ -202,10 +202,10 @@ class Space:
 
     def _in_order(self) -> list[str]:
         """Names, each after those that it depends on."""
-        found: list[str] = []
+        ordered: list[str] = []
         waiting = list(self._parts)
         while waiting:
-            ready = [n for n in waiting if all(other in found for other in self.conditions.get(n, {}))]
+            ready = [n for n in waiting if all(other in ordered for other in self.conditions.get(n, {}))]
             if not ready:
                 name = waiting[0]
                 unknown = [other for other in self.conditions[name] if other not in self._parts]
@@ -214,7 +214,7 @@ class Space:
                         f"{name} depends on {unknown[0]}, which the space does not have: it has {named(self._parts)}"
                     )
                 raise UsageError(f"{named(waiting)} depend on each other in a circle: take one condition away")
-            found.append(ready[0])
+            ordered.append(ready[0])
             waiting.remove(ready[0])
         for name, conditions in self.conditions.items():
             for other, allowed in conditions.items():
@@ -222,4 +222,4 @@ class Space:
                 wrong = next((v for v in allowed if isinstance(part, Part) and not part.takes(v)), None)
                 if wrong is not None:
                     raise UsageError(f"{name} depends on {other} = {wrong!r}, which is not in {part}")
-        return found
+        return ordered

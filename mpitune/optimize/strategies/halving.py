@@ -42,10 +42,10 @@ class Staged(Strategy):
 
     def rungs(self) -> list[int]:
         """Steps at the end of each stage, the last of them max_steps."""
-        found = [self.min_steps]
-        while found[-1] * self.eta < self.max_steps:
-            found.append(found[-1] * self.eta)
-        return found if found[-1] == self.max_steps else [*found, self.max_steps]
+        ends = [self.min_steps]
+        while ends[-1] * self.eta < self.max_steps:
+            ends.append(ends[-1] * self.eta)
+        return ends if ends[-1] == self.max_steps else [*ends, self.max_steps]
 
     def points(self, problem: Problem) -> Points:
         """The trials to begin; raises UsageError where the strategy does not fit."""
@@ -164,16 +164,16 @@ class OneAtATime(TrialScheduler):
         self._known: set[str] = set()
 
     def ask(self, most: int) -> list[TrialSegment]:
-        found: list[TrialSegment] = []
-        while len(found) < most:
+        segments: list[TrialSegment] = []
+        while len(segments) < most:
             segment = self.onward()
             if segment is None:
                 new = self._points.take(1)
                 if not new:
                     break
                 segment = _staged(*new[0], 0, self._rungs)
-            found.append(segment)
-        return found
+            segments.append(segment)
+        return segments
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._points.known(segment.number)

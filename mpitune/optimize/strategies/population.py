@@ -100,21 +100,21 @@ class _Population(TrialScheduler):
             self._points[number] = self._explored(self._points[leader], rng)
 
     def _explored(self, point: Point, rng: np.random.Generator) -> Point:
-        found: Point = {}
+        explored: Point = {}
         for name, part in self._problem.space.parts.items():
             up, redrawn, u = rng.random() < 0.5, rng.random() < self._how.resample, float(rng.random())
             value = point[name]
             if redrawn or isinstance(part, Choice):
-                found[name] = part.at(u) if redrawn else value
+                explored[name] = part.at(u) if redrawn else value
                 continue
             moved = float(value) * (self._how.factor if up else 1 / self._how.factor)
             if isinstance(part, Int):
                 grid = round((moved - part.low) / part.step) * part.step + part.low
                 highest = part.low + (part.high - part.low) // part.step * part.step
-                found[name] = max(part.low, min(highest, grid))
+                explored[name] = max(part.low, min(highest, grid))
             else:
                 assert isinstance(part, Float)
                 if part.step is not None:
                     moved = part.low + round((moved - part.low) / part.step) * part.step
-                found[name] = float(max(part.low, min(part.high, moved)))
-        return found
+                explored[name] = float(max(part.low, min(part.high, moved)))
+        return explored

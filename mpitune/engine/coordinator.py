@@ -91,7 +91,7 @@ class Coordinator:
         self.first_cause = ""  # of the first death, for when no slot is left
         self.n_failed = 0
         for batch in study.start():
-            self.dispatch.push(batch)
+            self.dispatch.add(batch)
 
     @property
     def finished(self) -> bool:
@@ -171,7 +171,7 @@ class Coordinator:
             self.n_failed += result.failed
             batches = self._study.record(result)
             for batch in batches:
-                self.dispatch.push(batch)
+                self.dispatch.add(batch)
         self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
@@ -279,7 +279,7 @@ class Coordinator:
         else:
             log.info("trial %s is tried on another node: %s", trial.key, last_line(state.cause))
             self._doubtful[trial.key] = replace(result, doubt=None)
-        self.dispatch.push((trial,), result.attempt + 1, avoid=slot)
+        self.dispatch.add((trial,), result.attempt + 1, avoid=slot)
 
     def _done(self, slot: SlotId, trial: Trial, result: Result, given: Given) -> None:
         """A trial has succeeded: what failed on this slot before is forgiven."""

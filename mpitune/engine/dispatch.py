@@ -64,21 +64,21 @@ class Dispatch:
 
     # -- what waits
 
-    def push(
+    def add(
         self, batch: Batch, attempt: int = 1, *, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
         if self._gangs.of(batch) is None:
             self.queue.push(batch, attempt, avoid=avoid, no_room=no_room)
         else:
-            self._gangs.push(batch, attempt, avoid)
+            self._gangs.wait(batch, attempt, avoid)
 
     def put_back(self, given: Iterable[Given]) -> None:
         """Add again what has not returned of batches that a slot had."""
         for batch in given:
             if batch.open:
                 waited = batch.waited
-                self.push(tuple(batch.open.values()), batch.attempt, avoid=waited.avoid, no_room=waited.no_room)
+                self.add(tuple(batch.open.values()), batch.attempt, avoid=waited.avoid, no_room=waited.no_room)
 
     def no_room(self, slot: SlotId, trial: Trial, waited: QueuedBatch, reason: str) -> bool:
         """Try a trial on another kind of slot; if none is left, leave it open for another layout, and return True."""
@@ -87,7 +87,7 @@ class Dispatch:
             self.left_open[trial.key] = reason
             log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
             return True
-        self.push((trial,), waited.attempt, avoid=waited.avoid, no_room=refused)
+        self.add((trial,), waited.attempt, avoid=waited.avoid, no_room=refused)
         return False
 
     def stop(self) -> None:

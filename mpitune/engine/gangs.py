@@ -71,7 +71,7 @@ class Gangs:
         gang = self._gang_of(batch[0])
         return None if gang is None or gang == Gang() else gang
 
-    def push(self, batch: Batch, attempt: int, avoid: SlotId | None = None) -> None:
+    def wait(self, batch: Batch, attempt: int, avoid: SlotId | None = None) -> None:
         """Add a batch that needs a gang; `avoid`: the first slot of the one that it failed in."""
         self._queue.push(batch, attempt, avoid=avoid)
 

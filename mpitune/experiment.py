@@ -1,18 +1,4 @@
-"""The class that a user writes: an Experiment. Everything else in this package serves it.
-
-@dataclass(frozen=True)
-class Quadratic(Experiment):
-    n: int = setting(help="points to try", low=1)
-
-    def searches(self):
-        yield one_round([Trial(f"x{i}", {"x": i}) for i in range(self.n)])
-
-    def objective(self, worker):
-        return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
-
-if __name__ == "__main__":
-    run(Quadratic)                      # from mpitune.cli
-"""
+"""The class that a user writes: an Experiment. Everything else in this package serves it."""
 
 from __future__ import annotations
 
@@ -115,6 +101,9 @@ class Scheduling:
             all zero, as `WorkerContext.buffers`. Called on every rank.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
+
+    Example:
+        >>> deep_ones_first = Scheduling(n_trials=50, cost=lambda trial: trial.params["depth"])
     """
 
     n_trials: int | None = None
@@ -138,6 +127,22 @@ class Experiment(ABC):
     Subclasses are frozen dataclasses; fields made by `setting` become the command line. An instance
     is pickled to every worker, so its module must not import GPU libraries: `objective` does that. Two methods must be
     written, `searches` and `objective`; most experiments also have `data`, `check` and `report`.
+    `mpitune.run` gives an experiment a command line, `mpitune.run_study` runs it on all devices.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from mpitune import Experiment, Trial, evaluate, one_round, per_trial, setting
+        >>> @dataclass(frozen=True)
+        ... class Quadratic(Experiment):
+        ...     n: int = setting(help="points to try", low=1)
+        ...
+        ...     def searches(self):
+        ...         yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
+        ...
+        ...     def objective(self, worker):
+        ...         return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
+        >>> [outcome.result.values["loss"] for outcome in evaluate(Quadratic(5))]
+        [9.0, 4.0, 1.0, 0.0, 1.0]
     """
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()

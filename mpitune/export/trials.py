@@ -137,6 +137,21 @@ def load(results: str | Path) -> LoadedStudy:
 
     Raises:
         UsageError: There is no study, its journal is damaged, or pandas is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from mpitune import Int, load, search
+        >>> folder = tempfile.mkdtemp()
+        >>> how = dict(strategy="grid", minimize="loss", workers=0, results=folder)
+        >>> study = search(lambda trial: {"loss": trial.params["n"] ** 2}, {"n": Int(0, 2)}, **how)
+        3 trials: 3 complete
+        the best:
+          trial 0: loss 0 with n=0
+        time taken: ...
+        results: ...
+        >>> trials, arrays = load(folder)
+        >>> trials[["param_n", "value_loss"]].values.tolist()
+        [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0]]
     """
     study = read(Path(results))
     arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}

@@ -97,6 +97,15 @@ def search(
     Raises:
         UsageError: The arguments, the machine or the results folder are not as they should be.
         StudyError, KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
+
+    Example:
+        >>> from mpitune import Float, Int, search
+        >>> def objective(trial):
+        ...     return {"loss": (trial.params["x"] - 1) ** 2 + trial.params["n"]}
+        >>> space = {"x": Float(0, 4, step=0.5), "n": Int(1, 3)}
+        >>> study = search(objective, space, strategy="grid", minimize="loss", workers=0)
+        >>> len(study), study.best.params, study.best.values
+        (27, {'x': 1.0, 'n': 1}, {'loss': 1.0})
     """
     options = options or RunOptions()
     if workers is not None and gpu is None and options.gpu is None:

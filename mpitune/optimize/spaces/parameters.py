@@ -42,6 +42,12 @@ class Float:
         low, high: the ends of its range, which belong to it.
         log: its logarithm is drawn evenly.
         step: it is one of low, low + step, low + 2 step, ...
+
+    Example:
+        >>> round(Float(1e-5, 1e-1, log=True).at(0.5), 9)  # half way between the logarithms
+        0.001
+        >>> Float(0, 1, step=0.25).values(None)
+        [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
     low: float
@@ -108,7 +114,12 @@ class Float:
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number from low to high, both included; log and step as for `Float`."""
+    """A whole number from low to high, both included; log and step as for `Float`.
+
+    Example:
+        >>> Int(8, 32, step=8).values(None)
+        [8, 16, 24, 32]
+    """
 
     low: int
     high: int
@@ -156,6 +167,10 @@ class Choice:
 
     What a journal cannot hold is named there by its `__name__` or its repr. Where that is also the name of another
     option, its place is added: `Choice(None, "None")` has the labels "None (option 1)" and "None".
+
+    Example:
+        >>> Choice("relu", "gelu").values(None)
+        ['relu', 'gelu']
     """
 
     def __init__(self, *options: Any):

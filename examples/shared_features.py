@@ -14,23 +14,21 @@ from mpitune import Float, Ordinal, search
 from mpitune.optimize import Chain, Link
 from mpitune.optimize.strategies import Grid
 
+images, labels = load_digits(return_X_y=True)
 
-class Digits:
-    def setup(self, device):  # once in each worker
-        images, self.labels = load_digits(return_X_y=True)
-        self.images = images / 16
 
-    def features(self, trial):  # once for each gamma and number
-        kernel = Nystroem(gamma=trial.params["gamma"], n_components=trial.params["number"], random_state=trial.seed)
-        return kernel.fit_transform(self.images)
+def features(trial):  # once for each gamma and number
+    kernel = Nystroem(gamma=trial.params["gamma"], n_components=trial.params["number"], random_state=trial.seed)
+    return kernel.fit_transform(images / 16)
 
-    def model(self, trial, features):  # for each trial
-        scores = cross_val_score(RidgeClassifier(trial.params["penalty"]), features, self.labels, cv=3)
-        return {"accuracy": scores.mean()}
+
+def model(trial, features):  # for each trial
+    scores = cross_val_score(RidgeClassifier(trial.params["penalty"]), features, labels, cv=3)
+    return {"accuracy": scores.mean()}
 
 
 space = {"gamma": Ordinal(0.01, 0.03, 0.1), "penalty": Float(1e-6, 1, log=True), "number": 300}
-objective = Chain(Link("features", "gamma", "number"), "model", of=Digits, limit_gb=0.5)
+objective = Chain(Link(features, "gamma", "number"), model, limit_gb=0.5)
 
 if __name__ == "__main__":
     study = search(objective, space, strategy=Grid(points=8), maximize="accuracy")

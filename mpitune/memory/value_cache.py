@@ -1,4 +1,4 @@
-"""Values that are computed once and kept for other trials: in memory that a node's workers share, or in a folder.
+"""Values that are computed once and kept for other trials: in memory that a node's workers share.
 
 A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes,
 everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
@@ -6,21 +6,15 @@ everything else is a new copy for each user. This also holds for a value that wa
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import math
-import os
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
 
-from mpitune._jit.folders import wait_for_lock
 from mpitune.devices.devices import free_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.memory.shared_cache import ALIGNED, INDEX, SharedCache
@@ -90,51 +84,6 @@ def in_memory(buffers: SharedArrays, limit: int) -> Keeper:
     cache = SharedCache(own, BUFFER)
     weakref.finalize(cache, own.close)
     return InMemory(cache)
-
-
-class OnDisk:
-    """Values in a folder, by joblib.Memory: other searches find them too.
-
-    Args:
-        folder: its files are unpickled, so nobody but this user may be able to change it.
-        limit: bytes to keep; the longest unused are removed.
-    """
-
-    def __init__(self, folder: Path, limit: int):
-        import joblib
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._memory = joblib.Memory(folder, mmap_mode="r", verbose=0)
-        self._cached = self._memory.cache(_bytes_of, ignore=["compute"])
-        self._limit, self._folder = limit, folder
-        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-    def value(self, key: str, compute: Callable[[], Any]) -> Any:
-        made: list[np.ndarray] = []
-
-        def computed() -> np.ndarray:
-            made.append(_Packed(compute()).whole())
-            return made[0]
-
-        byte = int.from_bytes(hashlib.sha256(key.encode()).digest()[:5], "little")
-        wait_for_lock(lambda how: fcntl.lockf(self._file, how, 1, byte), self._folder, math.inf)
-        try:
-            memory = self._cached(key, computed)
-        except (KeyError, OSError):  # another process removed it before it was read back
-            if not made:
-                raise
-            memory = made[0]
-        finally:
-            with suppress(OSError):  # there was none
-                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
-        if made:
-            self._memory.reduce_size(bytes_limit=self._limit)
-        return _read(np.asarray(memory).data)
-
-
-def _bytes_of(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The function that joblib caches, by the key alone."""
-    return compute()
 
 
 class _Packed:

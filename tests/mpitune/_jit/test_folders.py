@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from mpitune._jit.folders import NAME, locked, open_lock
-from mpitune.memory.value_cache import OnDisk
 from tests.helpers import ROOT
 
 VICTIM, STRANGER = 12345, 65534
@@ -194,5 +193,3 @@ def test_a_lock_is_not_waited_for_in_vain(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with locked(tmp_path / "lock"):
         pass
-    monkeypatch.setattr(fcntl, "lockf", no_locks)
-    assert OnDisk(tmp_path / "kept", 1 << 20).value("a", lambda: 5) == 5

@@ -56,6 +56,6 @@ def chain(**how: Any) -> Chain:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    how = {name: given.pop(name) for name in ("limit_gb", "folder") if name in given}
+    how = {name: given.pop(name) for name in ("limit_gb",) if name in given}
     study = search(chain(**how), SPACE, strategy="grid", minimize="loss", options=RunOptions(quiet=True), **given)
     print(json.dumps([[t.number, t.state, dict(t.params), dict(t.values)] for t in study.trials]) + "\n", end="")

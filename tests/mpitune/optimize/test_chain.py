@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from mpitune import Choice, Float, Int, RunOptions, search
 from mpitune.errors import UsageError
 from mpitune.optimize import Chain, Link
 from mpitune.optimize.strategies import Racing
-from tests.mpitune.optimize.chains import FILE, SPACE, chain, features, model, powers, stepped
+from tests.mpitune.optimize.chains import FILE, features, model, powers, stepped
 
 QUIET = RunOptions(quiet=True)
 SCRIPT = ("-m", "tests.mpitune.optimize.chains")
@@ -43,49 +42,18 @@ def test_a_link_is_computed_once_for_each_key_and_node_and_results_do_not_depend
     assert there == here
     assert all(n <= most for n, most in zip((counts["features-1"], counts["powers-1"]), (2, 4), strict=True))
     assert ran(program, tmp_path / "links", workers=1, limit_gb=1e-9)[0] == here  # nothing has room
-    assert ran(program, tmp_path / "links", workers=2, folder=str(tmp_path / "kept"))[0] == here
 
 
-def test_a_folder_keeps_values_for_other_searches_until_the_function_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FILE, str(tmp_path / "links"))
-    how: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, options=QUIET)
-    space = {**SPACE, "degree": 3}
-    first = search(chain(folder=tmp_path / "kept"), space, **how)
-    assert len((tmp_path / "links").read_text().splitlines()) == 3
-    again = search(chain(folder=tmp_path / "kept"), space, **how)
-    assert [t.values for t in again.trials] == [t.values for t in first.trials]
-    assert len((tmp_path / "links").read_text().splitlines()) == 3
+def test_choices_and_seeds() -> None:
+    space = {"kind": Choice(np.cos, np.sin), "x": Int(0, 1), "y": Int(0, 1)}
 
-    def changed(trial: Any) -> np.ndarray:
-        return features(trial) + 1.0
-
-    changed.__name__ = "features"
-    third = search(Chain(Link(changed, "degree"), Link(powers, "power"), model, folder=tmp_path / "kept"), space, **how)
-    assert third.best.values != first.best.values
-    assert len((tmp_path / "links").read_text().splitlines()) == 6
-    small = search(chain(folder=tmp_path / "small", limit_gb=1e-9), space, **how)
-    assert [t.values for t in small.trials] == [t.values for t in first.trials]
-    assert sum(p.stat().st_size for p in (tmp_path / "small").rglob("output.pkl")) == 0
-
-
-class Setup:
-    """The links as methods of an object that is set up once."""
-
-    def setup(self, device: str) -> None:
-        self.offset = 1.0 if device == "cpu" else float("nan")
-
-    def features(self, trial: Any) -> Any:
+    def features(trial: Any) -> Any:
         return {"value": trial.params["kind"](trial.params.get("x", 0.0)), "seed": trial.seed}
 
-    def model(self, trial: Any, features: Any) -> float:
-        return float(features["value"]) + self.offset + trial.params["y"]
+    def model(trial: Any, features: Any) -> float:
+        return float(features["value"]) + 1.0 + float(trial.params["y"])
 
-
-def test_methods_choices_and_seeds() -> None:
-    space = {"kind": Choice(np.cos, np.sin), "x": Int(0, 1), "y": Int(0, 1)}
-    objective = Chain(Link("features", "kind", "x"), "model", of=Setup)
+    objective = Chain(Link(features, "kind", "x"), model)
     how: dict[str, Any] = dict(strategy="grid", minimize="loss", options=QUIET)
     study = search(objective, space, workers=0, **how)
     assert [t.values for t in search(objective, space, workers=1, **how).trials] == [t.values for t in study.trials]
@@ -152,12 +120,10 @@ def generated(trial: Any) -> Any:
         (lambda: Chain(Link(features), Link(features), model), "two functions of the chain are called features"),
         (lambda: Chain(Link(needs, "x"), needs), "needs takes wanted, which no link before it returns: there is none"),
         (lambda: Chain(Link(generated), stepped), "the link generated is a generator: return its value"),
-        (lambda: Chain(Link("features"), "modell", of=Setup), "has no method modell"),
         (lambda: Chain(Link(5), stepped), "a link is 5: give a function that has a name"),  # type: ignore[arg-type]
         (lambda: Chain(Link(features, 5), stepped), "the link features uses (5,): give names"),  # type: ignore[arg-type]
         (lambda: Chain(Link(features, "degre"), stepped), "features uses degre, which the space does not have: it has"),
         (lambda: Chain(Link(features, "x"), stepped, limit_gb=0), "limit_gb=0: give a number of gigabytes above 0"),
-        (lambda: Chain(Link(features, "x"), stepped, folder="/"), "folder='/': "),
         (lambda: reads("trial.params['y']"), 'parameter y, which it does not name: name it, Link(link, ..., "y")'),
         (lambda: reads("trial.params.get('y', 1)"), "asks for the parameter y, which it does not name"),
         (lambda: reads("trial.number"), "the link link asks for trial.number, which trials do not have in common"),
@@ -166,11 +132,6 @@ def generated(trial: Any) -> Any:
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(make: Any, told: str, tmp_path: Path) -> None:
-    if "folder" in told and os.geteuid() == 0:
-        (tmp_path / "open").mkdir()
-        (tmp_path / "open").chmod(0o777)
-        make = lambda: Chain(Link(features, "x"), stepped, folder=tmp_path / "open")  # noqa: E731
-        told = "is 777, so others could exchange what is in it; what is in it is unpickled"
     with pytest.raises(UsageError) as error:
         search(
             make(), {"x": Float(0, 1), "y": Float(0, 1)}, n_trials=1, minimize="loss", workers=0,

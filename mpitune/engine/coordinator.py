@@ -128,7 +128,7 @@ class Coordinator:
         """
         study, dispatch = self._study, self.dispatch
         return overview(
-            list(dispatch.slots.values()), dispatch.queue, dispatch.pace.learnt, self._clock(),
+            list(dispatch.slots.values()), dispatch.queue, dispatch.pace, self._clock(),
             done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=total,
         )  # fmt: skip
 
@@ -143,7 +143,7 @@ class Coordinator:
             case Stepped(steps):
                 for number, step in steps.items():
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
-                        state.mark(self._clock(), step)
+                        state.step = step
             case Interrupted(number):
                 self._drain(number)
             case Lost():
@@ -216,7 +216,7 @@ class Coordinator:
                 self._failed(trial, result, given)
             else:
                 self._done(slot, trial, result, given)
-        state.mark(self._clock(), None)
+        state.step = None
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 

@@ -127,7 +127,7 @@ class Dispatch:
         if n and self._gangs.lent:
             self._gangs.ended(slot)
         for _ in range(n):
-            done, state.marks = state.given.popleft(), []
+            done = state.given.popleft()
             if state.given:
                 state.given[0].begun = state.given[0].since = self._clock()
             if done.seconds:
@@ -139,7 +139,7 @@ class Dispatch:
         state = self.slots[slot]
         self.put_back(state.given)
         state.given.clear()
-        state.step, state.marks = None, []
+        state.step = None
         self._gangs.ended(slot)
 
     def free(self, slot: SlotId) -> None:

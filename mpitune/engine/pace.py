@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-from mpitune.engine.live import Learnt
 from mpitune.engine.slots import SlotState
 
 LATENCY = 0.02  # seconds from a slot's last result to its next batch when both sleep between messages
@@ -20,20 +19,18 @@ class Pace:
         end: Unix time by which all work must be done, None where there is none.
 
     Attributes:
-        learnt: the same, for people.
+        seconds_per_cost: None before a batch is done.
     """
 
     def __init__(self, end: float | None):
         self._end = end
         self._batch_seconds: float | None = None
-        self._seconds_per_cost: float | None = None
-        self.learnt = Learnt()
+        self.seconds_per_cost: float | None = None
 
     def add(self, cost: float, seconds: float) -> None:
         """Take note of a batch that is done."""
         self._batch_seconds = _moved(self._batch_seconds, seconds)
-        self._seconds_per_cost = _moved(self._seconds_per_cost, seconds / max(cost, 1e-300))
-        self.learnt.add(cost, seconds)
+        self.seconds_per_cost = _moved(self.seconds_per_cost, seconds / max(cost, 1e-300))
 
     @property
     def ahead(self) -> int:
@@ -44,14 +41,14 @@ class Pace:
 
     def is_too_late(self, cost: float) -> bool:
         """Whether a batch that is begun now would not be done by the end, as far as is known."""
-        return self._end is not None and time.time() + cost * (self._seconds_per_cost or 0.0) > self._end
+        return self._end is not None and time.time() + cost * (self.seconds_per_cost or 0.0) > self._end
 
     def left(self, state: SlotState, now: float) -> float:
         """Cost of what a slot has not done of the batches that it was given."""
         if not state.given:
             return 0.0
         first, *others = state.given
-        spent = (now - first.begun) / self._seconds_per_cost if self._seconds_per_cost else 0.0
+        spent = (now - first.begun) / self.seconds_per_cost if self.seconds_per_cost else 0.0
         return max(0.0, first.waited.cost - spent) + sum(given.waited.cost for given in others)
 
 

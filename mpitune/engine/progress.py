@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpitune.engine.live import Overview, TimeLeft
+from mpitune.engine.live import Overview
 from mpitune.errors import printable, printable_lines
 from mpitune.storage.files import read_at_most, replaced
 from mpitune.storage.waiting import spoken
@@ -179,18 +179,13 @@ def note_of(seen: Overview) -> str:
     words += [f"{seen.n_running} running"] if seen.n_running else []
     words += [f"{n} {what}" for what, n in seen.waiting.items()]
     if seen.left is not None and seen.done < seen.total:
-        words.append(time_left(seen.left))
+        words.append(f"{duration(seen.left)} left")
     note = ", ".join(words)
     if seen.running:
         longest = seen.running[0]
         far = f", {longest.step}" if longest.step else ""
         note += f"; longest: {longest.key} at {longest.place} for {duration(longest.seconds)}{far}"
     return printable(note)
-
-
-def time_left(left: TimeLeft) -> str:
-    """As "20 min 10 s left (15 min 00 s to 30 min 00 s)"."""
-    return f"{duration(left.guess)} left ({duration(left.low)} to {duration(left.high)})"
 
 
 def duration(seconds: float) -> str:

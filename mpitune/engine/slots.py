@@ -40,7 +40,6 @@ class SlotState:
         cause: of its last failure.
         life: deaths in all.
         step: its last report of progress, None if there was none since its last result.
-        marks: the first and the last (time, share of its batch that was done) that were heard, for people only.
     """
 
     place: Place
@@ -53,7 +52,6 @@ class SlotState:
     cause: str = ""
     life: int = 0
     step: WorkerProgress | None = None
-    marks: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def is_bad(self) -> bool:
@@ -69,19 +67,6 @@ class SlotState:
     def n_open(self) -> int:
         """Batches that it has; one whose trials have all returned is as good as done, and its worker wants the next."""
         return len(self.given) - (bool(self.given) and not self.given[0].open)
-
-    def mark(self, now: float, step: WorkerProgress | None) -> None:
-        """Remember how far the batch is that the slot works on: `step`, or None when results have come."""
-        self.step = step
-        if not self.given:
-            return
-        batch, n_open = self.given[0].waited.batch, len(self.given[0].open)
-        if step is not None and not step.total > 0:
-            if not step.done:
-                self.marks = []  # the clock of its work starts again: it has been starting, or waiting
-            return
-        share = 0.0 if step is None else min(1.0, step.done / step.total) * min(step.trials, n_open)
-        self.marks = [*self.marks[:1], (now, (len(batch) - n_open + share) / len(batch))]
 
     @property
     def is_computing(self) -> bool:

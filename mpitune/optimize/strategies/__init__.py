@@ -2,7 +2,7 @@
 
 from mpitune.optimize.strategies.base import Strategy
 from mpitune.optimize.strategies.from_optuna import Optuna, OptunaPruner
-from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, MedianStopping
+from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.strategies.racing import Racing
 from mpitune.optimize.strategies.samplers import Grid, Halton, Random, Sobol
@@ -13,7 +13,6 @@ __all__ = [
     "Halton",
     "Halving",
     "Hyperband",
-    "MedianStopping",
     "Optuna",
     "OptunaPruner",
     "PopulationBased",

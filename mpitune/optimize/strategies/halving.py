@@ -1,4 +1,4 @@
-"""Trials that go on only while they lead: successive halving, Hyperband, ASHA, and the median rule.
+"""Trials that go on only while they lead: successive halving, Hyperband, ASHA.
 
 A trial is evaluated in stages of growing length, and goes on from the checkpoint of the stage before. An objective that
 keeps none is trained from its beginning in each stage, which costs at most eta / (eta - 1) times as much.
@@ -7,7 +7,6 @@ keeps none is trained from its beginning in each stage, which costs at most eta 
 from __future__ import annotations
 
 import math
-import statistics
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -226,49 +225,6 @@ class _Promoting(OneAtATime):
                     self._promoted[stage].add(segment.number)
                     return self.next_stage(segment)
         return None
-
-
-@dataclass(frozen=True)
-class MedianStopping(Staged):
-    """A trial ends early that is worse than the median of the others after as many steps.
-
-    Source: D. Golovin et al., "Google Vizier: a service for black-box optimization", KDD 2017.
-
-    Attributes:
-        eta: As for the others; stages may grow slowly, since a trial that goes on is not asked again before its end.
-        startup: Trials of a stage that are needed before one is ended.
-    """
-
-    eta: int = 2
-    startup: int = 5
-
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Median(self.points(problem), self.rungs(), self.startup)
-
-
-class _Median(OneAtATime):
-    def __init__(self, points: Points, rungs: Sequence[int], startup: int):
-        super().__init__(points, rungs)
-        self._startup = startup
-        self._going: dict[int, TrialSegment] = {}
-
-    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._going.pop(segment.number, None)
-        if segment.last or feedback.losses is None:
-            return
-        others = [other.loss for before, other in self._feedback[segment.stage or 0] if before.number != segment.number]
-        if len(others) >= self._startup and feedback.loss > statistics.median(others):
-            self._points.tell(segment, feedback, pruned=True)
-        else:
-            self._going[segment.number] = self.next_stage(segment)
-
-    def onward(self) -> TrialSegment | None:
-        if not self._going:
-            return None
-        return self._going.pop(min(self._going))
 
 
 def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> TrialSegment:

@@ -10,7 +10,7 @@ from typing import Any
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.base import Strategy
 from mpitune.optimize.strategies.from_optuna import Optuna
-from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, MedianStopping, Staged
+from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, Staged
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.strategies.racing import Racing
 from mpitune.optimize.strategies.samplers import Grid, Halton, Random, Sobol
@@ -29,7 +29,6 @@ WITH_STEPS: dict[str, type[Strategy]] = {
     "halving": Halving,
     "hyperband": Hyperband,
     "asha": ASHA,
-    "median": MedianStopping,
     "pbt": PopulationBased,
 }
 

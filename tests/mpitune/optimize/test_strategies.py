@@ -23,7 +23,6 @@ from mpitune.optimize.strategies import (
     Grid,
     Halving,
     Hyperband,
-    MedianStopping,
     Optuna,
     OptunaPruner,
     PopulationBased,
@@ -107,22 +106,14 @@ def test_asha_promotes_as_soon_as_it_can() -> None:
     assert pieces.index(next(p for p in pieces if p.until == 3)) < 8  # before all have begun
 
 
-def test_the_median_rule_ends_what_is_worse() -> None:
-    pieces = played(MedianStopping(max_steps=8), x_of, n_trials=30)
-    ended = {p.number for p in pieces} - {p.number for p in pieces if p.last}
-    worst_first = [n for _, n in sorted(((x_of(p), p.number) for p in pieces if p.start == 0), reverse=True)]
-    assert 8 <= len(ended) <= 26 and worst_first[-1] not in ended
-    assert set(worst_first[:10]) - {p.number for p in pieces[:8]} <= ended
-
-
-@pytest.mark.parametrize("strategy", [Halving(9), ASHA(9), MedianStopping(9), Hyperband(9), PopulationBased(9, 3)])
+@pytest.mark.parametrize("strategy", [Halving(9), ASHA(9), Hyperband(9), PopulationBased(9, 3)])
 def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
     bad = {3: None, 5: math.inf}
     pieces = played(strategy, lambda p: bad.get(p.number, x_of(p)), n_trials=12)
     stages = Counter(p.number for p in pieces)
     if isinstance(strategy, PopulationBased):  # they take over from others
         assert all(any(p.number == n and p.parent[:7] not in ("", f"t{n:06}") for p in pieces) for n in bad)
-    elif not isinstance(strategy, MedianStopping):
+    else:
         assert all(stages[n] == 1 for n in bad)
     assert stages[3] == 1 or isinstance(strategy, PopulationBased)
 
@@ -347,7 +338,7 @@ def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("strategy", ["random", Halving(9), ASHA(9), MedianStopping(9), PopulationBased(9, 3)])
+@pytest.mark.parametrize("strategy", ["random", Halving(9), ASHA(9), PopulationBased(9, 3)])
 def test_steps_may_begin_at_0(strategy: Any, keeps: bool) -> None:
     """The same trials go on as with steps from 1."""
 

@@ -140,7 +140,7 @@ def evaluate(
         for answer in evaluated(objective, batches.pop(0), meter):
             result = unpacked(answer, peak.read())
             if isinstance(result, NoRoom):
-                raise UsageError(f"trial {result.key} has no room here: {result.reason}")
+                raise UsageError(f"this process has no room for trial {result.key}: {result.reason}")
             batches += study.record(result)
     return study.outcomes()
 

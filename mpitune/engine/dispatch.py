@@ -85,7 +85,7 @@ class Dispatch:
         refused = waited.no_room | {self._kind(slot)}
         if self._gangs.of((trial,)) or all(self._kind(other) in refused for other in self.slots):
             self.left_open[trial.key] = reason
-            log.warning("trial %s fits no slot and is left open: %s", trial.key, reason)
+            log.warning("trial %s was not run, as no worker here has room for it: %s", trial.key, reason)
             return True
         self.add((trial,), waited.attempt, avoid=waited.avoid, no_room=refused)
         return False
@@ -224,7 +224,7 @@ class Dispatch:
         for waiting, slots, reason in self._gangs.ready(self.queue.first):
             if not slots:
                 self.left_open.update((trial.key, reason) for trial in waiting.batch)
-                log.warning("trial %s is left open: %s", waiting.batch[0].key, reason)
+                log.warning("trial %s was not run: %s", waiting.batch[0].key, reason)
                 continue
             lead, *others = slots
             state = self.slots[lead]

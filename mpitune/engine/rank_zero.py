@@ -172,7 +172,7 @@ class RankZero:
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))
-            log.warning("%d trials fit no slot of this job, such as %s: %s", len(left_open), key, reason)
+            log.warning("%d trials were not run, such as %s: %s", len(left_open), key, reason)
         if coordinator.dispatch.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.dispatch.n_too_long)
         elif coordinator.stopped_by is None and not left_open:

@@ -328,9 +328,11 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
     command += ["--max-channels", "100000", "--max-hidden-layer", "1000000", "--results", str(tmp_path)]
     done = program(*command, status=Exit.STOPPED)
     assert not journal_lines(tmp_path), "a larger machine may have room for them"
-    told = re.findall(r"left open: its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB", done.stderr)
+    told = re.findall(
+        r"no worker here has room for it: its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB", done.stderr
+    )
     assert len(told) == 6
-    assert "not one would fit" in done.stderr and "6 trials fit no slot of this job" in done.stderr
+    assert "not one would fit" in done.stderr and "6 trials were not run" in done.stderr
 
 
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ def test_evaluate_raises_and_takes_what_is_known() -> None:
 
 
 def test_a_trial_without_room_is_said() -> None:
-    with pytest.raises(UsageError, match="trial t0 has no room here: it is large"):
+    with pytest.raises(UsageError, match="this process has no room for trial t0: it is large"):
         evaluate(Listed(lambda trial: NoRoom(trial.key, "it is large")))
 
 

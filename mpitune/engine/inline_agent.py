@@ -16,7 +16,7 @@ from mpitune.engine.worker import evaluated, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 
 
-class AgentHere:
+class InlineAgent:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
     def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):

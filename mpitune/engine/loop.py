@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.messages import Drain, Interrupted, Lend, Run, Stop
 from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
@@ -36,7 +36,7 @@ class Leader(NamedTuple):
         return coordinator.finished
 
 
-def loop(transport: Transport, agent: Agent | AgentHere, leader: Leader | None = None) -> None:
+def loop(transport: Transport, agent: Agent | InlineAgent, leader: Leader | None = None) -> None:
     """Carry messages, results and deaths until the coordinator has said Stop."""
     signals: list[int] = []
 

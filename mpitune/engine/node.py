@@ -20,7 +20,7 @@ import cloudpickle
 
 from mpitune.devices.devices import CPU, Device, choose
 from mpitune.engine.agent import Agent
-from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop, ToCoordinator
 from mpitune.engine.options import RunOptions
@@ -188,16 +188,16 @@ class _RanksPart:
         packed: bytes,
         shared: SharedArrays,
         buffers: SharedArrays,
-    ) -> Agent | AgentHere:
+    ) -> Agent | InlineAgent:
         """The agent of this rank. Its workers start with their first batch."""
         options = self.options
 
         def tell(message: ToCoordinator) -> None:
             self.transport.send(0, message)
 
-        agent: Agent | AgentHere
+        agent: Agent | InlineAgent
         if options.workers == 0:
-            agent = AgentHere(tell, self.experiment, shared.arrays)
+            agent = InlineAgent(tell, self.experiment, shared.arrays)
         else:
             agent = Agent(
                 tell,

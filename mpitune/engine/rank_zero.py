@@ -15,7 +15,7 @@ from threading import Thread
 from mpitune.devices.devices import CPU
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator, slots_of
-from mpitune.engine.inline_agent import AgentHere
+from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import Leader, loop
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, memory_problems
@@ -69,7 +69,7 @@ class RankZero:
     nodes: Sequence[Node]
     started: float
 
-    def run(self, agent: Agent | AgentHere, load_finish: LoadFinish | None) -> Ended:
+    def run(self, agent: Agent | InlineAgent, load_finish: LoadFinish | None) -> Ended:
         """Run the study, with the agent of this rank; without `load_finish` it makes no tables, figures and page."""
         status = StatusFile(self.journal.folder)
         try:
@@ -77,7 +77,7 @@ class RankZero:
         finally:
             status.remove()
 
-    def _run(self, agent: Agent | AgentHere, status: StatusFile, load_finish: LoadFinish | None) -> Ended:
+    def _run(self, agent: Agent | InlineAgent, status: StatusFile, load_finish: LoadFinish | None) -> Ended:
         journal, study = self.journal, self._study()
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)

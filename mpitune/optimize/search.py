@@ -121,7 +121,7 @@ def search(
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
-        problem, chosen, gang_of, slots, told = None, None, None, 0, ""
+        problem, chosen, gang_of, slots, refusal = None, None, None, 0, ""
         try:
             if not callable(objective):
                 kind = type(objective).__name__
@@ -144,19 +144,19 @@ def search(
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = _slots(options)
         except UsageError as error:
-            told = str(error)
-        told = transport.broadcast(next(filter(None, transport.gather(told)), ""))
-        if told:
-            raise UsageError(told)
+            refusal = str(error)
+        refusal = transport.broadcast(next(filter(None, transport.gather(refusal)), ""))
+        if refusal:
+            raise UsageError(refusal)
         assert problem is not None and chosen is not None
         of_ranks = transport.gather(slots)
         at_once = transport.broadcast(_at_once(of_ranks, devices, nodes) if transport.rank == 0 else 0)
         if isinstance(at_once, UsageError):
             raise at_once
-        kept = transport.broadcast(_kept(options) if transport.rank == 0 else None)
-        if isinstance(kept, UsageError):
-            raise kept
-        problem = replace(problem, round_size=int(round_size or kept or at_once))
+        known = transport.broadcast(_known_round_size(options) if transport.rank == 0 else None)
+        if isinstance(known, UsageError):
+            raise known
+        problem = replace(problem, round_size=int(round_size or known or at_once))
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
@@ -264,7 +264,7 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int | UsageErr
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _kept(options: RunOptions) -> int | UsageError | None:
+def _known_round_size(options: RunOptions) -> int | UsageError | None:
     """The size of rounds that the journal in the results folder says, None where there is none."""
     if options.results is None or options.restart:
         return None

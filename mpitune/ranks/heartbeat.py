@@ -14,7 +14,6 @@ data and drawing figures would still block the main thread.
 from __future__ import annotations
 
 import atexit
-import signal
 import threading
 from collections.abc import Callable
 
@@ -59,26 +58,19 @@ class Heartbeat:
 
 
 class Pulse:
-    """Calls `beat` every `interval` seconds until it is stopped.
+    """A thread that calls `beat` every `interval` seconds until it is stopped.
 
     Args:
         beat: Must return soon.
         interval: Seconds.
-        in_thread: Whether a thread calls it. Otherwise a timer's signal interrupts the main thread, which makes no beat
-            while it waits for the system.
     """
 
-    def __init__(self, beat: Callable[[], None], interval: float, in_thread: bool):
+    def __init__(self, beat: Callable[[], None], interval: float):
         self._beat, self._interval = beat, interval
         self._stopped = threading.Event()
         atexit.register(self.stop)  # before MPI is finalized
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True) if in_thread else None
-        if self._thread is not None:
-            self._thread.start()
-        else:
-            signal.signal(signal.SIGALRM, lambda number, frame: beat())
-            signal.siginterrupt(signal.SIGALRM, False)  # so that calls of libraries go on
-            signal.setitimer(signal.ITIMER_REAL, interval, interval)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):
@@ -87,8 +79,5 @@ class Pulse:
     def stop(self) -> None:
         """No beat is made after this returns."""
         atexit.unregister(self.stop)
-        if self._thread is None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        else:
-            self._stopped.set()
-            self._thread.join()
+        self._stopped.set()
+        self._thread.join()

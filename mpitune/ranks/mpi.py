@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from mpitune.errors import Exit
+from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
 from mpitune.ranks.transport import GivenUp, Lost, Parting, Transport
 
@@ -30,9 +30,9 @@ class MpiTransport(Transport):
     lock around every call is free again at once.
 
     The thread of the heartbeat takes that lock too; no other thread calls MPI (heartbeat.py says why there is one). It
-    needs MPI_THREAD_SERIALIZED, which Open MPI 4.1 and 5, MPICH and Intel MPI give. If a library gives less, a timer's
-    signal makes the beats. The beats change only what belongs to them: requests of beats, counts of silence, one flag.
-    The main thread reads these when it looks for messages, and acts on them.
+    needs MPI_THREAD_SERIALIZED, which Open MPI 4.1 and 5, MPICH and Intel MPI give. The beats change only what belongs
+    to them: requests of beats, counts of silence, one flag. The main thread reads these when it looks for messages, and
+    acts on them.
 
     On rank 0 the last message of a rank that died is `Lost`. It comes if `mpirun --with-ft ulfm` lets the job survive
     the death (ULFM: W. Bland et al., 2013), or if a rank was silent for too long. A rank that was only asleep then
@@ -45,6 +45,11 @@ class MpiTransport(Transport):
     poll_seconds = 0.01
 
     def __init__(self) -> None:
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise UsageError(
+                f"{library()} gives less than MPI_THREAD_SERIALIZED, which the heartbeat of the ranks needs: "
+                "unset MPI4PY_RC_THREAD_LEVEL, or use Open MPI, MPICH or Intel MPI"
+            )
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
         self._inbox: deque[tuple[int, Any]] = deque()
@@ -54,7 +59,6 @@ class MpiTransport(Transport):
         self._lost: set[int] = set()
         self._parted: set[int] = set()  # on rank 0: those that have come to the end of the study
         self._lock = threading.Lock()  # held during each call of MPI
-        self._in_thread = MPI.Query_thread() >= MPI.THREAD_SERIALIZED
         self._pulse: Pulse | None = None
         self._study = 0
         # What the beats change:
@@ -70,7 +74,7 @@ class MpiTransport(Transport):
         self._timeout, self._heartbeat = heartbeat_timeout, Heartbeat(self.size, heartbeat_timeout)
         if heartbeat_timeout and self._beats:
             self._beat()  # at once: who gets a later message of this rank has its first word, and counts its silence
-            self._pulse = Pulse(self._beat, self._heartbeat.interval, self._in_thread)
+            self._pulse = Pulse(self._beat, self._heartbeat.interval)
 
     def _rest(self) -> None:
         if self._pulse is not None:
@@ -187,17 +191,13 @@ class MpiTransport(Transport):
 
     def _beat(self) -> None:
         """Say that this rank lives, and hear who else does. Runs beside the loop."""
-        if not self._lock.acquire(blocking=self._in_thread):
-            return  # the timer has interrupted the thread that holds it: the next beat comes soon
-        try:
+        with self._lock:
             for rank, sent in self._beats.items():
                 try:
                     self._exchange_beats(rank, sent)
                 except MPI.Exception:
                     continue  # it has died, and the main thread is told so too
             self._heartbeat.beat()
-        finally:
-            self._lock.release()
         if self.rank != 0 and self._heartbeat.silent():
             self._orphaned(f"has heard nothing of rank 0 for {self._timeout:g} s")
 

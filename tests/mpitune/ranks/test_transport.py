@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpitune.ranks.transport import LocalTransport
+from tests.helpers import TOYS
 
 from . import contract
 
@@ -28,13 +30,17 @@ def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["multiple", "funneled"])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks: int, level: str) -> None:
-    """Below MPI_THREAD_SERIALIZED the beats come from a timer."""
-    environ = {"MPI4PY_RC_THREAD_LEVEL": level}
-    done = program("-m", "tests.mpitune.ranks.contract", "suspended", ranks=ranks, env=environ)
+def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program, ranks: int) -> None:
+    done = program("-m", "tests.mpitune.ranks.contract", "suspended", ranks=ranks)
     assert done.stdout.count(" ended") == ranks
+
+
+def test_a_library_that_has_no_room_for_a_thread_is_refused(program: Program, tmp_path: Path) -> None:
+    study = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    done = program(*study, ranks=2, env={"MPI4PY_RC_THREAD_LEVEL": "funneled"}, status=None)
+    assert done.stderr.count("gives less than MPI_THREAD_SERIALIZED") == 1 and "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.slow

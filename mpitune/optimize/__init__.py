@@ -9,14 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mpitune.optimize.asktell import AskTell
-    from mpitune.optimize.chain import Chain, Link
-    from mpitune.optimize.commands import Command
-    from mpitune.optimize.objectives import ObjectiveTrial
-    from mpitune.optimize.search_study import SearchStudy, TrialRecord
-
-__all__ = ["AskTell", "Chain", "Command", "Link", "ObjectiveTrial", "SearchStudy", "TrialRecord"]
+if TYPE_CHECKING:  # for type checkers, who cannot read the table below
+    from mpitune.optimize.asktell import AskTell as AskTell
+    from mpitune.optimize.chain import Chain as Chain
+    from mpitune.optimize.chain import Link as Link
+    from mpitune.optimize.commands import Command as Command
+    from mpitune.optimize.objectives import ObjectiveTrial as ObjectiveTrial
+    from mpitune.optimize.search_study import SearchStudy as SearchStudy
+    from mpitune.optimize.search_study import TrialRecord as TrialRecord
 
 _HOME = {
     "mpitune.optimize.asktell": ("AskTell",),
@@ -25,6 +25,8 @@ _HOME = {
     "mpitune.optimize.objectives": ("ObjectiveTrial",),
     "mpitune.optimize.search_study": ("SearchStudy", "TrialRecord"),
 }
+
+__all__ = [name for names in _HOME.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,7 @@ class Bagging(ImageSettings):
 
     goal = "minimize loss"
     no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
+    preload = ("mnist_nn.objective",)
     report_modules = ("mnist_nn.figures", "scipy.stats")
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,

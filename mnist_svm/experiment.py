@@ -41,6 +41,7 @@ class SvmGrid(ImageSettings):
     """
 
     goal = "minimize error"
+    preload = ("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu")
     report_modules = ("mnist_svm.figures", "scipy.stats")
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,

@@ -140,7 +140,20 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
 def workers_of(pid: int) -> set[int]:
     """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins again."""
     spawned = {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
-    return {pid for pid in spawned if parent_of(parent_of(pid)) in spawned}  # not their two keepers
+    leaders = {pid for pid in spawned if session_of(pid) == pid}  # keepers and workers, not the server that forks them
+    return {pid for pid in leaders if parent_of(parent_of(pid)) in leaders}  # not their two keepers
+
+
+def rank_of(worker: int) -> int:
+    """The rank that a worker belongs to."""
+    parent = parent_of(parent_of(parent_of(worker)))
+    words = about({parent}, "cmdline").get(parent, "")
+    return parent_of(parent) if "spawn_main" in words else parent  # not a server that forked it
+
+
+def session_of(pid: int) -> int:
+    """The session of a process; 0 if it has ended."""
+    return int((about({pid}, "stat").get(pid) or ") S 0 0 0").rpartition(") ")[2].split()[3])
 
 
 def parent_of(pid: int) -> int:

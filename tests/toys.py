@@ -128,6 +128,8 @@ BUILD_FAULTS = ("none", "cannot_build", "cannot_build_here")
 class Toy(Experiment):
     """Toy trials with known answers."""
 
+    preload = ("tests.toys",)
+
     n: int = setting(help="trials in each round of each course", low=1)
     courses: int = setting(1, "independent searches", low=1)
     rounds: int = setting(1, "rounds of each search", low=1)

@@ -73,6 +73,7 @@ class Agent:
         threads: numerical threads per worker.
         trial_timeout: seconds that a trial may take.
         recycle: batches after which a worker is replaced by a fresh one; 0 for never.
+        preload: modules that a server imports, from which workers are forked; none: they are spawned.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class Agent:
         threads: int = 1,
         trial_timeout: float | None = None,
         recycle: int = 0,
+        preload: Sequence[str] = (),
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
-        self._trial_timeout, self._recycle = trial_timeout, recycle
+        self._trial_timeout, self._recycle, self._preload = trial_timeout, recycle, tuple(preload)
         start_resource_tracker()
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
@@ -199,7 +201,12 @@ class Agent:
         threads = self._threads * (n_slots if device.kind == "cpu" else 1)
         setup = replace(self._setup, device=slot.device.kind)
         process = WorkerProcess.start(
-            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time
+            setup,
+            device,
+            threads=threads,
+            n_workers=len(self.slots) // n_slots,
+            now=self._time,
+            preload=self._preload,
         )
         for thing in process.waitables:
             self._selector.register(thing, EVENT_READ, (slot, process))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from mpitune.devices.devices import CPU, Device, choose
+from mpitune.devices.devices import CPU, Device, choose, environment
 from mpitune.engine.agent import Agent
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
@@ -30,6 +30,7 @@ from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
+from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
@@ -73,6 +74,9 @@ def run(
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
+            if options.workers != 0 and options.threads == 1 and experiment.preload:
+                with environment(devices[0], 1, len(devices)):
+                    server_for(experiment.preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes)
         buffers = part.allocate_buffers(devices, shared)
@@ -207,6 +211,7 @@ class _RanksPart:
                 threads=options.threads,
                 trial_timeout=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
+                preload=self.experiment.preload,
             )
         self.stack.callback(agent.close)
         return agent

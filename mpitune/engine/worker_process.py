@@ -11,7 +11,7 @@ import pickle
 import select
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.usage import Peak
 from mpitune.ranks import keeper
+from mpitune.ranks.fork_server import Fork, server_for
 from mpitune.ranks.process import stops_wait, without_main
 from mpitune.trial import Batch
 
@@ -35,7 +36,7 @@ READ_BYTES = 1 << 16  # of messages, at a time
 class WorkerProcess:
     """A living worker, and what it is doing. Times are of the agent's clock, in seconds."""
 
-    handle: Any  # of its keeper
+    handle: Any  # of its keeper: a Fork, or a process of multiprocessing
     batches: Connection  # a socket: pipes are smaller where a user has many
     results: Connection  # a pipe: to write to it takes a worker two thirds of the time that a socket takes
     output: Connection
@@ -59,20 +60,30 @@ class WorkerProcess:
     news: WorkerProgress | None = WorkerProgress(STARTING)  # how far it is, until the coordinator is told
 
     def __post_init__(self) -> None:
-        self.begun(self.handle.pid)
+        self.begun(0)
         self._arrivals = select.poll()  # `Connection.poll` makes a selector each time
         self._arrivals.register(self.results, select.POLLIN)
 
     @classmethod
-    def start(cls, setup: worker.Setup, device: Device, *, threads: int, n_workers: int, now: float) -> WorkerProcess:
-        """A new process.
+    def start(
+        cls,
+        setup: worker.Setup,
+        device: Device,
+        *,
+        threads: int,
+        n_workers: int,
+        now: float,
+        preload: Sequence[str] = (),
+    ) -> WorkerProcess:
+        """A new process: a fork of a server that has imported some modules, or spawned.
 
         Args:
             setup: what the worker is told.
             device: on which it computes.
-            threads: numerical threads.
+            threads: numerical threads. Several are made when libraries are imported, so such a worker is spawned.
             n_workers: of its node.
             now: by the agent's clock.
+            preload: names of the modules; none: the worker is spawned.
         """
         context = multiprocessing.get_context("spawn")
         batches, worker_batches = context.Pipe()
@@ -81,15 +92,20 @@ class WorkerProcess:
         os.set_blocking(output.fileno(), False)
         work = keeper.Later(worker.main, setup)
         pipes = (worker_batches, worker_results, worker_output)
-        handle = context.Process(target=keeper.begin, args=(setup.parent, work, *pipes))
-        with environment(device, threads, n_workers), without_main(), stops_wait():
-            handle.start()
+        handle: Any = None
+        with environment(device, threads, n_workers):
+            if preload and threads == 1 and (server := server_for(preload, os.environ)):
+                handle = server.fork(os.environ, work, pipes)
+            if handle is None:
+                handle = context.Process(target=keeper.begin, args=(setup.parent, work, *pipes))
+                with without_main(), stops_wait():
+                    handle.start()
         for pipe in pipes:
             pipe.close()
         return cls(handle, batches, results, output, now, device)
 
     def begun(self, pid: int) -> None:
-        """Note the process of the worker itself, which is known once it runs."""
+        """Note the process of the worker itself, which is known once it runs, and 0 before."""
         self.pid, self.peak = pid, Peak(pid)
 
     @property
@@ -158,8 +174,11 @@ class WorkerProcess:
         """Have its keeper end it and all that it has started."""
         if self.handle.is_alive():
             with suppress(ProcessLookupError):  # it has just ended
-                os.kill(self.handle.pid, keeper.END)
-                os.kill(self.handle.pid, signal.SIGCONT)  # it may have been suspended
+                for number in (keeper.END, signal.SIGCONT):  # it may have been suspended
+                    if isinstance(self.handle, Fork):
+                        self.handle.send_signal(number)
+                    else:
+                        os.kill(self.handle.pid, number)
 
     def reap(self, seconds: float) -> bool:
         """Kill the process if it lives, and close its pipes. Returns whether it ended within that time."""
@@ -169,7 +188,7 @@ class WorkerProcess:
             connection.close()
         if ended := not self.handle.is_alive():
             self.handle.close()
-        else:
+        elif not isinstance(self.handle, Fork):
             multiprocessing.process._children.discard(self.handle)  # type: ignore[attr-defined]  # joined at exit
         return ended
 
@@ -177,6 +196,8 @@ class WorkerProcess:
         """Why it ended. The last line says it in the shortest form."""
         if self.error:
             return self.error.strip()
+        if isinstance(self.handle, Fork) and self.handle.refused:
+            return "a library that workers need starts threads when it is imported: workers are spawned from now on"
         code = self.handle.exitcode
         if code is not None and code < 0:
             name = signal.Signals(-code).name

@@ -71,6 +71,9 @@ def _digest(thing: Any) -> str:
         return str(joblib.hash(cloudpickle.dumps(thing), hash_name="sha1"))
 
 
+_EVALUATES = "mpitune.sklearn.graph_walk"  # imports all that evaluates tasks
+
+
 @dataclass(frozen=True)
 class Folds(Experiment):
     """Candidates on folds.
@@ -97,6 +100,18 @@ class Folds(Experiment):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Folds, ()
+
+    @property
+    def preload(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What evaluates the tasks, and the modules of their estimators, as far as these are of known libraries."""
+        modules = {_EVALUATES}
+        for estimator in {id(task.estimator): task.estimator for task in self.tasks}.values():
+            parts = [estimator, *estimator.get_params(deep=True).values()]
+            modules.update(type(part).__module__ for part in parts)
+        own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
+        if any(name.startswith("sklearn.svm.") for name in own):
+            own.add("mpitune.svm.candidates")
+        return tuple(sorted(own))
 
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""

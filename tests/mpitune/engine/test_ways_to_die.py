@@ -13,7 +13,7 @@ import pytest
 
 from mpitune.errors import Exit
 from mpitune.storage.history import read_journal
-from tests.helpers import PATIENCE, maps_of_sharers, parent_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import PATIENCE, maps_of_sharers, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
@@ -29,7 +29,7 @@ def die(job: Popen[str], way: str) -> None:
         time.sleep(0.2)
         job.send_signal(signal.SIGUSR1)  # as the study goes on
     elif way.endswith("rank"):
-        os.kill(parent_of(parent_of(parent_of(workers_of(job.pid).pop()))), number)
+        os.kill(rank_of(workers_of(job.pid).pop()), number)
     else:
         job.send_signal(number)
 

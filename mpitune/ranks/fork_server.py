@@ -1,0 +1,313 @@
+"""A process that has imported once what workers need, and then forks each worker in milliseconds.
+
+    rank -> server -> keeper -> keeper -> worker
+
+The server is spawned, so it knows nothing of its rank: no MPI, no CUDA, no thread of the user's. It has one thread
+itself, and says no where a library has started others, since a fork keeps their locks but not them. Random numbers
+begin anew in each fork. It ends with its rank, and its workers end with it.
+
+    rank -> server     one packet for each worker: file descriptors, the first of them a file with the rest
+    server -> rank     through a pipe of that worker: its process id, or NO; later its status, as of `os.wait`
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import multiprocessing
+import os
+import pickle
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn
+
+from mpitune.ranks import keeper
+from mpitune.ranks.process import die_with, stops_wait, without_main
+
+MOST_DESCRIPTORS = 250  # the kernel takes 253 in a packet
+NO = 0  # in place of a process id: the server has several threads
+NUMBER = 8  # bytes of a number in a worker's pipe
+# pandas imports Arrow, whose allocator would start a thread.
+NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+OWN = ("CUDA_VISIBLE_DEVICES", "SEARCH_WORKERS_HERE")  # variables of which each worker has its own
+
+
+class Fork:
+    """A worker's keeper that a server forks; it has the methods of a process of multiprocessing that an agent needs.
+
+    Attributes:
+        sentinel: descriptor that can be read when there is news: the process runs, or it has ended.
+        exitcode: None while it lives; negative for a signal. SIGKILL also where the server has ended.
+        refused: the server has other threads, so there is no process.
+    """
+
+    def __init__(self, sentinel: int, server: ForkServer) -> None:
+        self.sentinel = sentinel
+        self.exitcode: int | None = None
+        self.refused = False
+        self._server, self._file = server, -1
+        self._numbers = b""
+
+    def is_alive(self) -> bool:
+        """Whether it lives, or is to be forked."""
+        while self.exitcode is None and select.select([self.sentinel], [], [], 0)[0]:
+            content = os.read(self.sentinel, NUMBER)
+            self._numbers += content
+            if not content:
+                self.exitcode = -signal.SIGKILL
+            elif len(self._numbers) == NUMBER:
+                self._begun(int.from_bytes(self._numbers, "big"))
+            elif len(self._numbers) == 2 * NUMBER:
+                self.exitcode = os.waitstatus_to_exitcode(int.from_bytes(self._numbers[NUMBER:], "big"))
+        return self.exitcode is None
+
+    def _begun(self, pid: int) -> None:
+        if pid == NO:
+            self.refused, self.exitcode, self._server.is_fit = True, 1, False
+            return
+        with suppress(OSError):  # it has ended already
+            self._file = os.pidfd_open(pid)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal. If it does not run yet, the server ends, which has nothing else to do then."""
+        if self.is_alive() and self._file < 0:
+            select.select([self.sentinel], [], [], 0.5)
+        if self.is_alive():
+            if self._file < 0:
+                self._server.kill()
+            else:
+                signal.pidfd_send_signal(self._file, number)
+
+    def join(self, seconds: float) -> None:
+        """Wait so long at most until it has ended."""
+        deadline = time.monotonic() + seconds
+        while self.is_alive() and (left := deadline - time.monotonic()) > 0:
+            select.select([self.sentinel], [], [], left)
+
+    def close(self) -> None:
+        """Forget it."""
+        self._server.forks.discard(self)
+        for number in (self.sentinel, self._file):
+            if number >= 0:
+                os.close(number)
+
+
+class ForkServer:
+    """A server, which begins to import as soon as this exists.
+
+    Args:
+        modules: their names. One that cannot be imported is left out: the workers will say why.
+        environ: variables of its workers, which libraries read when they are imported.
+
+    Attributes:
+        forks: what it has forked, until it is closed.
+        is_fit: whether it can fork, as far as is known.
+    """
+
+    def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests.setblocking(False)
+        self.forks: set[Fork] = set()
+        self.is_fit = True
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules)))
+        before = dict(os.environ)
+        try:
+            _set_environ({**NO_THREADS, **environ})
+            with without_main(), stops_wait():
+                self._process.start()
+        finally:
+            _set_environ(before)
+        theirs.close()
+        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]  # joined at exit
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be asked for a fork."""
+        return self.is_fit and self._process.is_alive()
+
+    def fork(self, environ: Mapping[str, str], work: keeper.Later, pipes: Sequence[Connection]) -> Fork | None:
+        """Have it fork a worker; see `keeper.begin`.
+
+        Args:
+            environ: all variables of the worker.
+            work: what it does.
+            pipes: to the agent.
+
+        Returns:
+            None where it cannot be asked.
+        """
+        passed = _Passed()
+        set_spawning_popen(passed)
+        try:
+            content = bytes(ForkingPickler.dumps((dict(environ), work, tuple(pipes))))
+        finally:
+            set_spawning_popen(None)
+        if len(passed.descriptors) > MOST_DESCRIPTORS:
+            return None
+        file = os.memfd_create("worker")
+        status, theirs = os.pipe()
+        try:
+            with open(file, "wb", closefd=False) as written:
+                written.write(content)
+            socket.send_fds(self._requests, [b"1"], [file, theirs, *passed.descriptors])
+        except OSError:  # it has ended, or very many wait
+            os.close(status)
+            return None
+        finally:
+            os.close(file)
+            os.close(theirs)
+        fork = Fork(status, self)
+        self.forks.add(fork)
+        return fork
+
+    def kill(self) -> None:
+        """End it now, and its workers."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Let it end."""
+        self._requests.close()
+
+
+class _Passed:
+    """Collects the descriptors that a pickle is to hand on, as multiprocessing asks for it."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        self.descriptors.append(descriptor)
+        return len(self.descriptors) - 1
+
+    def DupFd(self, place: int) -> _Descriptor:
+        return _Descriptor(place)
+
+
+class _Descriptor:
+    """A descriptor in a pickle: its place among those that came with it."""
+
+    arrived: Sequence[int] = ()
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        return self.arrived[self._place]
+
+
+_servers: dict[Any, ForkServer] = {}
+
+
+def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer | None:
+    """The server of this process that has imported these modules with this environment; None where it cannot fork.
+
+    It stays for the next search of a script. A server of other needs ends when none of its forks is left.
+    """
+    same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
+    thread = threading.get_native_id()  # a server ends with the thread that started it
+    key = os.getpid(), thread, os.getcwd(), tuple(sys.path), tuple(modules), same
+    for other, server in list(_servers.items()):
+        if other[0] != key[0]:  # of the process that this one was forked from
+            del _servers[other]
+        elif not server._process.is_alive() or (other != key and not server.forks):
+            server.close()
+            del _servers[other]
+    if key not in _servers:
+        _servers[key] = ForkServer(modules, environ)
+    return _servers[key] if _servers[key].is_usable else None
+
+
+@atexit.register
+def _close() -> None:
+    for server in _servers.values():
+        server.close()
+
+
+def _set_environ(environ: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+
+
+def _serve(rank: int, requests: socket.socket, modules: Iterable[str]) -> NoReturn:
+    """The server's life: import, then fork at each request, until the rank ends or closes its end."""
+    die_with(rank)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would else write to each page that it shares with the others
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    pipes: dict[int, int] = {}  # of each fork
+    while True:
+        ready, _, _ = select.select([requests, woken], [], [])
+        if woken in ready:
+            os.read(woken, 1 << 12)
+            _tell_ended(pipes)
+        if requests in ready:
+            message, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
+            if not message:
+                os._exit(0)
+            content, pipe, *others = descriptors
+            if len(os.listdir("/proc/self/task")) > 1:
+                os.write(pipe, NO.to_bytes(NUMBER, "big"))
+                os.close(pipe)
+            elif pid := os.fork():
+                pipes[pid] = pipe
+                os.write(pipe, pid.to_bytes(NUMBER, "big"))
+            else:
+                for number in (requests.detach(), woken, wake, pipe, *pipes.values()):
+                    os.close(number)
+                _become_worker(content, others)
+            for number in (content, *others):
+                os.close(number)
+
+
+def _tell_ended(pipes: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pipe = pipes.pop(ended[0])
+            with suppress(OSError):  # nobody waits for it
+                os.write(pipe, ended[1].to_bytes(NUMBER, "big"))
+            os.close(pipe)
+
+
+def _become_worker(content: int, descriptors: Sequence[int]) -> NoReturn:
+    """In the fork."""
+    try:
+        server = os.getppid()
+        signal.set_wakeup_fd(-1)
+        _Descriptor.arrived = descriptors
+        with open(content, "rb") as file:
+            file.seek(0)
+            environ, work, pipes = pickle.load(file)
+        _set_environ(environ)
+        _begin_random_numbers()
+        keeper.begin(server, work, *pipes)
+    finally:
+        os._exit(1)
+
+
+def _begin_random_numbers() -> None:
+    """Of global generators, which would else be the same in each worker. Python itself seeds `random` after a fork."""
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(random.getrandbits(63))

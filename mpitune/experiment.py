@@ -148,7 +148,8 @@ class Experiment(ABC):
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
     goal: ClassVar[str] = ""  # such as "minimize loss": by this report.html chooses the best trial
     no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
-    # Modules that workers need. A server imports them once and forks the workers, so none may start threads or use a GPU.
+    # Modules that workers need: a server imports them once and forks the workers. Importing them must not use a GPU.
+    # Where one of them starts a thread, workers are spawned.
     preload: ClassVar[tuple[str, ...]] = ()
     report_modules: ClassVar[tuple[str, ...]] = ()  # what `report` imports: rank 0 does so while the first trials run
 

@@ -149,7 +149,7 @@ class ForkServer:
             None where it cannot be asked.
         """
         passed = _Passed()
-        set_spawning_popen(passed)
+        set_spawning_popen(passed)  # type: ignore[arg-type]  # it asks for no more
         try:
             content = bytes(ForkingPickler.dumps((dict(environ), work, tuple(pipes))))
         finally:
@@ -257,11 +257,11 @@ def _serve(rank: int, requests: socket.socket, modules: Iterable[str]) -> NoRetu
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     pipes: dict[int, int] = {}  # of each fork
     while True:
-        ready, _, _ = select.select([requests, woken], [], [])
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 1 << 12)
             _tell_ended(pipes)
-        if requests in ready:
+        if requests.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
             if not message:
                 os._exit(0)

@@ -1,0 +1,193 @@
+"""The server that forks workers: one import, and for each an environment and random numbers of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitune.devices.devices import CPU, environment
+from mpitune.errors import Exit
+from mpitune.ranks.fork_server import ForkServer, server_for
+from mpitune.ranks.keeper import Later
+from mpitune.storage.history import read_journal
+from tests.helpers import parent_of, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+
+PATIENCE = 60.0
+
+
+def report(what: Any, pipe: Any) -> None:
+    """What a worker does here: say what it is."""
+    pipe.send((what, os.getpid(), os.environ.get("OWN"), "json" in sys.modules, random.random(), np.random.rand()))
+    pipe.recv()
+
+
+def silent(what: Any, pipe: Any) -> None:
+    os._exit(what)
+
+
+@contextmanager
+def serving(*modules: str) -> Iterator[ForkServer]:
+    with environment(CPU, 1):
+        server = ForkServer(("numpy", "tests.mpitune.ranks.test_fork_server", *modules), os.environ)
+    try:
+        yield server
+    finally:
+        for fork in list(server.forks):
+            fork.close()
+        server.close()
+        server._process.join(PATIENCE)
+        assert not server._process.is_alive()
+
+
+def forked(server: ForkServer, what: Any, function: Any = report, own: str = "") -> tuple[Any, Any]:
+    """A worker and the pipe to it."""
+    ours, theirs = Pipe()
+    fork = server.fork({**os.environ, "OWN": own}, Later(function, what), [theirs])
+    theirs.close()
+    assert fork is not None
+    return fork, ours
+
+
+def test_workers_have_their_own_environment_and_random_numbers() -> None:
+    with serving("json") as server:
+        workers = [forked(server, number, own=str(number)) for number in range(3)]
+        said = [pipe.recv() for _, pipe in workers]
+        assert [words[0] for words in said] == [0, 1, 2]
+        assert [words[2] for words in said] == ["0", "1", "2"]
+        assert (
+            len({words[1] for words in said})
+            == len({words[4] for words in said})
+            == len({words[5] for words in said})
+            == 3
+        )
+        assert all(parent_of(parent_of(parent_of(pid))) == server._process.pid for _, pid, *_ in said)
+        assert all(fork.is_alive() for fork, _ in workers)
+        for fork, pipe in workers:
+            pipe.send("end")
+            fork.join(PATIENCE)
+        assert [fork.exitcode for fork, _ in workers] == [1, 1, 1]  # a worker never comes back into the server's code
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_the_status_of_a_worker_arrives(status: int) -> None:
+    with serving() as server:
+        fork, _ = forked(server, status, silent)
+        fork.join(PATIENCE)
+        assert fork.exitcode == status and not fork.is_alive()
+
+
+def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
+    with serving() as server:
+        fork, pipe = forked(server, "x")
+        pipe.recv()
+        fork.send_signal(signal.SIGKILL)
+        fork.join(PATIENCE)
+        assert fork.exitcode == -signal.SIGKILL
+    with serving("tests.mpitune.ranks.slow_module") as server:
+        fork, _ = forked(server, "y")
+        fork.send_signal(signal.SIGKILL)
+        fork.join(PATIENCE)
+        assert fork.exitcode == -signal.SIGKILL
+
+
+def test_its_workers_end_with_the_server() -> None:
+    with serving() as server:
+        workers = [forked(server, number) for number in range(2)]
+        pids = {pipe.recv()[1] for _, pipe in workers}
+        server.kill()
+        wait_for_the_end_of(pids)
+        for fork, _ in workers:
+            fork.join(PATIENCE)
+            assert fork.exitcode == -signal.SIGKILL
+
+
+def test_a_server_with_threads_forks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "with_a_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[99]).start()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with environment(CPU, 1):
+        server = server_for(["with_a_thread"], os.environ)
+        assert server is not None
+        fork, _ = forked(server, "z")
+        fork.join(PATIENCE)
+        assert fork.refused and fork.exitcode == 1
+        assert server_for(["with_a_thread"], os.environ) is None
+    fork.close()
+    server.kill()
+
+
+def test_no_descriptor_stays_after_many_workers() -> None:
+    def descriptors(pid: int) -> int:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+    with serving() as server:
+        for round_number in range(2):
+            for _ in range(100):
+                fork, pipe = forked(server, 0, silent)
+                fork.join(PATIENCE)
+                fork.close()
+                pipe.close()
+            counted = descriptors(os.getpid()), descriptors(server._process.pid)
+            if not round_number:
+                first = counted
+        assert counted == first
+
+
+def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    with environment(CPU, 1):
+        first = server_for(["json"], os.environ)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+        assert server_for(["json"], os.environ) is first
+        monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+        second = server_for(["json"], os.environ)
+        assert second is not first and second is not None and first is not None
+        first._process.join(PATIENCE)
+        assert not first._process.is_alive() and second.is_usable
+
+
+def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:
+    """The kernel ends a server with the thread that started it."""
+    with environment(CPU, 1):
+        environ = dict(os.environ)
+    found = []
+
+    def in_thread() -> None:
+        server = server_for(["tests.mpitune.ranks.test_fork_server"], environ)
+        assert server is not None
+        fork, pipe = forked(server, "x")
+        pipe.recv()  # so it has begun
+        found.append(server)
+        fork.close()
+
+    thread = Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    found[0]._process.join(PATIENCE)
+    assert not found[0]._process.is_alive()
+    assert server_for(["tests.mpitune.ranks.test_fork_server"], environ) not in (None, found[0])
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -> None:
+    job = start(tmp_path, "60", "--seconds", "0.1", "--trial-timeout", "60", ranks=ranks)
+    wait_for_lines(tmp_path, 6)
+    worker = workers_of(job.pid).pop()
+    server = parent_of(parent_of(parent_of(worker)))
+    assert server != rank_of(worker)
+    os.kill(server, signal.SIGKILL)
+    _, stderr = job.communicate(timeout=600)
+    assert job.returncode == Exit.DONE, stderr
+    history = read_journal(tmp_path)
+    assert history is not None and len(history.results) == 60

@@ -111,6 +111,7 @@ class ForkServer:
         environ: variables of its workers, which libraries read when they are imported.
 
     Attributes:
+        modules: as given.
         forks: what it has forked, until it is closed.
         is_fit: whether it can fork, as far as is known.
     """
@@ -118,8 +119,8 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
+        self.modules, self.is_fit = frozenset(modules), True
         self.forks: set[Fork] = set()
-        self.is_fit = True
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules)))
         before = dict(os.environ)
@@ -133,9 +134,9 @@ class ForkServer:
         multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]  # joined at exit
 
     @property
-    def is_usable(self) -> bool:
-        """Whether it can be asked for a fork."""
-        return self.is_fit and self._process.is_alive()
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.is_alive()
 
     def fork(self, environ: Mapping[str, str], work: keeper.Later, pipes: Sequence[Connection]) -> Fork | None:
         """Have it fork a worker; see `keeper.begin`.
@@ -213,20 +214,21 @@ _servers: dict[Any, ForkServer] = {}
 def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer | None:
     """The server of this process that has imported these modules with this environment; None where it cannot fork.
 
-    It stays for the next search of a script. A server of other needs ends when none of its forks is left.
+    It stays for the next search of a script. One that needs more modules has a server with these and those before.
     """
     same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
     thread = threading.get_native_id()  # a server ends with the thread that started it
-    key = os.getpid(), thread, os.getcwd(), tuple(sys.path), tuple(modules), same
+    key = os.getpid(), thread, os.getcwd(), tuple(sys.path), same
     for other, server in list(_servers.items()):
         if other[0] != key[0]:  # of the process that this one was forked from
             del _servers[other]
-        elif not server._process.is_alive() or (other != key and not server.forks):
+        elif not server.is_alive or (other != key and not server.forks):
             server.close()
             del _servers[other]
-    if key not in _servers:
-        _servers[key] = ForkServer(modules, environ)
-    return _servers[key] if _servers[key].is_usable else None
+    known = _servers[key].modules if key in _servers else frozenset()
+    if key not in _servers or not known.issuperset(modules):
+        _servers[key] = ForkServer(sorted(known.union(modules)), environ)
+    return _servers[key] if _servers[key].is_fit else None
 
 
 @atexit.register

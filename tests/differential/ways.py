@@ -1,13 +1,8 @@
-"""The ways in which a search is run: in this process, with workers, by three ranks, and with a journal that is cut.
-
-Workers are spawned, and import scikit-learn and numba for seconds. Here most of them are forks of a server that has
-imported these, with the environment that a spawned worker has; what they do afterwards is the same.
-"""
+"""The ways in which a search is run: in this process, with workers, by three ranks, and with a journal that is cut."""
 
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import random
 import re
@@ -15,25 +10,18 @@ import resource
 import shutil
 import sys
 import tempfile
-import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from multiprocessing import forkserver
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import sklearn.model_selection as theirs
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 
-from mpitune.devices.devices import CPU, environment
-from mpitune.engine import worker_process
 from tests.differential.case import SEARCHES, Case
 
 CPU_SECONDS = 4  # that scikit-learn may take for a search with a LIBSVM in it; one in a hundred never ends
-SPAWNED = 40  # of so many searches with workers, one has workers that are really spawned
-PRELOADED = ["tests.differential.preloaded"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,14 +107,12 @@ def here(case: Case) -> Result:
 
 
 def workers(case: Case) -> Result:
-    with nullcontext() if case.seed % SPAWNED == 0 else forked():
-        return _ours(case, {"workers": 2})
+    return _ours(case, {"workers": 2})
 
 
 def ranks(case: Case) -> Result:
     """Called by each rank of a job."""
-    with forked():
-        return _ours(case, {"workers": 1})
+    return _ours(case, {"workers": 1})
 
 
 def journal(case: Case) -> Result:
@@ -134,11 +120,10 @@ def journal(case: Case) -> Result:
     draw = random.Random(case.seed)
     folder = Path(tempfile.mkdtemp(prefix="differential"))
     try:
-        with forked():
-            first = _ours(case, {"workers": 0, "results": str(folder)})
-            if not cut(folder, draw):
-                return first
-            return _ours(case, {"workers": draw.choice([0, 0, 2]), "results": str(folder)})
+        first = _ours(case, {"workers": 0, "results": str(folder)})
+        if not cut(folder, draw):
+            return first
+        return _ours(case, {"workers": draw.choice([0, 0, 2]), "results": str(folder)})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -172,61 +157,3 @@ ARGUMENTS = {
     "ranks": "workers=1",
     "journal": "workers=0, results='results/case'",
 }
-
-
-class _Context:
-    """Stands for multiprocessing's context "spawn": processes are forks of a server."""
-
-    def __init__(self) -> None:
-        begin_server()
-        self._context: Any = multiprocessing.get_context("forkserver")
-
-    def Pipe(self, duplex: bool = True) -> Any:
-        return self._context.Pipe(duplex)
-
-    def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:
-        return self._context.Process(target=_begin, args=(_Environ(), target, args))
-
-
-class _Environ:
-    """The environment at the moment when a process is started; there it is a dict."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(os.environ),)
-
-
-def _begin(environ: dict[str, str], target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """In the fork: the environment of a spawned worker, which ends with the server, and that with this process."""
-    os.environ.clear()
-    os.environ.update(environ)
-    target(os.getppid(), *args[1:])
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Workers are forked, not spawned."""
-    stand_in = types.SimpleNamespace(get_context=lambda name: _Context(), process=multiprocessing.process)
-    with patch.object(worker_process, "multiprocessing", stand_in):
-        yield
-
-
-def begin_server() -> None:
-    """Start the server, once, with the variables of a worker, which libraries read when they are imported."""
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    with environment(CPU, 1), with_path():
-        forkserver.ensure_running()
-
-
-@contextmanager
-def with_path() -> Iterator[None]:
-    """The server finds this package, wherever it is started."""
-    root = str(Path(__file__).resolve().parents[2])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

@@ -150,11 +150,13 @@ def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.Mo
         first = server_for(["json"], os.environ)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
         assert server_for(["json"], os.environ) is first
+        more = server_for(["csv"], os.environ)
+        assert more is not first and server_for(["json"], os.environ) is more
         monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
         second = server_for(["json"], os.environ)
-        assert second is not first and second is not None and first is not None
-        first._process.join(PATIENCE)
-        assert not first._process.is_alive() and second.is_usable
+        assert second is not more and second is not None and more is not None
+        more._process.join(PATIENCE)
+        assert not more.is_alive and second.is_alive
 
 
 def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:

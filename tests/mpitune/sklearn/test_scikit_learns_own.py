@@ -22,7 +22,6 @@ from mpitune.engine.options import RunOptions
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
 from mpitune.sklearn import searches as ours_module
 from mpitune.sklearn.searches import OnEngine
-from tests.differential.ways import forked
 
 # Tests that cannot have workers, each with the reason.
 HERE = {
@@ -76,8 +75,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         pytest.skip(reason)
     monkeypatch.setattr(OnEngine, "_begins_here", lambda self, tasks: False)
     monkeypatch.setattr(ours_module, "RunOptions", lambda **given: RunOptions(**{**given, "workers": 2}))
-    with forked():
-        yield
+    yield
 
 
 @parametrize_with_checks(

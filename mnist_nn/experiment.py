@@ -53,7 +53,6 @@ class Bagging(ImageSettings):
 
     goal = "minimize loss"
     no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
-    preload = ("mnist_nn.objective",)
     report_modules = ("mnist_nn.figures", "scipy.stats")
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
@@ -211,7 +210,12 @@ class Bagging(ImageSettings):
         return BaggingObjective(TrainingOptions(**options), worker)
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(n_trials=self.n_trials(), cost=self.cost, memory_bytes=self.memory_bytes)
+        return Scheduling(
+            n_trials=self.n_trials(),
+            cost=self.cost,
+            memory_bytes=self.memory_bytes,
+            preload=("mnist_nn.objective",),
+        )
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from.

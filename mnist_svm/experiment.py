@@ -41,7 +41,6 @@ class SvmGrid(ImageSettings):
     """
 
     goal = "minimize error"
-    preload = ("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu")
     report_modules = ("mnist_svm.figures", "scipy.stats")
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
@@ -94,6 +93,7 @@ class SvmGrid(ImageSettings):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
+            preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu"),
             why_cores=self.why_cores(),
         )
 

@@ -99,6 +99,9 @@ class Scheduling:
         shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
             share and fill themselves, the most important first. The node allocates as many of them as it has room for,
             all zero, as `WorkerContext.buffers`. Called on every rank.
+        preload: names of modules that workers need. Each rank has a server that imports them once and forks the
+            workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
+            without it.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
 
@@ -114,6 +117,7 @@ class Scheduling:
     gang: Callable[[Trial], Gang | None] = lambda trial: None
     memory_bytes: Callable[[Trial, Data], int] = lambda trial, data: 0
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
+    preload: Sequence[str] = ()
     why_cores: str = ""
 
     def shared_cost_of(self, batch: Batch, workers: int) -> float:
@@ -148,9 +152,6 @@ class Experiment(ABC):
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
     goal: ClassVar[str] = ""  # such as "minimize loss": by this report.html chooses the best trial
     no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
-    # Modules that workers need: a server imports them once and forks the workers. Importing them must not use a GPU.
-    # Where one of them starts a thread, workers are spawned.
-    preload: ClassVar[tuple[str, ...]] = ()
     report_modules: ClassVar[tuple[str, ...]] = ()  # what `report` imports: rank 0 does so while the first trials run
 
     def check(self, device: str, visible: str) -> None:  # noqa: B027 - most have nothing to check

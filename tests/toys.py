@@ -29,7 +29,7 @@ import numpy as np
 from mpitune.cli import run
 from mpitune.devices.devices import workers_here
 from mpitune.devices.memory_lock import tell_waiting
-from mpitune.experiment import Experiment, WorkerContext
+from mpitune.experiment import Experiment, Scheduling, WorkerContext
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
 
@@ -128,8 +128,6 @@ BUILD_FAULTS = ("none", "cannot_build", "cannot_build_here")
 class Toy(Experiment):
     """Toy trials with known answers."""
 
-    preload = ("tests.toys",)
-
     n: int = setting(help="trials in each round of each course", low=1)
     courses: int = setting(1, "independent searches", low=1)
     rounds: int = setting(1, "rounds of each search", low=1)
@@ -157,6 +155,9 @@ class Toy(Experiment):
     def report(self, *given: Any) -> None:
         time.sleep(self.linger)
         super().report(*given)
+
+    def scheduling(self) -> Scheduling:
+        return Scheduling(preload=("tests.toys",))
 
     def searches(self) -> Iterator[Rounds]:
         return (self._search(course) for course in range(self.courses))

@@ -74,9 +74,9 @@ def run(
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-            if options.workers != 0 and options.threads == 1 and experiment.preload:
+            if options.workers != 0 and options.threads == 1 and part.scheduling.preload:
                 with environment(devices[0], 1, len(devices)):
-                    server_for(experiment.preload, os.environ)  # it imports while the data are loaded
+                    server_for(part.scheduling.preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes)
         buffers = part.allocate_buffers(devices, shared)
@@ -211,7 +211,7 @@ class _RanksPart:
                 threads=options.threads,
                 trial_timeout=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
-                preload=self.experiment.preload,
+                preload=self.scheduling.preload,
             )
         self.stack.callback(agent.close)
         return agent

@@ -101,12 +101,11 @@ class Folds(Experiment):
     def __reduce__(self) -> tuple[Any, ...]:
         return Folds, ()
 
-    @property
-    def preload(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What evaluates the tasks, and the modules of their estimators, as far as these are of known libraries."""
+    def _preload(self) -> tuple[str, ...]:
+        """What evaluates the tasks, and the modules of the estimator's parts that are of known libraries."""
         modules = {_EVALUATES}
-        for estimator in {id(task.estimator): task.estimator for task in self.tasks}.values():
-            parts = [estimator, *estimator.get_params(deep=True).values()]
+        for task in self.tasks[:1]:
+            parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
             modules.update(type(part).__module__ for part in parts)
         own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
         if any(name.startswith("sklearn.svm.") for name in own):
@@ -145,6 +144,7 @@ class Folds(Experiment):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
+            preload=self._preload(),
         )
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:

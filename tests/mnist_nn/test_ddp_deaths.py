@@ -7,25 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT
-from tests.mnist_nn.trainings import DDP, pods
+from tests.mnist_nn.trainings import DDP, pods, wait_for_an_epoch
 
 ENDS_WITHIN_S = PATIENCE  # gloo itself waits for 30 minutes
 FOR_EVER = ("--epochs", "100000")
 pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
-
-
-def wait_for_an_epoch(folder: Path, *processes: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not (folder / "checkpoint.pt").exists():
-        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
-        time.sleep(0.05)
 
 
 def children(pid: int) -> list[int]:

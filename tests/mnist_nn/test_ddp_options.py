@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.train import order_of
 from mpitune.errors import Exit
-from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of
-from tests.mnist_nn.trainings import ONE_THREAD, free_port, losses, rows
+from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of, wait_until
+from tests.mnist_nn.trainings import ONE_THREAD, losses, pods, rows, wait_for_an_epoch
 
 DDP = ("-m", "mnist_nn.ddp")
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -62,13 +61,6 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)["weights"]
     return found
-
-
-def until_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not (folder / "checkpoint.pt").exists():
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.01)
 
 
 # Rates and updates
@@ -133,7 +125,7 @@ def test_a_killed_training_with_a_schedule_is_the_uninterrupted_one_to_the_bit(
     options = [*schedule, "--epochs", "16", "--save-model", *TWO]
     command = [sys.executable, *DDP, "--data", str(data), "--results", str(tmp_path / "b"), *options]
     killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL, text=True)
-    until_a_checkpoint(tmp_path / "b", killed)
+    wait_for_an_epoch(tmp_path / "b", killed)
     members = family(killed.pid)
     killed.kill()
     killed.wait()
@@ -209,12 +201,9 @@ def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(data: Path, tmp_path
     run = [*TORCHRUN, *DDP, *arguments, "--epochs", "40"]
     job = subprocess.Popen(run, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     before = tmp_path / "checkpoint-before.pt"
-    end = time.monotonic() + PATIENCE
-    while not before.exists():
-        assert job.poll() is None and time.monotonic() < end
-        time.sleep(0.01)
+    assert wait_until(before.exists)
     assert torch.load(before, weights_only=True)["settings"]["seed"] == 7
-    until_a_checkpoint(tmp_path, job)
+    wait_for_an_epoch(tmp_path, job)
     children = [int(word) for word in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     os.kill(children[1], signal.SIGKILL)
     _, said = job.communicate(timeout=PATIENCE)
@@ -329,16 +318,8 @@ def test_lines_of_several_hosts_say_whose_they_are(data: Path, tmp_path: Path, s
     results.mkdir()
     script = 'hostname other; mount -t tmpfs none $0; exec "$@"'
     apart = ["unshare", "--uts", "--mount", "sh", "-c", script, str(results)]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, *DDP, "--data", str(data), "--results", str(results), "--epochs", "1"]
-    command += ["--strategy", strategy, "--train-size", "100"]
-    both = [
-        subprocess.Popen(
-            [*how, *command], cwd=ROOT, env={**os.environ, **ONE_THREAD, **where, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank, how in enumerate(([], apart))
-    ]  # fmt: skip
+    given = ("--data", data, "--results", results, "--epochs", "1", "--strategy", strategy, "--train-size", "100")
+    both = pods(given, given, wrappers=((), apart), stdout=subprocess.PIPE)
     out, said = both[0].communicate(timeout=PATIENCE)
     both[1].communicate(timeout=PATIENCE)
     assert both[0].returncode == Exit.DONE, said

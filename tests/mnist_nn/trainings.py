@@ -8,11 +8,12 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 
 DDP = (sys.executable, "-m", "mnist_nn.ddp")
 
@@ -48,6 +49,14 @@ def pods(
             subprocess.Popen(list(command), cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
         )
     return started
+
+
+def wait_for_an_epoch(folder: Path, *processes: subprocess.Popen[str]) -> None:
+    """Until the training in `folder` by these processes has written its first checkpoint."""
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "checkpoint.pt").exists():
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.02)
 
 
 def losses(folder: Path) -> list[float]:

@@ -17,10 +17,16 @@
 
   const MOST_LINES = 2000, MOST_POINTS = 6000, ROWS = 50; // drawn at a time; more would only be slower
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const number = (v) => (v === null || v === undefined ? "none" : v === Infinity ? "∞" : v === -Infinity ? "-∞" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? (+v.toPrecision(4)).toExponential().replace("e+", "e") : String(+v.toPrecision(4)));
+  const number = (v) => {
+    if (v === null || v === undefined) return "none";
+    if (!Number.isFinite(v)) return v > 0 ? "∞" : "-∞";
+    const rounded = +v.toPrecision(4), plain = v === 0 || (Math.abs(v) >= 1e-3 && Math.abs(v) < 1e5);
+    return plain ? String(rounded) : rounded.toExponential().replace("e+", "e");
+  };
   const percent = (v, is) => (v === null ? "none" : is ? number(100 * v) + " %" : number(v));
   const html = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
   const at = (column, i) => (Array.isArray(column) ? column[i] : column.of[column.at[i]]);
+  const raw = (column, i) => (Array.isArray(column) ? column[i] : column.at[i]);
   const length = (column) => (Array.isArray(column) ? column.length : column.at.length);
   const finite = (values) => values.filter((v) => typeof v === "number" && Number.isFinite(v));
   const least = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
@@ -33,6 +39,9 @@
   };
   const VIRIDIS = ["#fde725", "#5ec962", "#21918c", "#3b528b", "#440154"];
   const charts = new Set();
+  const brush = (chart) => chart.dispatchAction({
+    type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" },
+  });
 
   /** A chart that is made when it comes into view, made again when colours change, and follows its width. */
   class Chart {
@@ -57,12 +66,21 @@
     }
     base(option) {
       const ink = style("--ink"), soft = style("--soft"), rule = style("--rule");
-      const axis = (one) => ({
-        nameTextStyle: { color: ink }, axisLine: { lineStyle: { color: soft } }, axisLabel: { color: soft, hideOverlap: true, ...(one.axisLabel || {}) },
-        splitLine: { lineStyle: { color: rule } }, ...Object.fromEntries(Object.entries(one).filter(([name]) => name !== "axisLabel")),
+      const axis = (own) => ({
+        nameTextStyle: { color: ink },
+        axisLine: { lineStyle: { color: soft } },
+        splitLine: { lineStyle: { color: rule } },
+        ...own,
+        axisLabel: { color: soft, hideOverlap: true, ...(own.axisLabel || {}) },
       });
       for (const name of ["xAxis", "yAxis"]) if (option[name]) option[name] = axis(option[name]);
-      return { animation: false, textStyle: { color: ink, fontFamily: "inherit" }, tooltip: { confine: true, backgroundColor: style("--card"), borderColor: rule, textStyle: { color: ink }, ...(option.tooltip || {}) }, ...Object.fromEntries(Object.entries(option).filter(([name]) => name !== "tooltip")) };
+      const tooltip = { confine: true, backgroundColor: style("--card"), borderColor: rule, textStyle: { color: ink } };
+      return {
+        animation: false,
+        textStyle: { color: ink, fontFamily: "inherit" },
+        ...option,
+        tooltip: { ...tooltip, ...(option.tooltip || {}) },
+      };
     }
   }
 
@@ -88,7 +106,8 @@
       const many = curves.length > colours.length;
       const values = finite(curves.flatMap((curve) => curve.y)), others = finite(dots[1]).sort((a, b) => a - b);
       const low = Math.min(least(values), others[0] ?? Infinity);
-      const high = Math.max(most(values), others[Math.floor(0.98 * (others.length - 1))] ?? -Infinity); // cuts those far off
+      const far = others[Math.floor(0.98 * (others.length - 1))] ?? most([]); // dots beyond it are cut
+      const high = Math.max(most(values), far);
       const log = steps && low > 0 && high > 20 * low;
       const whole = curves.every((curve) => curve.x.every(Number.isInteger));
       const tip = (name, [a, b]) => `${html(name)}<br>${html(x)} ${number(a)}<br><b>${html(y)} ${percent(b, is)}</b>`;
@@ -102,7 +121,11 @@
           nameTextStyle: { align: "left", color: style("--ink") }, axisLabel: { formatter: (v) => percent(v, is) },
         },
         series: [
-          ...(dots[0].length ? [{ type: "scatter", name: "candidate", symbolSize: 4, itemStyle: { color: style("--gone"), opacity: 0.6 }, data: dots[0].map((a, i) => [a, dots[1][i]]) }] : []),
+          ...(dots[0].length ? [{
+            type: "scatter", name: "candidate", symbolSize: 4,
+            itemStyle: { color: style("--gone"), opacity: 0.6 },
+            data: dots[0].map((a, i) => [a, dots[1][i]]),
+          }] : []),
           ...curves.map((curve, n) => ({
             type: "line", name: curve.name, step: steps ? "end" : false, symbolSize: 5, showSymbol: curve.x.length <= 60 && !steps,
             color: style(steps ? "--red" : many ? "--blue" : colours[n]), lineStyle: { width: many ? 1 : 2, opacity: many ? 0.4 : 1 },
@@ -144,15 +167,35 @@
       const cells = [];
       means.forEach((row, g) => row.forEach((v, c) => v !== null && Number.isFinite(v) && cells.push([c, g, shown(v)])));
       let row = grid.best ? grid.best[0] : 0;
-      const tip = (g, c) => `${html(grid.x.name)} ${number(xs[c])}, ${html(grid.y.name)} ${number(ys[g])}<br><b>${percent(means[g][c], grid.percent)}</b><br>folds: ${grid.folds.map((fold) => percent(fold[g][c], grid.percent)).join(", ")}<br>${number(grid.seconds[g][c])} s at ${html(at(grid.places[g], c) || "no place")}`;
+      const tip = (g, c) => [
+        `${html(grid.x.name)} ${number(xs[c])}, ${html(grid.y.name)} ${number(ys[g])}`,
+        `<b>${percent(means[g][c], grid.percent)}</b>`,
+        `folds: ${grid.folds.map((fold) => percent(fold[g][c], grid.percent)).join(", ")}`,
+        `${number(grid.seconds[g][c])} s at ${html(at(grid.places[g], c) || "no place")}`,
+      ].join("<br>");
       new Chart(element, `${grid.title}: heat map of ${grid.y.name} by ${grid.x.name}; its numbers are in the table of trials`, () => ({
-        grid: { left: 70, right: 14, top: 14, bottom: 92 },
+        grid: { left: 70, right: 14, top: 30, bottom: 92 },
         tooltip: { formatter: (p) => tip(p.value[1], p.value[0]) },
         xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 26, splitLine: { show: false } },
         yAxis: { type: "category", data: ys.map(number), name: grid.y.name, splitLine: { show: false } },
-        visualMap: { min: shown(least(flat)), max: shown(most(flat)) || 1, calculable: true, orient: "horizontal", left: "center", bottom: 0, precision: 3, itemHeight: 180, inRange: { color: VIRIDIS }, textStyle: { color: style("--soft") }, formatter: (v) => percent(log ? 10 ** v : v, grid.percent) },
-        series: [{ type: "heatmap", data: cells, progressive: 20000, itemStyle: { borderColor: style("--paper"), borderWidth: xs.length > 40 ? 0 : 1 }, emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 2 } } },
-          { type: "scatter", data: grid.best ? [[grid.best[1], grid.best[0], shown(means[grid.best[0]][grid.best[1]])]] : [], symbol: "rect", symbolSize: 16, itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 } }],
+        visualMap: {
+          min: shown(least(flat)), max: shown(most(flat)) || 1, calculable: true, precision: 3, itemHeight: 180,
+          orient: "horizontal", left: "center", bottom: 0,
+          inRange: { color: VIRIDIS }, textStyle: { color: style("--soft") },
+          formatter: (v) => percent(log ? 10 ** v : v, grid.percent),
+        },
+        series: [
+          {
+            type: "heatmap", data: cells, progressive: 20000,
+            itemStyle: { borderColor: style("--paper"), borderWidth: xs.length > 40 ? 0 : 1 },
+            emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 2 } },
+          },
+          {
+            type: "scatter", symbol: "rect", symbolSize: 16,
+            data: grid.best ? [[grid.best[1], grid.best[0], shown(means[grid.best[0]][grid.best[1]])]] : [],
+            itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 },
+          },
+        ],
       }), (chart) => chart.on("click", (p) => { row = p.value[1]; select.value = row; boxes.draw(); }));
       const choice = element.parentElement.querySelector(".folds");
       const label = document.createElement("label");
@@ -162,15 +205,27 @@
       choice.before(label);
       const boxes = new Chart(choice, `the folds of one ${grid.y.name} against ${grid.x.name}`, () => {
         const folds = xs.map((_, c) => finite(grid.folds.map((fold) => fold[row][c])).sort((a, b) => a - b));
-        const quantile = (values, q) => { const p = q * (values.length - 1), i = Math.floor(p); return values[i] + (p - i) * ((values[i + 1] ?? values[i]) - values[i]); };
+        const quantile = (values, q) => {
+          const p = q * (values.length - 1), i = Math.floor(p);
+          return values[i] + (p - i) * ((values[i + 1] ?? values[i]) - values[i]);
+        };
+        const five = (values) => (values.length ? [0, 0.25, 0.5, 0.75, 1].map((q) => quantile(values, q)) : []);
         const dots = folds.flatMap((values, c) => values.map((v) => [c, v]));
         const { low, high, log } = spread(dots.map((d) => d[1]));
         return {
           grid: { left: 70, right: 14, top: 24, bottom: 50 },
           tooltip: { formatter: (p) => tip(row, p.seriesType === "boxplot" ? p.dataIndex : p.value[0]) },
           xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 28 },
-          yAxis: { type: log ? "log" : "value", scale: true, min: log ? low / 1.2 : undefined, max: log ? high * 1.2 : undefined, name: "error of a fold", axisLabel: { formatter: (v) => percent(v, grid.percent) } },
-          series: [{ type: "boxplot", data: folds.map((v) => (v.length ? [0, 0.25, 0.5, 0.75, 1].map((q) => quantile(v, q)) : [])), itemStyle: { color: "transparent", borderColor: style("--blue") }, boxWidth: [3, 22] },
+          yAxis: {
+            type: log ? "log" : "value", scale: true, name: "error of a fold",
+            min: log ? low / 1.2 : undefined, max: log ? high * 1.2 : undefined,
+            axisLabel: { formatter: (v) => percent(v, grid.percent) },
+          },
+          series: [
+            {
+              type: "boxplot", data: folds.map(five), boxWidth: [3, 22],
+              itemStyle: { color: "transparent", borderColor: style("--blue") },
+            },
             { type: "scatter", data: dots, symbolSize: 5, itemStyle: { color: style("--blue") } }],
         };
       });
@@ -183,10 +238,13 @@
       const { data } = this;
       const goal = data.goal ? data.goal.name : "value";
       this.columns = { ...Object.fromEntries(data.params.map((name) => [name, data.candidates[name]])), [goal]: data.values };
-      const varied = Object.keys(this.columns).filter((name) => name === goal || new Set(Array.from({ length: Math.min(this.n, 5000) }, (_, i) => at(this.columns[name], i))).size > 1);
+      const n = Math.min(this.n, 5000); // that are looked at
+      const varies = (name) => new Set(Array.from({ length: n }, (_, i) => at(this.columns[name], i))).size > 1;
+      const varied = Object.keys(this.columns).filter((name) => name === goal || varies(name));
       const scales = Object.fromEntries(varied.map((name) => [name, Array.isArray(this.columns[name]) ? spread(this.columns[name]) : null]));
       const sign = data.goal && data.goal.maximize ? -1 : 1;
-      const order = Array.from({ length: this.n }, (_, i) => i).filter((i) => Number.isFinite(data.values[i] ?? NaN)).sort((a, b) => sign * (data.values[a] - data.values[b]));
+      const order = Array.from({ length: this.n }, (_, i) => i).filter((i) => Number.isFinite(data.values[i] ?? NaN));
+      order.sort((a, b) => sign * (data.values[a] - data.values[b]));
       const sample = (count) => { // the best tenth of them whole, and evenly from the rest
         if (order.length <= count) return order.slice();
         const first = Math.floor(count / 10), step = (order.length - first) / (count - first);
@@ -195,7 +253,11 @@
       const rank = new Float64Array(this.n);
       order.forEach((i, r) => (rank[i] = order.length > 1 ? r / (order.length - 1) : 0));
       const colour = (i) => { const k = Math.min(3, Math.floor(rank[i] * 4)); return this.dark ? VIRIDIS[k] : VIRIDIS[k + 1 > 4 ? 4 : k + 1]; };
-      const said = (count, what) => (order.length > count ? `${count.toLocaleString()} of ${order.length.toLocaleString()} candidates are drawn, the best ones among them; choosing chooses from all.` : "");
+      const said = (count) => {
+        if (order.length <= count) return "";
+        const drawn = `${count.toLocaleString()} of ${order.length.toLocaleString()} candidates are drawn`;
+        return `${drawn}, the best ones among them; choosing chooses from all.`;
+      };
       const lines = sample(MOST_LINES), points = sample(MOST_POINTS);
       const [saidLines, saidPoints] = this.article.querySelectorAll(".explore .said");
       saidLines.textContent = said(MOST_LINES);
@@ -205,19 +267,37 @@
         parallel: { left: 60, right: 60, top: 40, bottom: 24 },
         parallelAxis: varied.map((name, dim) => {
           const scale = scales[name], column = this.columns[name];
-          const look = { dim, name, nameTextStyle: { color: style("--ink"), width: 110, overflow: "truncate" }, axisLine: { lineStyle: { color: style("--soft"), width: 2 } }, areaSelectStyle: { width: 24, color: style("--blue"), borderColor: style("--blue"), opacity: 0.25 } };
-          return scale ? { ...look, type: scale.log ? "log" : "value", min: scale.low, max: scale.high, axisLabel: { color: style("--ink"), formatter: number } } : { ...look, type: "category", data: column.of, axisLabel: { color: style("--ink"), width: 90, overflow: "truncate" } };
+          const look = {
+            dim, name,
+            nameTextStyle: { color: style("--ink"), width: 110, overflow: "truncate" },
+            axisLine: { lineStyle: { color: style("--soft"), width: 2 } },
+            areaSelectStyle: { width: 24, color: style("--blue"), borderColor: style("--blue"), opacity: 0.25 },
+            axisLabel: { color: style("--ink"), width: 90, overflow: "truncate" },
+          };
+          if (!scale) return { ...look, type: "category", data: column.of };
+          const axisLabel = { color: style("--ink"), formatter: number };
+          return { ...look, type: scale.log ? "log" : "value", min: scale.low, max: scale.high, axisLabel };
         }),
         tooltip: { show: false },
-        series: [{ type: "parallel", smooth: false, lineStyle: { width: 1, opacity: lines.length > 300 ? 0.3 : 0.6 }, inactiveOpacity: 0.03, activeOpacity: 0.8, progressive: 500,
-          data: lines.slice().reverse().map((i) => ({ value: varied.map((name) => { const v = at(this.columns[name], i); return v === null || v === Infinity ? "-" : v; }), lineStyle: { color: colour(i) } })) }],
+        series: [{
+          type: "parallel", smooth: false, inactiveOpacity: 0.03, activeOpacity: 0.8, progressive: 500,
+          lineStyle: { width: 1, opacity: lines.length > 300 ? 0.3 : 0.6 },
+          data: lines.slice().reverse().map((i) => ({
+            value: varied.map((name) => [null, Infinity].includes(at(this.columns[name], i)) ? "-" : at(this.columns[name], i)),
+            lineStyle: { color: colour(i) },
+          })),
+        }],
       }), (chart) => chart.on("axisareaselected", () => {
         const wanted = [];
         varied.forEach((name, k) => {
           const spans = chart.getModel().getComponent("parallelAxis", k).activeIntervals;
           if (spans.length) wanted.push([this.columns[name], spans]);
         });
-        this.choose(wanted.length ? (i) => wanted.every(([column, spans]) => { const v = Array.isArray(column) ? column[i] : column.at[i]; return v !== null && spans.some(([a, b]) => v >= a && v <= b); }) : null);
+        const inside = (i) => wanted.every(([column, spans]) => {
+          const v = raw(column, i);
+          return v !== null && spans.some(([a, b]) => v >= a && v <= b);
+        });
+        this.choose(wanted.length ? inside : null);
       }));
       this.parallel = parallel;
 
@@ -227,27 +307,38 @@
       selectY.value = goal;
       const scatter = new Chart(this.find(".scatter"), "scatter of two columns of the candidates", () => {
         const [x, y] = [selectX.value, selectY.value];
-        const axis = (name) => (scales[name] ? { type: scales[name].log ? "log" : "value", scale: true, name, nameLocation: "middle", nameGap: 30, min: scales[name].log ? scales[name].low / 1.1 : undefined, max: scales[name].log ? scales[name].high * 1.1 : undefined, axisLabel: { formatter: number } } : { type: "category", data: this.columns[name].of, name });
+        const axis = (name) => {
+          const scale = scales[name], place = { name, nameLocation: "middle", nameGap: 30 };
+          if (!scale) return { ...place, type: "category", data: this.columns[name].of };
+          const ends = scale.log ? { type: "log", min: scale.low / 1.1, max: scale.high * 1.1 } : { type: "value" };
+          return { ...place, ...ends, scale: true, axisLabel: { formatter: number } };
+        };
         const chosen = this.chosen;
+        const text = (name, i) => { const v = at(this.columns[name], i); return typeof v === "number" ? number(v) : v; };
         return {
           toolbox: { show: false }, grid: { left: 74, right: 20, top: 16, bottom: 50 }, xAxis: axis(x), yAxis: { ...axis(y), nameGap: 48 },
-          brush: { xAxisIndex: 0, yAxisIndex: 0, transformable: false, toolbox: [], brushStyle: { color: "rgba(86,180,233,.2)", borderColor: style("--blue") }, inBrush: {}, outOfBrush: {} },
-          tooltip: { formatter: (p) => varied.map((name) => `${html(name)}: ${html(typeof at(this.columns[name], p.value[2]) === "number" ? number(at(this.columns[name], p.value[2])) : at(this.columns[name], p.value[2]))}`).join("<br>") },
+          brush: {
+            xAxisIndex: 0, yAxisIndex: 0, transformable: false, toolbox: [], inBrush: {}, outOfBrush: {},
+            brushStyle: { color: "rgba(86,180,233,.2)", borderColor: style("--blue") },
+          },
+          tooltip: { formatter: (p) => varied.map((name) => `${html(name)}: ${html(text(name, p.value[2]))}`).join("<br>") },
           series: [{ type: "scatter", symbolSize: points.length > 2000 ? 4 : 7, progressive: 0,
-            data: points.slice().reverse().map((i) => ({ value: [at(this.columns[x], i), at(this.columns[y], i), i], itemStyle: { color: chosen && !chosen[i] ? style("--gone") : colour(i), opacity: chosen && !chosen[i] ? 0.25 : 0.9 } })) }],
+            data: points.slice().reverse().map((i) => ({
+              value: [at(this.columns[x], i), at(this.columns[y], i), i],
+              itemStyle: chosen && !chosen[i] ? { color: style("--gone"), opacity: 0.25 } : { color: colour(i), opacity: 0.9 },
+            })) }],
         };
       }, (chart) => {
-        const cursor = () => chart.dispatchAction({ type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" } });
-        cursor();
+        brush(chart);
         chart.on("brushEnd", (event) => {
           const area = event.areas[0];
           if (!area) return this.choose(null);
           const [[x0, x1], [y0, y1]] = area.coordRange;
           const [x, y] = [this.columns[selectX.value], this.columns[selectY.value]];
-          const raw = (column, i) => (Array.isArray(column) ? column[i] : column.at[i]);
-          this.choose((i) => { const [a, b] = [raw(x, i), raw(y, i)]; return a !== null && b !== null && a >= Math.min(x0, x1) && a <= Math.max(x0, x1) && b >= Math.min(y0, y1) && b <= Math.max(y0, y1); });
+          const within = (v, a, b) => v !== null && v >= Math.min(a, b) && v <= Math.max(a, b);
+          this.choose((i) => within(raw(x, i), x0, x1) && within(raw(y, i), y0, y1));
           chart.dispatchAction({ type: "brush", areas: [] });
-          cursor();
+          brush(chart);
         });
       });
       this.scatter = scatter;
@@ -257,7 +348,7 @@
     choose(keep) {
       this.chosen = keep ? Uint8Array.from({ length: this.n }, (_, i) => keep(i)) : null;
       if (this.scatter) this.scatter.draw();
-      if (this.scatter && this.scatter.chart) this.scatter.chart.dispatchAction({ type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" } });
+      if (this.scatter && this.scatter.chart) brush(this.scatter.chart);
       this.filter();
     }
 
@@ -283,7 +374,14 @@
           let last = null;
           for (const [begin, end, kind, key] of of) {
             if (end < window_.from || begin > window_.to) continue;
-            if (last && last[3] === kind && begin - last[2] * size < near && (end - begin < near || last[2] * size - last[1] * size < 4 * near)) { last[2] = end / size; last[5]++; } else { last = [slot, begin / size, end / size, kind, key, 1]; found.push(last); }
+            const near_last = last && last[3] === kind && begin - last[2] * size < near;
+            if (near_last && (end - begin < near || last[2] * size - last[1] * size < 4 * near)) {
+              last[2] = end / size;
+              last[5]++;
+            } else {
+              last = [slot, begin / size, end / size, kind, key, 1];
+              found.push(last);
+            }
           }
         });
         return found;
@@ -298,14 +396,38 @@
       };
       const chart = new Chart(element, `timeline of ${slots.length} slots`, () => {
         const kept = merged();
+        const died = ([, slot, cause]) => `${html(slots[slot])}<br>a worker died: ${html(cause)}`;
+        const worked = ([slot, begin, end, kind, key, n]) => [
+          html(slots[slot]),
+          `${n > 1 ? `${n} trials from ${html(key)} on` : html(key)}: ${names[kind]}`,
+          `${number((end - begin) * size)} s`,
+        ].join("<br>");
         return {
           grid: { left: 150, right: 20, top: 8, bottom: 76 },
-          tooltip: { formatter: (p) => (p.seriesIndex ? `${html(slots[p.value[1]])}<br>a worker died: ${html(p.value[2])}` : `${html(slots[p.value[0]])}<br>${p.value[5] > 1 ? `${p.value[5]} trials from ${html(p.value[4])} on` : html(p.value[4])}: ${names[p.value[3]]}<br>${number((p.value[2] - p.value[1]) * size)} s`) },
+          tooltip: { formatter: (p) => (p.seriesIndex ? died(p.value) : worked(p.value)) },
           xAxis: { type: "value", min: 0, max: total / size, name: `${unit} of running`, nameLocation: "middle", nameGap: 24, axisLabel: { formatter: number } },
           yAxis: { type: "category", data: slots, inverse: true, axisLabel: { width: 136, overflow: "truncate" } },
-          dataZoom: [{ type: "slider", xAxisIndex: 0, bottom: 8, height: 22, showDataShadow: false, filterMode: "none", startValue: window_.from / size, endValue: window_.to / size, labelFormatter: number }, { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }, ...(tall ? [{ type: "slider", yAxisIndex: 0, right: 0, width: 14, filterMode: "none", startValue: 0, endValue: 39 }] : [])],
-          series: [{ type: "custom", renderItem: draw, data: kept, encode: { x: [1, 2], y: 0 }, progressive: 0, markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: style("--ink"), type: "dashed" }, data: runs.slice(1).map(([begin]) => ({ xAxis: begin / size })) } },
-            { type: "scatter", symbol: "path://M0,0L2,0L5,3L8,0L10,0L6,5L10,10L8,10L5,7L2,10L0,10L4,5Z", symbolSize: 11, itemStyle: { color: style("--red") }, data: deaths.map(([slot, when, cause]) => [when / size, slot, cause]) }],
+          dataZoom: [
+            {
+              type: "slider", xAxisIndex: 0, bottom: 8, height: 22, showDataShadow: false, filterMode: "none",
+              startValue: window_.from / size, endValue: window_.to / size, labelFormatter: number,
+            },
+            { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false },
+            ...(tall ? [{ type: "slider", yAxisIndex: 0, right: 0, width: 14, filterMode: "none", startValue: 0, endValue: 39 }] : []),
+          ],
+          series: [
+            {
+              type: "custom", renderItem: draw, data: kept, encode: { x: [1, 2], y: 0 }, progressive: 0,
+              markLine: {
+                silent: true, symbol: "none", label: { show: false }, lineStyle: { color: style("--ink"), type: "dashed" },
+                data: runs.slice(1).map(([begin]) => ({ xAxis: begin / size })),
+              },
+            },
+            {
+              type: "scatter", symbol: "path://M0,0L2,0L5,3L8,0L10,0L6,5L10,10L8,10L5,7L2,10L0,10L4,5Z", symbolSize: 11,
+              itemStyle: { color: style("--red") }, data: deaths.map(([slot, when, cause]) => [when / size, slot, cause]),
+            },
+          ],
         };
       }, (made) => {
         let wait = 0;
@@ -323,7 +445,7 @@
     table() {
       const { trials } = this.data, box = this.find(".live.trials");
       box.hidden = false;
-      this.names = Object.keys(trials).filter((name) => name === "failure" || name === "trial" || new Set(Array.from({ length: Math.min(this.rows, 2000) }, (_, i) => at(trials[name], i))).size > 0);
+      this.names = Object.keys(trials);
       this.order = Int32Array.from({ length: this.rows }, (_, i) => i);
       this.sorted = { name: "", down: false };
       this.page = 0;
@@ -340,7 +462,11 @@
       box.querySelector("thead").append(head);
       let wait = 0;
       box.querySelector(".filter").addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(() => this.filter(), 150); });
-      box.querySelector(".all").addEventListener("click", () => { box.querySelector(".filter").value = ""; if (this.parallel && this.parallel.chart) this.parallel.draw(); this.choose(null); });
+      box.querySelector(".all").addEventListener("click", () => {
+        box.querySelector(".filter").value = "";
+        if (this.parallel && this.parallel.chart) this.parallel.draw();
+        this.choose(null);
+      });
       box.querySelector(".back").addEventListener("click", () => { this.page--; this.show(); });
       box.querySelector(".on").addEventListener("click", () => { this.page++; this.show(); });
       this.filter();
@@ -355,8 +481,13 @@
         const empty = column.of.indexOf("");
         value = (i) => (column.at[i] === empty ? null : rank.get(column.at[i]));
       }
-      this.order.sort((a, b) => { const [x, y] = [value(a), value(b)]; return x === null ? (y === null ? a - b : 1) : y === null ? -1 : x === y ? a - b : x < y ? -sign : sign; });
-      [...this.find(".trials thead tr").children].forEach((th, n) => th.setAttribute("aria-sort", this.names[n] === name ? (this.sorted.down ? "descending" : "ascending") : "none"));
+      this.order.sort((a, b) => {
+        const [x, y] = [value(a), value(b)];
+        if (x === null || y === null) return x === y ? a - b : x === null ? 1 : -1;
+        return x === y ? a - b : x < y ? -sign : sign;
+      });
+      const how = this.sorted.down ? "descending" : "ascending";
+      [...this.find(".trials thead tr").children].forEach((th, n) => th.setAttribute("aria-sort", this.names[n] === name ? how : "none"));
       this.filter();
     }
 
@@ -366,12 +497,17 @@
         const column = trials[name];
         if (!column) return whole;
         const goal = Number(wanted), text = wanted.toLowerCase();
-        const compare = { "<": (v) => v < goal, "<=": (v) => v <= goal, ">": (v) => v > goal, ">=": (v) => v >= goal, "=": (v) => (typeof v === "number" ? v === +goal.toPrecision(6) : String(v).toLowerCase() === text), "!=": (v) => (typeof v === "number" ? v !== goal : String(v).toLowerCase() !== text) }[sign];
+        const same = (v) => (typeof v === "number" ? v === +goal.toPrecision(6) : String(v).toLowerCase() === text);
+        const compare = {
+          "<": (v) => v < goal, "<=": (v) => v <= goal, ">": (v) => v > goal, ">=": (v) => v >= goal,
+          "=": same, "!=": (v) => !same(v),
+        }[sign];
         tests.push((i) => { const v = at(column, i); return v !== null && compare(v); });
         return "";
       });
       for (const word of rest.toLowerCase().split(/\s+/).filter(Boolean)) {
-        const hits = this.names.filter((name) => !Array.isArray(trials[name])).map((name) => [trials[name].at, trials[name].of.map((text) => text.toLowerCase().includes(word))]);
+        const texts = this.names.map((name) => trials[name]).filter((column) => !Array.isArray(column));
+        const hits = texts.map((column) => [column.at, column.of.map((text) => text.toLowerCase().includes(word))]);
         tests.push((i) => hits.some(([index, hit]) => hit[index[i]]));
       }
       const chosen = this.chosen;

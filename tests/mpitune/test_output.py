@@ -21,44 +21,16 @@ from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 OPTIONS = ("--gpu", "none", "--workers", "1")
 
 
-def without_reader(stream: str, *arguments: Any) -> tuple[int, str]:
-    """Exit status of `python ARGUMENTS` when nobody reads one of its streams any more, and what the other says."""
-    other = "stderr" if stream == "stdout" else "stdout"
-    read, write = os.pipe()
-    os.close(read)
-    streams: dict[str, Any] = {stream: write, other: subprocess.PIPE}
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, env=environ, text=True, timeout=PATIENCE, **streams)
-    os.close(write)
-    return done.returncode, getattr(done, other)
+def in_shell(command: str, where: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of `python COMMAND` whose streams the shell leads elsewhere."""
+    words = f"exec {sys.executable} {command} {where}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    return subprocess.run(
+        ["bash", "-c", words], cwd=ROOT, env=environ, timeout=PATIENCE, capture_output=True, text=True
+    )
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_search_goes_on_when_its_reader_leaves(tmp_path: Path, stream: str) -> None:
-    status, said = without_reader(stream, *TOYS, 5, "-v", *OPTIONS, "--results", tmp_path)
-    assert status == 0 and len(journal_lines(tmp_path)) == 5
-    assert "Traceback" not in said and "BrokenPipe" not in said and "Exception ignored" not in said
-    assert without_reader("stdout", "-m", "mpitune", "status", tmp_path) == (0, "")
-
-
-def test_a_search_goes_on_when_its_log_is_on_a_full_disk(tmp_path: Path) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, *TOYS, "5", "-v", *OPTIONS, "--results", str(tmp_path)],
-            cwd=ROOT, stdout=full, stderr=full, timeout=PATIENCE,
-        )  # fmt: skip
-    assert done.returncode == 0 and len(journal_lines(tmp_path)) == 5 and (tmp_path / "report.html").exists()
-    end = json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[-1])["end"]
-    assert end["complete"] and "stderr: No space left on device" in end["lost_output"]
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_a_search_goes_on_when_its_streams_are_closed(tmp_path: Path, closed: str) -> None:
-    command = f"exec {sys.executable} {' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results {tmp_path} {closed}"
-    done = subprocess.run(["sh", "-c", command], cwd=ROOT, timeout=PATIENCE, check=True, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr
-    assert len(journal_lines(tmp_path)) == 3 and (tmp_path / "report.html").exists()
+NO_READER = ("> >(:)", "2> >(:)")
 
 
 SEARCH = """
@@ -86,49 +58,54 @@ assert len(search.cv_results_["params"]) == 2
 """
 
 
-@pytest.mark.parametrize(
-    "where", ["> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-", "a grid > /dev/full"]
-)
-def test_a_search_of_a_script_goes_on_without_its_log(tmp_path: Path, where: str) -> None:
-    script, n = (GRID, 10) if "grid" in where else (SEARCH, 3)
-    done = of_shell(tmp_path, script, where.removeprefix("a grid"))
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    assert len(journal_lines(tmp_path / "r")) == n
+COMMAND = f"{' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results"
+WHERE = ("> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-")
+CASES = [*(("script", where) for where in WHERE), *(("command", where) for where in (*WHERE[2:], *NO_READER))]
+
+
+@pytest.mark.parametrize(("kind", "where"), [*CASES, ("grid", "> /dev/full")])
+def test_a_search_goes_on_without_its_log(tmp_path: Path, kind: str, where: str) -> None:
+    """Of a script or a command: its reader has left, its disk is full, its streams are closed."""
+    command = COMMAND
+    if kind != "command":
+        (tmp_path / "script.py").write_text(SEARCH if kind == "script" else GRID)
+        command = f"{tmp_path}/script.py"
+    done = in_shell(f"{command} {tmp_path}/r", where)
+    assert done.returncode == 0, done.stderr
+    assert not any(word in done.stderr for word in ("Traceback", "BrokenPipe", "Exception ignored")), done.stderr
+    assert len(journal_lines(tmp_path / "r")) == (10 if kind == "grid" else 3)
     end = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[-1])["end"]
     assert end["complete"] and ("No space left on device" in end.get("lost_output", "")) == ("full" in where)
+    assert (tmp_path / "r" / "report.html").exists()
 
 
-def of_shell(folder: Path, script: str, where: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of a script whose streams the shell leads elsewhere."""
+def of_script(folder: Path, script: str, where: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(script)
-    words = f"exec {sys.executable} {folder}/script.py {folder}/r {' '.join(arguments)} {where}"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(["sh", "-c", words], env=environ, timeout=PATIENCE, capture_output=True, text=True)
+    return in_shell(f"{folder}/script.py {folder}/r {' '.join(arguments)}", where)
 
 
 def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
     """Where it cannot be written, Python raises at once or, where it keeps it until its end, gives the status 120."""
-    done = of_shell(tmp_path, SEARCH, "> /dev/full", "my", "words")
+    done = of_script(tmp_path, SEARCH, "> /dev/full", "my", "words")
     assert done.returncode in (1, 120) and len(journal_lines(tmp_path / "r")) == 3
-    assert of_shell(tmp_path, SEARCH, "", "my", "words").stdout.endswith(
+    assert of_script(tmp_path, SEARCH, "", "my", "words").stdout.endswith(
         "results: " + str(tmp_path / "r") + "\nmy words\n"
     )
 
 
 def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
-    assert of_shell(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
+    assert of_script(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
 
 
 def test_a_script_that_is_accelerated_needs_no_stdout(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('words')")
-    words = f"exec {sys.executable} -m mpitune accelerate {tmp_path}/script.py >&-"
-    done = subprocess.run(["sh", "-c", words], cwd=ROOT, timeout=PATIENCE, capture_output=True, text=True)
+    done = in_shell(f"-m mpitune accelerate {tmp_path}/script.py", ">&-")
     assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_letters_that_a_terminal_does_not_have_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = of_shell(tmp_path, SEARCH, "")
+    done = of_script(tmp_path, SEARCH)
     assert done.returncode == 0 and "trial 0 \\xe9\\xe9" in done.stdout, done.stderr
 
 
@@ -152,11 +129,13 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
     assert log.read_text() == "kept\n"
 
 
-@pytest.mark.parametrize(
-    "program", [TOYS, ("-m", "mpitune", "doctor"), ("-m", "mnist_nn.predict"), ("-m", "mnist_nn.ddp")]
-)
-def test_help_that_nobody_reads_is_no_error(program: tuple[str, ...]) -> None:
-    assert without_reader("stdout", *program, "--help") == (0, "")
+PROGRAMS = (" ".join(TOYS), "-m mpitune doctor", "-m mpitune status", "-m mnist_nn.predict", "-m mnist_nn.ddp")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_that_nobody_reads_is_no_error(program: str) -> None:
+    done = in_shell(f"{program} --help", NO_READER[0])
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 SLOW = """

@@ -26,7 +26,7 @@ def history_of(folder: Path, *records: dict[str, Any]) -> History:
 
 
 def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path / "new", HEADER)) as journal:
+    with closing(Journal(tmp_path / "new" / "below", HEADER)) as journal:
         assert not journal.history.open and not journal.history.complete and journal.history.size == 0
     history = history_of(tmp_path, RUN, DONE, RUN)
     assert history.open and not history.complete

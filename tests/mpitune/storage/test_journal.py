@@ -4,7 +4,6 @@ import errno
 import fcntl
 import json
 import os
-import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
 from mpitune.storage import journal as journal_module
 from mpitune.storage.history import FORMAT, NAME, read_journal, read_study
-from mpitune.storage.journal import Journal, is_running, no_locks
+from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.records import Death
 from mpitune.storage.repair import repair
 from mpitune.storage.table import last_line
@@ -145,17 +144,6 @@ def test_a_torn_header_is_no_study_yet(tmp_path: Path) -> None:
     assert history is not None and list(history.results) == ["a/0"]
 
 
-def test_garbage_in_the_middle_is_refused_with_its_line(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, HEADER)
-    journal.append([outcome(0), outcome(1)])
-    journal.close()
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    for garbage in (b"\0\0\0\n", b"[]\n", b'{"key": 3}\n', b"{}\n"):
-        (tmp_path / NAME).write_bytes(lines[0] + lines[1] + garbage + lines[2])
-        with pytest.raises(UsageError, match="line 3"):
-            Journal(tmp_path, HEADER)
-
-
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, **HEADER}) + "\n")
     with pytest.raises(UsageError, match=f"format {FORMAT + 1}"):
@@ -184,6 +172,7 @@ def test_two_jobs_cannot_share_a_folder(tmp_path: Path) -> None:
     for restart in (False, True):
         with pytest.raises(UsageError, match="another job"):
             Journal(tmp_path, HEADER, restart)
+    assert is_running(tmp_path)
     journal.close()
     Journal(tmp_path, HEADER).close()
 
@@ -220,28 +209,6 @@ def test_keys_may_contain_anything(tmp_path: Path) -> None:
     assert {path.parent for path in tmp_path.rglob("*.npz")} == {tmp_path / "arrays"}
 
 
-def test_replay_costs_microseconds_a_line(tmp_path: Path) -> None:
-    """Replay is at most 8 times the cost of parsing the same JSON, measured here and now."""
-    journal = Journal(tmp_path, HEADER)
-    journal.append([outcome(number) for number in range(20_000)])
-    journal.close()
-    lines = (tmp_path / NAME).read_bytes().splitlines()
-    start = time.perf_counter()
-    for line in lines:
-        json.loads(line)
-    parsing = time.perf_counter() - start
-    start = time.perf_counter()
-    history = read_journal(tmp_path)
-    replay = time.perf_counter() - start
-    assert history is not None and len(history.results) == 20_000
-    assert replay < 8 * parsing, (replay, parsing)
-
-
-def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
-    Journal(tmp_path / "a" / "b", HEADER).close()
-    assert (tmp_path / "a" / "b" / NAME).exists()
-
-
 def test_what_a_killed_writer_left_is_removed_and_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "arrays").mkdir()
     left = [tmp_path / ".best.json.12.part", tmp_path / "arrays" / ".t1.npz.77.part"]
@@ -261,12 +228,6 @@ def test_a_journal_that_was_removed_takes_nothing(tmp_path: Path, replaced: bool
             (tmp_path / NAME).write_text("another")
         with pytest.raises(StorageError, match="was removed or replaced while the study ran"):
             journal.append([outcome(0)])
-
-
-def test_a_running_job_is_seen(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, HEADER)):
-        assert is_running(tmp_path) is True
-    assert is_running(tmp_path) is False
 
 
 def test_a_look_at_the_folder_does_not_keep_a_job_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,11 +278,6 @@ def test_a_lock_that_is_refused_is_told(
     else:
         with pytest.raises(OSError, match="Input/output"):
             is_running(tmp_path)
-
-
-def test_a_file_system_without_locks_is_told_with_the_ways_out(tmp_path: Path) -> None:
-    said = no_locks(tmp_path, OSError(errno.ENOLCK, "No locks available"))
-    assert all(words in said for words in (str(tmp_path), "No locks available", "-o flock", "--results"))
 
 
 def test_a_journal_that_was_cut_or_replaced_under_its_writer_is_noticed(tmp_path: Path) -> None:

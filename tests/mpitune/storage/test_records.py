@@ -40,17 +40,6 @@ def trial_lines(folder: Path) -> list[bytes]:
     return (folder / NAME).read_bytes().splitlines()[1:]
 
 
-def test_lines_that_are_json_only_together_are_damaged(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, HEADER)
-    journal.append([outcome(1), outcome(2)])
-    journal.close()
-    with open(tmp_path / NAME, "ab") as file:
-        for line in (b'{"key":[{}', b'{"a":1}]}', b'{"a":1},{"b":2}'):
-            file.write(with_checksum(line) + b"\n")
-    with pytest.raises(UsageError, match=r"line 4.* is damaged: .* \(2 more are\)"):
-        read_journal(tmp_path)
-
-
 def test_a_text_that_is_not_utf8_is_kept_as_it_is(tmp_path: Path) -> None:
     """As `os.listdir` gives a file's name: in an error, a parameter, a key and the name of a value."""
     half = b"caf\xe9.png".decode("utf-8", "surrogateescape")

@@ -14,7 +14,6 @@ import pytest
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
-from mpitune.storage.records import with_checksum
 from mpitune.storage.repair import repair
 from mpitune.tools import report
 from tests.helpers import HEADER, ROOT, journal_of, outcome, studied
@@ -85,17 +84,6 @@ def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
     reasons = [(damage.key, damage.reason) for damage in repair(tmp_path)[0]]
     assert [key for key, _ in reasons] == ["a/0", "a/1"]
     assert "its a is not an array" in reasons[0][1] and "Expected `str | null`, got `int`" in reasons[1][1]
-
-
-def test_a_header_of_another_writer_is_repaired_too(tmp_path: Path) -> None:
-    """Its spaces are not as this program writes them, and its checksum is right."""
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0), outcome(1)])
-    lines = (tmp_path / NAME).read_bytes().splitlines()
-    header = with_checksum(json.dumps({"format": 2, **HEADER}).encode())
-    (tmp_path / NAME).write_bytes(b"\n".join([header, lines[1], b"?"]) + b"\n")
-    assert [damage.number for damage in repair(tmp_path)[0]] == [3]
-    assert read_study(tmp_path).results.keys() == {"a/0"}
 
 
 def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:

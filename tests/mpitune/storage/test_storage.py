@@ -195,14 +195,6 @@ def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_foreign_file_under_the_journals_name_is_refused_whole(program: Any, tmp_path: Path) -> None:
-    for content in ("[1, 2, 3]", '{"format": "of something else"}\n', "a line\n"):
-        (tmp_path / NAME).write_text(content)
-        done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, status=Exit.USAGE)
-        assert NAME in one_line(done.stderr) and (tmp_path / NAME).read_text() == content
-
-
-@pytest.mark.slow
 def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Path) -> None:
     """Written by the first release, interrupted, its last line torn; kept so that every later one reads it."""
     history = read_journal(OLD)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.storage.history import no_collection, not_known
+from mpitune.storage.history import no_collection
+from mpitune.storage.stored import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
 
 

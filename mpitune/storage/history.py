@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,10 +20,10 @@ from mpitune.storage.records import (
     UNPACKABLE,
     UNREADABLE,
     Death,
-    End,
-    Header,
+    EndLine,
+    HeaderLine,
     Packed,
-    Run,
+    RunLine,
     all_checked,
     checked,
     has_checksum,
@@ -33,9 +32,9 @@ from mpitune.storage.records import (
     read_other,
     read_trial,
     require_checksum,
-    unpacked,
 )
-from mpitune.trial import Parameter, Result, Trial
+from mpitune.storage.stored import StoredResults, StoredTrials
+from mpitune.trial import Result, Trial
 
 NAME = JOURNAL
 FORMAT = 2  # 1 has no checksums; it is still read, and continued
@@ -44,78 +43,6 @@ BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the 
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
-
-
-class StoredTrials(Mapping[str, Trial]):
-    """The trials of packed records, made when they are looked at."""
-
-    def __init__(self, records: Mapping[str, Packed]):
-        self._records = records
-
-    def __getitem__(self, key: str) -> Trial:
-        return unpacked(self._records[key]).trial
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._records
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def others(self, asked: Iterable[Trial]) -> Iterator[Trial]:
-        """Those of the asked trials that are not known to be the same; few that are the same may be among them."""
-        record_of = self._records.get
-        for trial in asked:
-            record = record_of(trial.key)
-            try:  # a packed list of few parts begins with one byte, then with the parameters
-                if isinstance(record, bytes) and record.startswith(pack(trial.params), 1):
-                    continue
-            except UNPACKABLE:
-                pass
-            yield trial
-
-
-class StoredResults(UserDict[str, Result]):
-    """The results of packed records, made when they are looked at, and others that are set.
-
-    A copy shares the records until one of both is changed, as there may be a million.
-    """
-
-    data: dict[str, Packed | Result]  # type: ignore[assignment]
-
-    def __init__(self, folder: Path, records: dict[str, Any]):
-        self.data, self._folder, self._shared = records, folder, True
-
-    def __copy__(self) -> StoredResults:
-        self._shared = True
-        return type(self)(self._folder, self.data)
-
-    def __getitem__(self, key: str) -> Result:
-        record = self.data[key]
-        return record if isinstance(record, Result) else unpacked(record).result(self._folder)
-
-    def __setitem__(self, key: str, result: Result) -> None:
-        self._own_records()[key] = result
-
-    def __delitem__(self, key: str) -> None:
-        del self._own_records()[key]
-
-    def _own_records(self) -> dict[str, Packed | Result]:
-        if self._shared:
-            self.data, self._shared = dict(self.data), False
-        return self.data
-
-
-def not_known(
-    known: Mapping[str, Trial], asked: Iterable[Trial]
-) -> Iterator[tuple[Trial, Mapping[str, Parameter] | None]]:
-    """The asked trials that are not known, with None, and those known with other parameters, with these."""
-    for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
-        params = known[trial.key].params if trial.key in known else None
-        if params is None or dict(params) != dict(trial.params):
-            yield trial, params
 
 
 @dataclass
@@ -336,7 +263,7 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
             raise UsageError(
                 f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it"
             )
-        checked(header, Header)
+        checked(header, HeaderLine)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -355,10 +282,10 @@ def _no_header(path: Path) -> UsageError:
 def _read_note(record: dict[str, Any], history: History) -> None:
     """Take in a line that is no trial: a start, an end, a death or a repair."""
     if "run" in record:
-        history.runs.append(checked(record["run"], Run))
+        history.runs.append(checked(record["run"], RunLine))
         history.open = True
     elif "end" in record:
-        end = checked(record["end"], End)
+        end = checked(record["end"], EndLine)
         if not history.open and history.ends:  # the run was told to stop, and now it has
             history.ends.pop()
         history.ends.append(end)

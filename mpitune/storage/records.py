@@ -23,9 +23,11 @@ from msgspec import Meta, Struct
 from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.trial import LONGEST_KEY, Place, Result, Trial, Used
 
-# What reading a damaged line raises.
-UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
-UNPACKABLE = (TypeError, ValueError, OverflowError)
+# What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
+UNREADABLE = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
+)  # fmt: skip
+UNPACKABLE = (TypeError, ValueError, OverflowError)  # what packing raises, for half a surrogate pair and the like
 _LARGEST = 2**62  # no number of a machine is so large
 _END = b',"crc":"%08x"}'  # how a line ends
 _END_BYTES = len(_END % 0)
@@ -38,7 +40,7 @@ Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta
 PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
 
 
-class TrialRecord(Struct, kw_only=True, gc=False):
+class TrialLine(Struct, kw_only=True, gc=False):
     """The line of a finished trial. Older ones lack those with a default.
 
     Attributes:
@@ -47,7 +49,7 @@ class TrialRecord(Struct, kw_only=True, gc=False):
         used: the first fields of `Used`; `compiled` is the last one.
     """
 
-    params: dict[str, int | float | str | bool]  # first, for `begins_with_params`
+    params: dict[str, int | float | str | bool]  # first: `StoredTrials.others` compares them packed
     key: Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]
     values: dict[str, float | Literal["inf", "-inf"]]
     arrays: Annotated[list[str], Meta(min_length=1)] | None
@@ -82,17 +84,17 @@ class TrialRecord(Struct, kw_only=True, gc=False):
         )
 
 
-class _PackedRecord(TrialRecord, kw_only=True, array_like=True, gc=False):
+class _PackedTrial(TrialLine, kw_only=True, array_like=True, gc=False):
     """A packed record is the list of its parts."""
 
 
-Packed = bytes | TrialRecord  # as it is where it cannot be packed: half a surrogate pair, an integer beyond 64 bits
-read_trial = msgspec.json.Decoder(TrialRecord).decode
+Packed = bytes | TrialLine  # as it is where it cannot be packed: half a surrogate pair, an integer beyond 64 bits
+read_trial = msgspec.json.Decoder(TrialLine).decode
 pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_PackedRecord).decode
+_unpack = msgspec.msgpack.Decoder(_PackedTrial).decode
 
 
-def unpacked(record: Packed) -> TrialRecord:
+def unpacked(record: Packed) -> TrialLine:
     """What was packed."""
     return _unpack(record) if isinstance(record, bytes) else record
 
@@ -106,7 +108,7 @@ class _Settings(Struct):
     experiment: str  # all else is the experiment's own
 
 
-class Header(Struct):
+class HeaderLine(Struct):
     """The first line of a journal."""
 
     format: Annotated[int, Meta(ge=1)]
@@ -118,7 +120,7 @@ class Header(Struct):
     goal: str | None = None
 
 
-class Run(Struct):
+class RunLine(Struct):
     """A start of the command, as `RankZero` notes it; an older one says less."""
 
     command: list[str] = []
@@ -132,7 +134,7 @@ class Run(Struct):
     seconds: Seconds = 0.0
 
 
-class End(Struct):
+class EndLine(Struct):
     """The end of a run."""
 
     complete: bool
@@ -140,7 +142,7 @@ class End(Struct):
     failed: Count = 0
 
 
-class _Death(Struct):
+class _DeathLine(Struct):
     time: Time
     seconds: Seconds
     place: PlaceParts
@@ -176,7 +178,7 @@ def checked(record: Any, kind: type[Struct]) -> dict[str, Any]:
 
 def read_death(death: Any) -> Death:
     """The death of a worker. Raises ValidationError."""
-    read = msgspec.convert(death, _Death)
+    read = msgspec.convert(death, _DeathLine)
     return Death(read.time, read.seconds, _place(read.place), read.key, read.cause)
 
 
@@ -195,7 +197,7 @@ def require_checksum(line: bytes, needed: bool) -> None:
             raise ValueError("it has no checksum")
 
 
-def read_other(line: bytes) -> TrialRecord | dict[str, Any]:
+def read_other(line: bytes) -> TrialLine | dict[str, Any]:
     """What a line says that `read_trial` refuses: no trial, or one with half a surrogate pair. Raises UNREADABLE."""
     record = _decode(line.decode())
     if type(record) is not dict:
@@ -203,7 +205,7 @@ def read_other(line: bytes) -> TrialRecord | dict[str, Any]:
     if "key" not in record:
         record.pop("crc", None)
         return record
-    trial = msgspec.convert(record, TrialRecord)
+    trial = msgspec.convert(record, TrialLine)
     trial.check()
     return trial
 

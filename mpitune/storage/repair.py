@@ -13,7 +13,7 @@ from mpitune.storage.arrays import StoredArrays
 from mpitune.storage.files import sync_folder, written_whole
 from mpitune.storage.history import FORMAT, NAME, Damage, History, read_lines, whole_lines
 from mpitune.storage.journal import locked, unused
-from mpitune.storage.records import UNREADABLE, TrialRecord, read_other, require_checksum, with_checksum, written
+from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, with_checksum, written
 
 
 def repair(folder: Path) -> tuple[list[Damage], Path]:
@@ -71,7 +71,7 @@ def _lines_of(keys: Set[str], lines: Sequence[bytes]) -> list[tuple[int, str]]:
         with suppress(*UNREADABLE):
             require_checksum(line, needed=False)
             record = read_other(line)
-            if isinstance(record, TrialRecord) and record.key in keys:
+            if isinstance(record, TrialLine) and record.key in keys:
                 numbers.append((number, record.key))
     return numbers
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.storage.history import NAME, StoredResults, StoredTrials, not_known, read_journal, read_study
+from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.records import UNPACKABLE, UNREADABLE, pack, read_other, read_trial, unpacked, with_checksum
 from mpitune.storage.repair import repair
+from mpitune.storage.stored import StoredResults, StoredTrials, not_known
 from mpitune.trial import Result, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 

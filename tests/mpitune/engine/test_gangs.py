@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,11 @@ def test_nobody_waits_for_ever_and_no_slot_does_two_things(tmp_path: Path) -> No
     overtaken = [sum(other > number for other in begun[: begun.index(number)]) for number in range(300)]
     assert max(overtaken) <= 4 * sum(slots), "a trial was overtaken by many that came after it"
     assert agents.coordinator.finished
+
+
+def test_a_gang_that_cannot_finish_in_time_is_not_begun_and_gives_its_slots_back(tmp_path: Path) -> None:
+    agents = Ganged(tmp_path, [2], ONE, ONE, {"devices": 2}, ONE, end=time.time() + 100)
+    for slot in ((0, 0), (0, 1)):
+        agents.answer(slot, seconds=200.0)
+    assert agents.running() == {} and agents.coordinator.dispatch.n_too_long == 2
+    assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 2

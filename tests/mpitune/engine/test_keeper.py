@@ -80,7 +80,7 @@ def go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "stubborn"), [(hang, False), pytest.param(crash, False, marks=pytest.mark.slow), (go_on, True)]
+    ("then", "stubborn"), [(crash, False), (go_on, True), pytest.param(hang, False, marks=pytest.mark.slow)]
 )
 def test_nothing_of_a_trial_stays(
     then: Callable[[], None], stubborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

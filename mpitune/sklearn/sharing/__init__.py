@@ -44,7 +44,6 @@ _HOMES = {
     "SelectFpr": ("sklearn.feature_selection", "filters"),
     "SelectFdr": ("sklearn.feature_selection", "filters"),
     "SelectFwe": ("sklearn.feature_selection", "filters"),
-    "VarianceThreshold": ("sklearn.feature_selection", "filters"),
     "SelectFromModel": ("sklearn.feature_selection", "filters"),
     "Lasso": ("sklearn.linear_model", "warm_starts"),
     "ElasticNet": ("sklearn.linear_model", "warm_starts"),

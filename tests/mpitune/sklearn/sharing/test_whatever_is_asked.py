@@ -57,7 +57,7 @@ SOME: list[tuple[Any, dict[str, list[Any]]]] = [
     (RidgeClassifier(), {"alpha": [0.1, 10.0]}),
     (KernelRidge(kernel="rbf"), {"alpha": [0.1, 10.0]}),
     (GaussianProcessRegressor(RBF(1.0, "fixed"), random_state=0), {"alpha": [0.1, 10.0]}),
-    (LinearDiscriminantAnalysis(solver="eigen"), {"shrinkage": [0.1, "auto"], "n_components": [1, 2]}),
+    (LinearDiscriminantAnalysis(solver="eigen"), {"n_components": [1, 2]}),
 ]
 for _library, _name, _own in (("lightgbm", "LGBM", {"verbose": -1, "min_child_samples": 3}), ("xgboost", "XGB", {})):
     if find_spec(_library) is not None:

@@ -133,11 +133,9 @@ def shapes_side_by_side(channels: int, kernel: int, units: int, n_classes: int) 
 
 
 def views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """One view of (..., n) for each name, in turn, of shape (..., *shape)."""
-    parts = flat.split([math.prod(shape) for shape in shapes.values()], dim=-1)
-    return {
-        name: part.view(*flat.shape[:-1], *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    """One view of (n,) for each name, in turn, of its shape."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()])
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def mask(delta: Tensor, activation: Tensor, out: Tensor) -> Tensor:

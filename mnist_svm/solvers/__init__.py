@@ -1,11 +1,13 @@
-"""The solvers by name, one file for each way to fit a grid. None is imported before a worker asks for it."""
+"""The solvers by name: the whole grid together (`cpu`), or point by point (`pointwise`).
+
+None is imported before a worker asks for it.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
 
-from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver
+from mnist_svm.dataset import Solver
 from mpitune.experiment import WorkerContext
 
 
@@ -24,26 +26,6 @@ def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: in
 
         return SharedSolver(worker, multiclass, memory=memory, n_points=n_points)
     importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
-    if name == "sklearn":
-        from mnist_svm.solvers.peers import fit_sklearn as fit
-    else:
-        from mnist_svm.solvers.cuml import fit_cuml as fit
+    from mnist_svm.solvers.pointwise import Pointwise, fit_cuml, fit_sklearn
 
-    return Pointwise(fit, multiclass)
-
-
-class Pointwise(Solver):
-    """Fits point by point.
-
-    Args:
-        fit: such as `peers.fit_sklearn`.
-    """
-
-    def __init__(self, fit: Callable[..., Fit], multiclass: str) -> None:
-        self.fit, self.multiclass = fit, multiclass
-
-    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
-        for penalty, split in points:
-            images, labels = dataset.images[split.train], dataset.labels[split.train]
-            point = {"penalty": penalty, "gamma": gamma, "multiclass": self.multiclass}
-            yield self.fit(images, labels, dataset.predicted(split), **point)
+    return Pointwise(fit_sklearn if name == "sklearn" else fit_cuml, multiclass)

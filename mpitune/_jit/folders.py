@@ -187,13 +187,13 @@ def _flaw(folder: Path, others: int) -> str:
         pass
     except OSError as error:
         return f"{error.strerror}"
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
         return "it is not a folder"
-    if found.st_uid != os.getuid():
-        return f"it belongs to user {found.st_uid}, who could put code of his own there"
-    if found.st_mode & others:
-        return f"its mode is {stat.S_IMODE(found.st_mode):o}, so others could put code of their own there (chmod 700)"
+    if status.st_uid != os.getuid():
+        return f"it belongs to user {status.st_uid}, who could put code of his own there"
+    if status.st_mode & others:
+        return f"its mode is {stat.S_IMODE(status.st_mode):o}, so others could put code of their own there (chmod 700)"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written"
 
 
@@ -202,12 +202,12 @@ def _unsafe(folder: Path) -> Iterator[str]:
     for path in (folder, Path(os.path.realpath(folder))):
         for part in [path, *path.parents]:
             try:
-                found = os.lstat(part)
+                status = os.lstat(part)
             except OSError:
                 continue
-            if found.st_uid not in (0, os.getuid()):
-                yield f"{part} belongs to user {found.st_uid}, who could exchange what is in it"
-            elif stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+            if status.st_uid not in (0, os.getuid()):
+                yield f"{part} belongs to user {status.st_uid}, who could exchange what is in it"
+            elif stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
                 continue  # nobody but the owner exchanges what is in a sticky folder
-            elif found.st_mode & 0o002 or (found.st_uid and found.st_mode & 0o020):
-                yield f"the mode of {part} is {stat.S_IMODE(found.st_mode):o}, so others could exchange what is in it"
+            elif status.st_mode & 0o002 or (status.st_uid and status.st_mode & 0o020):
+                yield f"the mode of {part} is {stat.S_IMODE(status.st_mode):o}, so others could exchange what is in it"

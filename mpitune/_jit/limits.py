@@ -88,5 +88,5 @@ def _number(path: Path) -> int | None:
 
 def _statistic(path: Path, name: str) -> int:
     """A line of a file of "name number" lines, 0 where it has none of that name."""
-    words = (line.split() for line in (_text(path) or "").splitlines())
-    return next((int(found[1]) for found in words if found[0] == name), 0)
+    lines = (line.split() for line in (_text(path) or "").splitlines())
+    return next((int(words[1]) for words in lines if words[0] == name), 0)

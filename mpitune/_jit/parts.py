@@ -81,8 +81,8 @@ class _Kept(FunctionCache):
         """As numba's, in a third of the time."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
-            if (found := self._load_overload(sig, target_context)) is not None:
-                return found
+            if (kept := self._load_overload(sig, target_context)) is not None:
+                return kept
         with suppress(OSError):  # no folder for locks can be made
             # On this machine: the home, where the code may be, need not have locks.
             digest = hashlib.sha256(f"{self._cache_path}/{self._impl.filename_base}".encode()).hexdigest()[:16]

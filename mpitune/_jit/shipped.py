@@ -76,13 +76,13 @@ def functions() -> dict[tuple[str, str], Any]:
     """Functions of numba in modules that are imported, by module and name, which have been compiled for something."""
     from numba.core.dispatcher import Dispatcher
 
-    found = {}
+    compiled = {}
     for module_name, module in list(sys.modules.items()):
         for name, value in list(vars(module).items()):
             own = isinstance(value, Dispatcher) and value.py_func.__module__ == module_name
             if own and value.overloads and not module_name.startswith("numba"):
-                found[module_name, name] = value
-    return found
+                compiled[module_name, name] = value
+    return compiled
 
 
 def main(folder: str, *warm_ups: str) -> None:

@@ -256,12 +256,12 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
     pairwise, left = first.kernel == "precomputed", libsvm.by_parameters(first)
     together: dict[KernelFunction, list[tuple[int, TrainingSet, dict[str, Any]]]] = {}
     for split, fold in enumerate(folds):
-        found = None if left or fold.repeats else _training(work, fold, first)
-        if found is not None:
+        training_facts = None if left or fold.repeats else _training(work, fold, first)
+        if training_facts is not None:
             gamma = fold.gamma(first)
             function = KernelFunction.of(first.kernel, gamma, first.degree, first.coef0)
             if not work.left(function):
-                training, facts = found
+                training, facts = training_facts
                 together.setdefault(function, []).append((split, training, {**facts, "_gamma": gamma}))
                 continue
         for number, model in models:

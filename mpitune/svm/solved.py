@@ -266,8 +266,8 @@ def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
     """Thresholds (n, n_penalties) for the kernel itself, of which the matrix lacks ``shift`` (width,)."""
     if shift is None:
         return paths.rhos
-    found = [paths[p] for p in range(len(paths.lanes))]
-    return np.array([path.rhos + path.betas @ shift[path.columns] for path in found])
+    each = (paths[p] for p in range(len(paths.lanes)))
+    return np.array([path.rhos + path.betas @ shift[path.columns] for path in each])
 
 
 class _LibsvmShare:

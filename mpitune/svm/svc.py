@@ -123,15 +123,15 @@ class SVC(ScikitSVC):
     def __getattr__(self, name: str) -> Any:
         if name in _LATER and "_later" in vars(self):
             solved, c, samples = self.__dict__.pop("_later")
-            found = solved.attributes(c)
+            arrays = solved.attributes(c)
             x = samples()
-            found["support_vectors_"] = np.empty((0, 0)) if self.kernel == "precomputed" else x[found["support_"]]
-            found["_dual_coef_"], found["_intercept_"] = found["dual_coef_"], found["intercept_"].copy()
+            arrays["support_vectors_"] = np.empty((0, 0)) if self.kernel == "precomputed" else x[arrays["support_"]]
+            arrays["_dual_coef_"], arrays["_intercept_"] = arrays["dual_coef_"], arrays["intercept_"].copy()
             if len(self.classes_) == 2:
-                found["dual_coef_"], found["intercept_"] = -found["dual_coef_"], -found["intercept_"]
-            found["n_iter_"] = found["_num_iter"]
-            self.__dict__.update(found)
-            return found[name]
+                arrays["dual_coef_"], arrays["intercept_"] = -arrays["dual_coef_"], -arrays["intercept_"]
+            arrays["n_iter_"] = arrays["_num_iter"]
+            self.__dict__.update(arrays)
+            return arrays[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
-from mpitune.svm.solver.path import Path, Paths, Whole, binaries, solve_path
+from mpitune.svm.solver.path import Paths, Whole, binaries, solve_paths
 from mpitune.svm.solver.projected import descend
 from mpitune.svm.solver.walk import STATE
 
@@ -96,7 +96,7 @@ def _paths() -> None:
     sign = np.repeat(np.array([1, -1], np.int8), WIDE)
     matrix = np.full((2 * WIDE, 2 * WIDE), -0.5, np.float32)
     matrix[range(2 * WIDE), range(2 * WIDE)] = 0
-    solve_path(Whole(matrix), sign, [0.01, 10.0], 1e-3, 1000)
+    solve_paths(Whole(matrix), sign[None], [0.01, 10.0], 1e-3, 1000)
 
 
 def _steps() -> None:
@@ -116,9 +116,12 @@ def _answers() -> None:
     samples = _samples()
     kernel, rows = np.zeros((samples.width, samples.width), np.float32), np.arange(samples.width)
     solved = Solutions(samples, 2)
-    found = np.ones(2, np.int64), np.ones(2, np.bool_)
+    numbers, figures = np.ones((1, 2), np.int64), np.zeros((1, 2))
+    paths = Paths(
+        np.array([samples.width]), rows[None], np.ones((1, 2, samples.width)), figures, numbers, numbers > 0, figures
+    )
     for problem in binary_problems(3, "ovo"):
-        keep([solved], problem, Paths.of(Path(rows, np.ones((2, samples.width)), np.zeros(2), *found)), rows)
+        keep([solved], problem, paths, rows)
     places, problems = np.zeros((3, 2), np.int64), binary_problems(3, "ovo")
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         choose_classes(values, places, problems, 3)

@@ -17,8 +17,7 @@ import pytest
 from common.images import ImageSettings, standardised
 from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, check_classes
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.solvers.cuml import fit_cuml
-from mnist_svm.solvers.peers import fit_sklearn
+from mnist_svm.solvers.pointwise import fit_cuml, fit_sklearn
 from mpitune import evaluate
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError

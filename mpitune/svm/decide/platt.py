@@ -78,8 +78,8 @@ def sigmoids(
         rows = kernel.rows[np.ix_(kernel.slot[path.columns[used]], held_out)].astype(np.float64)
         values[part] = rows.T @ path.betas[:, used].T - path.rhos
     positive = sign[order] > 0
-    found = np.array([_sigmoid(values[:, c], positive) for c in range(len(penalties))]).T
-    return found, determined & (np.abs(found[0]) * tolerance < STEEP)
+    slopes = np.array([_sigmoid(values[:, c], positive) for c in range(len(penalties))]).T
+    return slopes, determined & (np.abs(slopes[0]) * tolerance < STEEP)
 
 
 def _sigmoid(values: np.ndarray, positive: np.ndarray) -> tuple[float, float]:

@@ -86,13 +86,6 @@ class Paths:
             self.columns[n, :width], self.betas[n, :, :width], self.rhos[n], self.iterations[n], self.converged[n]
         )
 
-    @classmethod
-    def of(cls, path: Path) -> Paths:
-        """One path."""
-        others = path.columns, path.betas, path.rhos, path.iterations, path.converged
-        arrays = [np.ascontiguousarray(array)[None] for array in (*others, np.zeros(len(path.rhos)))]
-        return cls(np.array([len(path.columns)]), *arrays)
-
 
 def solve_paths(
     kernel: Kernel,
@@ -165,20 +158,3 @@ def binaries(kernel: Kernel, lanes: np.ndarray, columns: np.ndarray) -> Binaries
         writable(kernel.rows), kernel.slot, lanes, np.empty((n, width // LANES), np.int32), columns,
         np.empty((n, width), np.int8), *doubles, *marks,
     )  # fmt: skip
-
-
-def solve_path(
-    kernel: Kernel,
-    sign: np.ndarray,
-    penalties: Sequence[float] | np.ndarray,
-    tolerance: float,
-    max_iter: int,
-    weights: np.ndarray | None = None,
-    pair: bool = False,
-) -> Path:
-    """Solve one binary problem.
-
-    The arguments are those of `solve_paths`; ``sign`` and ``weights`` are (width,), and every C is solved.
-    """
-    own = None if weights is None else weights[None]
-    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair)[0]

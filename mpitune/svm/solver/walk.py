@@ -78,7 +78,7 @@ class Ending(NamedTuple):
     give_up: bool
 
 
-class Solved(NamedTuple):
+class SolvedPath(NamedTuple):
     """Solutions of one problem, an element or a row for each C, as in `path.Paths`."""
 
     betas: np.ndarray
@@ -260,7 +260,7 @@ def _leave_out(solved, first, lanes):
 def _row(results, p):
     """Solutions of problem number ``p``."""
     betas, rhos, iterations, converged, gaps = results
-    return Solved(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
+    return SolvedPath(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
 
 
 @part

@@ -11,6 +11,7 @@ from common.images import fold_slices
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.solved import Solved, solve
+from mpitune.svm.solver.path import Kernel, solve_paths
 from mpitune.svm.solver.path import Path as Walked
 
 
@@ -41,6 +42,20 @@ def solve_folds(
     trainings = [TrainingSet.without_weights(train, len(data.samples.classes)) for train, _ in folds]
     solved = solve(data, source, np.array(penalties), trainings, libsvm=False, **options)
     return [points_of(own, own.labels(part)) for own, (_, part) in zip(solved, folds, strict=True)]
+
+
+def solve_path(
+    kernel: Kernel,
+    sign: np.ndarray,
+    penalties: list[float] | np.ndarray,
+    tolerance: float,
+    max_iter: int,
+    weights: np.ndarray | None = None,
+    pair: bool = False,
+) -> Walked:
+    """One binary problem, for every C; arguments as of `solve_paths`, ``sign`` and ``weights`` (width,)."""
+    own = None if weights is None else weights[None]
+    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair)[0]
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,9 @@ from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Binary
 from mpitune.svm.solver.newton import newton_step
-from mpitune.svm.solver.path import Whole, solve_path
+from mpitune.svm.solver.path import Whole
 from mpitune.svm.solver.smo import set_masks
-from tests.mpitune.svm.problems import require_optimal
+from tests.mpitune.svm.problems import require_optimal, solve_path
 
 pytestmark = [pytest.mark.numerical, pytest.mark.xdist_group("newton")]  # one process compiles the step
 

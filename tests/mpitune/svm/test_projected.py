@@ -18,11 +18,11 @@ from mpitune.svm import fit_grid
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver import path as path_module
 from mpitune.svm.solver.binary import Binaries
-from mpitune.svm.solver.path import Whole, solve_path, solve_paths
+from mpitune.svm.solver.path import Whole, solve_paths
 from mpitune.svm.solver.projected import descend, project
 from mpitune.svm.solver.smo import set_masks
 from mpitune.svm.solver.walk import AT, DONE, PAYS, STATE
-from tests.mpitune.svm.problems import require_optimal
+from tests.mpitune.svm.problems import require_optimal, solve_path
 
 pytestmark = pytest.mark.numerical
 

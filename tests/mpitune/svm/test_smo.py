@@ -13,8 +13,9 @@ from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.kernel.rows import Rows
 from mpitune.svm.solver.gathered import MAX_ACTIVE
-from mpitune.svm.solver.path import Whole, solve_path, solve_paths
+from mpitune.svm.solver.path import Whole, solve_paths
 from mpitune.svm.solver.smo import iterate, set_masks
+from tests.mpitune.svm.problems import solve_path
 from tests.mpitune.svm.reference import smo
 
 pytestmark = pytest.mark.numerical

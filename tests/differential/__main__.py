@@ -1,7 +1,7 @@
 """python -m tests.differential --seed S --searches N: random searches by scikit-learn and by this package, compared.
 
 Each search is made of one integer. A difference that the documentation does not explain is printed in one line, with
-the command that repeats it, and as a script of its own; the exit status is then 1.
+the command that repeats it and, after it was shrunk, as a script of its own; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from tests.differential import ways
 from tests.differential.case import Case, case_of
 from tests.differential.compare import Difference, differences, explained
+from tests.differential.shrink import shrunk
 
 RANKS = 3
 RANK = "DIFFERENTIAL_RANK"  # set in a process that mpirun has started
@@ -62,7 +63,19 @@ def compared(
             yield Finding(case, name, first)
 
 
-def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[Finding]:
+def small(finding: Finding) -> Case:
+    """The same difference in a smaller search."""
+
+    def differs(case: Case) -> bool:
+        return any(
+            found.first.kind == finding.first.kind and found.first.where.split("_")[0][:5] == finding.first.where[:5]
+            for found in compared(case, [finding.way])
+        )
+
+    return finding.case if finding.way == "ranks" else shrunk(finding.case, differs)
+
+
+def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: bool = True) -> list[Finding]:
     """All searches of these seeds in all these ways, but for those that scikit-learn itself does not end."""
     told: Counter[str] = Counter()
     found: list[Finding] = []
@@ -79,9 +92,9 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[
         for finding in seen:
             found.append(finding)
             say(str(finding))
-            if finding.way != "ranks":
-                script = finding.case.script(ways.ARGUMENTS[finding.way])
-                say("\n".join("    " + line for line in script.split("\n")) + "\n")
+            if shrink:
+                arguments = ways.ARGUMENTS[finding.way]
+                say("\n".join("    " + line for line in small(finding).script(arguments).split("\n")) + "\n")
     rate = 60 * len(seeds) / max(time.monotonic() - begin, 1e-9)
     say(f"{len(seeds)} searches ({', '.join(names)}), {len(found)} differ; {rate:.0f} a minute")
     if endless:
@@ -118,6 +131,7 @@ def main() -> int:
     parser.add_argument(
         "--ways", default="here,workers,journal,ranks", help="of here, workers, journal, ranks (default all)"
     )
+    parser.add_argument("--no-shrink", action="store_true", help="print no scripts")
     chosen = parser.parse_args()
     names = chosen.ways.split(",")
     if unknown := [name for name in names if name not in ways.WAYS]:
@@ -127,10 +141,10 @@ def main() -> int:
         return as_rank(seeds)
     status = 0
     if alone := [name for name in names if name != "ranks"]:
-        status = int(bool(run(seeds, alone, say)))
+        status = int(bool(run(seeds, alone, say, not chosen.no_shrink)))
     if "ranks" in names:
         given = [part for seed in seeds if ways.ends(case_of(seed)) for part in ("--case", str(seed))]
-        status = under_mpirun(["--ways", "ranks", *given]) or status
+        status = under_mpirun(["--ways", "ranks", "--no-shrink", *given]) or status
     return status
 
 
@@ -142,7 +156,7 @@ def as_rank(seeds: list[int]) -> int:
         for seed in seeds:
             ways.ranks(case_of(seed))
         return 0
-    run(seeds, ["ranks"], say)
+    run(seeds, ["ranks"], say, shrink=False)
     return 0  # another status would end the job as a crash; what was printed tells
 
 

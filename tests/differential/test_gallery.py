@@ -46,6 +46,24 @@ EXAMPLES = (
     "release_highlights/plot_release_highlights_1_9_0",
     "svm/plot_rbf_parameters",
 )
+NETWORK, ONLY_NAMED = "it downloads a data set", "it names a search in its text and makes none"
+LEFT_OUT = {
+    "applications/plot_cyclical_feature_engineering": NETWORK,
+    "applications/plot_face_recognition": NETWORK,
+    "cluster/plot_feature_agglomeration_vs_univariate_selection": "a memory of joblib logs its times",
+    "compose/plot_column_transformer_mixed_types": NETWORK,
+    "decomposition/plot_pca_vs_fa_model_selection": "its search is one of a covariance, in minutes of other work",
+    "ensemble/plot_forest_hist_grad_boosting_comparison": NETWORK,
+    "model_selection/plot_cost_sensitive_learning": NETWORK,
+    "model_selection/plot_grid_search_text_feature_extraction": NETWORK,
+    "model_selection/plot_randomized_search": "its SGDClassifier has no seed",
+    "multiclass/plot_multiclass_overview": NETWORK,
+    "neural_networks/plot_rbm_logistic_classification": ONLY_NAMED,
+    "release_highlights/plot_release_highlights_0_24_0": NETWORK,
+    "release_highlights/plot_release_highlights_1_4_0": NETWORK,
+    "release_highlights/plot_release_highlights_1_6_0": NETWORK,
+    "svm/plot_svm_kernels": ONLY_NAMED,
+}
 # Of some examples not all is compared: text that a pattern finds, for the reason that stands beside it.
 OPEN = {
     "callbacks/plot_scoring_monitor": (r"(?m)^.*(━|\d:\d\d|0:0…).*\n?", "bars of progress show how long a fit took"),
@@ -54,6 +72,8 @@ OPEN = {
     "model_selection/plot_grid_search_digits": (r"(?s)The selected final model.*", "it chooses the fastest"),
     "model_selection/plot_nested_cross_validation_iris": (r"(?<=0\.00)\d+", "1 of 3,600 labels within tol of SVC"),
 }
+SEARCH = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom)SearchCV\b")
+
 # pip asks a package for its name before it keeps the file, and scikit-learn's own answer takes a compiler and minutes.
 BACKEND = """
 import pathlib
@@ -125,3 +145,13 @@ def test_an_example_prints_the_same(name: str, tmp_path: Path) -> None:
     status, ours = printed(["-m", "mpitune", "accelerate", "-q", str(script)], tmp_path / "ours")
     pattern, _ = OPEN.get(name, ("$^", ""))
     assert (status, re.sub(pattern, "", ours)) == (0, re.sub(pattern, "", right))
+
+
+def test_every_example_with_a_search_is_run_or_left_out_for_a_reason() -> None:
+    found = {
+        str(path.relative_to(gallery()).with_suffix(""))
+        for path in gallery().rglob("*.py")
+        if SEARCH.search(path.read_text())
+    }
+    if sklearn.__version__.startswith("1.9."):
+        assert found == {*EXAMPLES, *LEFT_OUT}

@@ -283,7 +283,8 @@ EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
 def svc(case: Case) -> bool:
     """Whether a grid of SVC may be solved by `mpitune.svm`."""
     texts = [case.model, *(value for grid in case.grids for values in grid.values() for value in values)]
-    return case.ours.get("accelerate") != "False" and any(re.search(r"\bSVC\(", text) for text in texts)
+    nested = any("SearchCV(" in text for text in texts)  # a search in a search has arguments of its own
+    return (nested or case.ours.get("accelerate") != "False") and any(re.search(r"\bSVC\(", text) for text in texts)
 
 
 def worth_of_labels(case: Case, found: Difference) -> list[float]:

@@ -251,6 +251,8 @@ def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     if found.kind in ("rule", "scored") and (found.kind == "rule" or "share" in case.ours):
         return isinstance(found.ours, float) and abs(found.ours - found.right) <= max(worth_of_labels(case, found))
     if found.kind == "refit":
+        if _nested_choice(case, right, ours):
+            return True
         if isinstance(found.right, str) or isinstance(found.ours, str) or found.where == "class":
             return False
         if found.where == "predict":
@@ -270,6 +272,16 @@ def _unsteady(case: Case, found: Difference, right: Result, ours: Result) -> boo
         if differences(case, right, reference(case)):
             return True
     return False
+
+
+def _nested_choice(case: Case, right: Result, ours: Result) -> bool:
+    """Whether the refitted models are searches that chose among candidates that such labels part."""
+    a, b = right.search.best_estimator_, ours.search.best_estimator_
+    if getattr(a, "best_index_", 0) == getattr(b, "best_index_", 0):
+        return False
+    means = a.cv_results_["mean_test_score"]
+    labels = np.asarray(case.made(classes(theirs), {})["y"]).size / a.n_splits_  # of a split
+    return bool(abs(means[a.best_index_] - means[b.best_index_]) <= LABELS / labels)
 
 
 EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {

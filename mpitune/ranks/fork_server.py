@@ -297,9 +297,9 @@ def _become_worker(content: int, descriptors: Sequence[int]) -> NoReturn:
         server = os.getppid()
         signal.set_wakeup_fd(-1)
         _Descriptor.arrived = descriptors
-        with open(content, "rb") as file:
-            file.seek(0)
-            environ, work, pipes = pickle.load(file)
+        with open(content, "rb") as from_rank:
+            from_rank.seek(0)
+            environ, work, pipes = pickle.load(from_rank)
         _set_environ(environ)
         _begin_random_numbers()
         keeper.begin(server, work, *pipes)

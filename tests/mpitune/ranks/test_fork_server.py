@@ -142,7 +142,7 @@ def test_no_descriptor_stays_after_many_workers() -> None:
             counted = descriptors(os.getpid()), descriptors(server._process.pid)
             if not round_number:
                 first = counted
-        assert counted == first
+        assert all(now <= before for now, before in zip(counted, first, strict=True)), (counted, first)
 
 
 def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,7 +345,7 @@ def test_costs_of_batches_count_fits() -> None:
     study = folds.Folds.of(*_caught(GridSearchCV(TWO_LEVELS, GRID, cv=2)))
     (batches,) = (next(search) for search in study.searches())
     assert [len(batch) for batch in batches] == [18, 18]  # the scaler and the PCA serve all
-    assert study.shared_cost(batches[0], 2) == 2 and study.surprise() == 1
+    assert study.shared_cost(batches[0], 2) == 2 and study.scheduling().cost_uncertainty == 1
     parts = study.split_batch(batches[0])
     assert [len(part) for part in parts] == [3] * 6
     assert [round(sum(map(study.cost, part)), 2) for part in parts] == [1.09] * 6

@@ -370,7 +370,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
     which lie in a folder that the user names and that is refused where others can change it.
     """
     allowed = (
-        "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(told[1])",
+        "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(message[1])",
         "pickle.loads(wanted)", "pickle.load(sys.stdin.buffer)", "exec(code, vars(main))",
         "pickle.loads(content, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         "pickle.loads(raised_there)", "pickle.loads(self._content)", "pickle.load(from_rank)",

@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-project = "Hybrid parallel hyperparameter search"
+project = "mpitune"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/*.md", "slurm/*.md", "apptainer/*.md", "k8s/*.md", "benchmarks/results/*.md"]

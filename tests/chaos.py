@@ -6,10 +6,10 @@ Ranks and the launcher get each of the signals to stop, before the trials, in th
 results folder hangs for 5 to 60 s, and the disk of the log is full. The same command is then run on another random
 layout, until the study is complete. Then its table must equal that of a run that nobody disturbed, every trial must be
 in the journal once, and no process, be it one that a trial has started, and no shared memory may be left on any host.
-Where only ranks other than 0 slept, the folder hung, the log was lost or workers and their keepers were killed, the job
-itself must have completed the study. Over and over until the time is up. Exit status 1 at the first thing that is not
-so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11); they are counted,
-ended, and not taken for ours.
+Where only ranks other than 0 slept, the folder hung, the log was lost, or workers, their keepers or the servers that
+fork them were killed, the job itself must have completed the study. Over and over until the time is up. Exit status 1
+at the first thing that is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it
+(5.0.11); they are counted, ended, and not taken for ours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts
 from tests.cluster.mpirun import mpirun
-from tests.helpers import TOYS, journal_lines, parent_of, table_without_run
+from tests.helpers import TOYS, journal_lines, parent_of, session_of, table_without_run
 from tests.toys import STARTED
 
 STUDY = (
@@ -45,7 +45,7 @@ STUDY = (
 N_TRIALS = 160
 END_SECONDS = 30.0  # within which the last process of a wounded job must have ended
 STOPS = ("TERM", "INT", "USR1")
-OF_A_SLOT = ("worker", "keeper")
+OF_A_SLOT = ("worker", "keeper", "server")
 KINDS = (*OF_A_SLOT, "rank", "launcher", "host", "link", "any", "sleep", "stall", *STOPS)
 START, TRIALS, REPORT = PHASES = ("before the trials", "in the trials", "in the report")
 PAUSE = (5.0, 60.0)  # seconds that a rank sleeps or the results folder hangs, at least and at most
@@ -217,11 +217,13 @@ class Chaos:
             host.cut()
         else:
             ranks, workers = _ranks(host), _started(host, "spawn_main")
-            outer = _children(ranks, workers)
+            servers = [pid for pid in _children(ranks, workers) if session_of(pid) != pid]
+            outer = [pid for pid in _children([*ranks, *servers], workers) if pid not in servers]
             inner = _children(outer, workers)
             pids = {
                 "worker": _children(inner, workers),
                 "keeper": outer + inner,
+                "server": servers,
                 "rank": ranks,
                 "launcher": [job.pid],
                 "any": [p.pid for p in host.processes() if p.pid not in workers],

@@ -40,7 +40,8 @@ NO = 0  # in place of a process id: the server has several threads
 NUMBER = 8  # bytes of a number in a worker's pipe
 # pandas imports Arrow, whose allocator would start a thread.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-OWN = ("CUDA_VISIBLE_DEVICES", "SEARCH_WORKERS_HERE")  # variables of which each worker has its own
+# Variables of which each worker has its own, and one that changes with each test of a suite.
+OWN = ("CUDA_VISIBLE_DEVICES", "SEARCH_WORKERS_HERE", "PYTEST_CURRENT_TEST")
 
 
 class Fork:
@@ -97,7 +98,7 @@ class Fork:
 
     def close(self) -> None:
         """Forget it."""
-        self._server.forks.discard(self)
+        self._server.forget(self)
         for number in (self.sentinel, self._file):
             if number >= 0:
                 os.close(number)
@@ -114,12 +115,13 @@ class ForkServer:
         modules: as given.
         forks: what it has forked, until it is closed.
         is_fit: whether it can fork, as far as is known.
+        is_dismissed: whether it ends with the last of its forks.
     """
 
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
-        self.modules, self.is_fit = frozenset(modules), True
+        self.modules, self.is_fit, self.is_dismissed = frozenset(modules), True, False
         self.forks: set[Fork] = set()
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules)))
@@ -173,6 +175,20 @@ class ForkServer:
         self.forks.add(fork)
         return fork
 
+    def serves(self, modules: Iterable[str]) -> bool:
+        """Whether it has imported these, or others of their packages: what is left takes a worker moments.
+
+        A module of this package is looked for by its whole name, since one of them may import numba.
+        """
+        packages = {_package(name) for name in self.modules}
+        return all(_package(name) in packages for name in modules)
+
+    def forget(self, fork: Fork) -> None:
+        """Forget a fork that has ended."""
+        self.forks.discard(fork)
+        if self.is_dismissed and not self.forks:
+            self.close()
+
     def kill(self) -> None:
         """End it now, and its workers."""
         self._process.kill()
@@ -180,6 +196,10 @@ class ForkServer:
     def close(self) -> None:
         """Let it end."""
         self._requests.close()
+
+
+def _package(name: str) -> str:
+    return name if name.startswith("mpitune.") else name.partition(".")[0]
 
 
 class _Passed:
@@ -209,12 +229,13 @@ class _Descriptor:
 
 
 _servers: dict[Any, ForkServer] = {}
+_ended: list[ForkServer] = []  # or are about to
 
 
 def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer | None:
     """The server of this process that has imported these modules with this environment; None where it cannot fork.
 
-    It stays for the next search of a script. One that needs more modules has a server with these and those before.
+    It stays for the next search of a script. One that needs other packages has a server with these and those before.
     """
     same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
     thread = threading.get_native_id()  # a server ends with the thread that started it
@@ -223,17 +244,28 @@ def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer
         if other[0] != key[0]:  # of the process that this one was forked from
             del _servers[other]
         elif not server.is_alive or (other != key and not server.forks):
-            server.close()
-            del _servers[other]
-    known = _servers[key].modules if key in _servers else frozenset()
-    if key not in _servers or not known.issuperset(modules):
+            _end(_servers.pop(other))
+    _ended[:] = [server for server in _ended if server.is_alive]  # which takes notice of those that have ended
+    old = _servers.get(key)
+    if old is None or not old.serves(modules):
+        known = old.modules if old else frozenset()
         _servers[key] = ForkServer(sorted(known.union(modules)), environ)
+        if old:
+            _end(old)
     return _servers[key] if _servers[key].is_fit else None
+
+
+def _end(server: ForkServer) -> None:
+    """Let a server end when the last of its forks is forgotten."""
+    server.is_dismissed = True
+    _ended.append(server)
+    if not server.forks:
+        server.close()
 
 
 @atexit.register
 def _close() -> None:
-    for server in _servers.values():
+    for server in [*_servers.values(), *_ended]:
         server.close()
 
 

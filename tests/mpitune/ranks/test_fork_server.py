@@ -18,6 +18,7 @@ import pytest
 
 from mpitune.devices.devices import CPU, environment
 from mpitune.errors import Exit
+from mpitune.ranks import fork_server
 from mpitune.ranks.fork_server import ForkServer, server_for
 from mpitune.ranks.keeper import Later
 from mpitune.storage.history import read_journal
@@ -148,6 +149,7 @@ def test_no_descriptor_stays_after_many_workers() -> None:
 def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:
     with environment(CPU, 1):
         first = server_for(["json"], os.environ)
+        assert server_for(["json.decoder"], os.environ) is first
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
         assert server_for(["json"], os.environ) is first
         more = server_for(["csv"], os.environ)
@@ -157,6 +159,8 @@ def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.Mo
         assert second is not more and second is not None and more is not None
         more._process.join(PATIENCE)
         assert not more.is_alive and second.is_alive
+        server_for(["json"], os.environ)
+        assert more not in fork_server._ended  # it is no zombie
 
 
 def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:

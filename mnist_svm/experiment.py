@@ -41,7 +41,7 @@ class SvmGrid(ImageSettings):
     """
 
     goal = "minimize error"
-    report_modules = ("mnist_svm.figures", "scipy.stats")
+    report_modules = ("mnist_svm.figures",)
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
@@ -93,7 +93,7 @@ class SvmGrid(ImageSettings):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
-            preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu"),
+            preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu", "mpitune.svm.solved"),
             why_cores=self.why_cores(),
         )
 

@@ -22,7 +22,6 @@ from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_cla
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.kernel.functions import KernelFunction
-from mpitune.svm.libsvm import Pair, coarse, middle, scale, undetermined
 from mpitune.svm.solver.path import Kernel, Paths, solve_paths
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
@@ -227,7 +226,7 @@ def solve(
         Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
         for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
     ]
-    share = _LibsvmShare(data, source, tolerance, shrinking, seeds is not None)
+    share = _LibsvmShare(data, source, tolerance, shrinking, seeds is not None) if libsvm else None
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
     def walked(work: tuple[Matrix, Part]) -> tuple[Matrix, Part, Paths | None]:
@@ -246,7 +245,7 @@ def solve(
                 solved = [result[n] for n in numbers]
                 if give_up:
                     counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
-                if libsvm:
+                if share is not None:
                     share.take(problem, matrix, rows, paths, penalties, solved)
                 keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
                 for p, n in enumerate(() if seeds is None else numbers):
@@ -276,9 +275,12 @@ class _LibsvmShare:
     def __init__(
         self, data: Data, source: KernelSource, tolerance: float, shrinking: bool, with_probability: bool
     ) -> None:
+        from mpitune.svm import libsvm  # and scikit-learn, which takes a second to import, and which `mnist_svm` lacks
+
+        self._rules = libsvm
         self._data, self._source, self._function = data, source, source.function
         self._options, self._with_probability = (tolerance, shrinking), with_probability
-        self._largest = scale(data.x, source.function)
+        self._largest = libsvm.scale(data.x, source.function)
         self._distant = isinstance(source, RbfSource) and source.double is not None
 
     def take(
@@ -295,7 +297,7 @@ class _LibsvmShare:
         # Where samples have little to do with any support vector, the threshold decides their labels.
         zero = (np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
         gaps = paths.converged & (zero | (paths.gaps > tolerance))
-        for own, rough in zip(solved, paths.converged & coarse(paths, self._largest), strict=True):
+        for own, rough in zip(solved, paths.converged & self._rules.coarse(paths, self._largest), strict=True):
             own.left |= rough
         for p in np.flatnonzero(gaps.any(axis=1)).tolist():
             if self._with_probability:
@@ -325,10 +327,10 @@ class _LibsvmShare:
         weight, of_class = training.sample_weight[own], training.class_weight[list(problem)]
         bounds = weight * np.repeat(of_class, [first, len(own) - first])
         even = bool((bounds == bounds[0]).all())
-        open_ = paths.converged[p] & undetermined(paths.gaps[p], even, tolerance)
+        open_ = paths.converged[p] & self._rules.undetermined(paths.gaps[p], even, tolerance)
         even = even and not self._distant  # whose thresholds are as small as values of K
         if even and self._function.name == "rbf" and 2 * first == len(own):
-            open_ &= ~middle(penalties * bounds[0], len(own))
+            open_ &= ~self._rules.middle(penalties * bounds[0], len(own))
         open_ |= paths.converged[p] & zero
         if not open_.any():
             return
@@ -341,7 +343,7 @@ class _LibsvmShare:
             values, function, sparse = data.x[np.ix_(indices, indices)], GIVEN, False
         else:
             values, function, sparse = data.x[indices], self._function, data.sparse
-        pair = Pair(values, first, function, weight, of_class, sparse)
+        pair = self._rules.Pair(values, first, function, weight, of_class, sparse)
         shift = None if even else self._source.shift(rows[columns])
         every, lanes = np.zeros(len(rows)), paths.lanes[p]
         for c in np.flatnonzero(open_).tolist():

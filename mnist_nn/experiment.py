@@ -53,7 +53,7 @@ class Bagging(ImageSettings):
 
     goal = "minimize loss"
     no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
-    report_modules = ("mnist_nn.figures", "scipy.stats")
+    report_modules = ("mnist_nn.figures",)
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("torch",), "cuda": ("torch",)},

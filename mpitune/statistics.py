@@ -1,7 +1,7 @@
 """How sure a measured error is: intervals, paired tests, and the quality of probabilities.
 
-All functions take plain arrays. SciPy is imported when it is first needed: what every report asks for needs
-`scipy.special` alone, as `scipy.stats` takes three times as long.
+All functions take plain arrays. SciPy is imported when a quantile is first asked for, and of it `special` alone, as
+`stats` takes 0.7 s more, for which a short search would wait. Tests compare with `scipy.stats.binomtest`.
 """
 
 from __future__ import annotations
@@ -102,10 +102,11 @@ def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
         wrong: bool (n,), samples that the first classifier has wrong.
         wrong_too: bool (n,), those that the second one has wrong.
     """
-    from scipy.stats import binomtest
+    from scipy.special import bdtr
 
     first, second = int(np.sum(wrong & ~wrong_too)), int(np.sum(wrong_too & ~wrong))
-    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
+    n = first + second
+    return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
 
 
 def proportion(n_wrong: int, n: int) -> Interval:
@@ -121,11 +122,15 @@ def proportion(n_wrong: int, n: int) -> Interval:
     Raises:
         ValueError: n_wrong is not between 0 and n, or n is 0.
     """
-    from scipy.stats import binomtest
+    from scipy.special import ndtri
 
     if not 0 <= n_wrong <= n or n == 0:
         raise ValueError(f"{n_wrong} of {n} is not a proportion")
-    return Interval(*map(float, binomtest(n_wrong, n).proportion_ci(LEVEL, method="wilson")))
+    z = float(ndtri((1 + LEVEL) / 2))
+    p = n_wrong / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
 class Calibration(NamedTuple):

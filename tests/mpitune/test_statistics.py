@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
@@ -91,3 +92,15 @@ def test_as_good_agrees_with_the_interval_of_the_difference() -> None:
     close = next(other for other in np.flatnonzero(paired & within) if other != best)
     errors[2, close] = np.nan
     assert not as_good(errors, best, "simplest")[close] and not as_good(errors, best, "1se")[close]
+
+
+def test_proportions_and_mcnemars_test_are_scipys() -> None:
+    rng = np.random.default_rng(3)
+    for n in (1, 7, 50, 4000):
+        k = int(rng.integers(n + 1))
+        ours, theirs = proportion(k, n), scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
+        np.testing.assert_allclose((ours.low, ours.high), (theirs.low, theirs.high), rtol=1e-12, atol=1e-15)
+        a, b = rng.random((2, n)) < 0.3
+        first, second = int((a & ~b).sum()), int((b & ~a).sum())
+        expected = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1.0
+        assert mcnemar(a, b) == pytest.approx(expected, rel=1e-9)

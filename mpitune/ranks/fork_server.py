@@ -59,10 +59,12 @@ class Fork:
         self.refused = False
         self._server, self._file = server, -1
         self._numbers = b""
+        self._news = select.poll()  # `select.select` takes no descriptor above 1023, and a user may have many
+        self._news.register(sentinel, select.POLLIN)
 
     def is_alive(self) -> bool:
         """Whether it lives, or is to be forked."""
-        while self.exitcode is None and select.select([self.sentinel], [], [], 0)[0]:
+        while self.exitcode is None and self._news.poll(0):
             content = os.read(self.sentinel, NUMBER)
             self._numbers += content
             if not content:
@@ -83,7 +85,7 @@ class Fork:
     def send_signal(self, number: int) -> None:
         """Send it a signal. If it does not run yet, the server ends, which has nothing else to do then."""
         if self.is_alive() and self._file < 0:
-            select.select([self.sentinel], [], [], 0.5)
+            self._news.poll(500)
         if self.is_alive():
             if self._file < 0:
                 self._server.kill()
@@ -94,7 +96,7 @@ class Fork:
         """Wait so long at most until it has ended."""
         deadline = time.monotonic() + seconds
         while self.is_alive() and (left := deadline - time.monotonic()) > 0:
-            select.select([self.sentinel], [], [], left)
+            self._news.poll(1000 * left)
 
     def close(self) -> None:
         """Forget it."""
@@ -290,8 +292,11 @@ def _serve(rank: int, requests: socket.socket, modules: Iterable[str]) -> NoRetu
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     pipes: dict[int, int] = {}  # of each fork
+    news = select.poll()
+    for number in (requests.fileno(), woken):
+        news.register(number, select.POLLIN)
     while True:
-        ready, _, _ = select.select([requests.fileno(), woken], [], [])
+        ready = [number for number, _ in news.poll()]
         if woken in ready:
             os.read(woken, 1 << 12)
             _tell_ended(pipes)

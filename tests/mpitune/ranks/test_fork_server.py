@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,22 @@ def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
         fork.send_signal(signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
+
+
+def test_a_rank_may_have_many_files_open() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most < 1200:
+        pytest.skip(f"a process may have {most} files open here")
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with serving() as server:
+            fork, _ = forked(server, 7, silent)
+            assert fork.sentinel > 1023
+            fork.join(PATIENCE)
+            assert fork.exitcode == 7
+    finally:
+        for number in many:
+            os.close(number)
 
 
 def test_its_workers_end_with_the_server() -> None:

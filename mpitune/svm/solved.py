@@ -21,7 +21,6 @@ from mpitune.svm.data import Data, Matrix, Part, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
-from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.solver.path import Kernel, Paths, solve_paths
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
@@ -246,7 +245,7 @@ def solve(
                 if give_up:
                     counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
                 if share is not None:
-                    share.take(problem, matrix, rows, paths, penalties, solved)
+                    share.take(problem, rows, paths, penalties, solved)
                 keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
                 for p, n in enumerate(() if seeds is None else numbers):
                     assert seeds is not None
@@ -286,7 +285,6 @@ class _LibsvmShare:
     def take(
         self,
         problem: tuple[int, int],
-        matrix: Kernel,
         rows: np.ndarray,
         paths: Paths,
         penalties: np.ndarray,
@@ -303,20 +301,19 @@ class _LibsvmShare:
             if self._with_probability:
                 solved[p].left |= gaps[p]
             else:
-                self._replace(solved[p].training, problem, matrix, rows, paths, p, penalties, zero[p])
+                self._replace(solved[p].training, problem, rows, paths, p, penalties, zero[p])
 
     def _replace(
         self,
         training: TrainingSet,
         problem: tuple[int, int],
-        matrix: Kernel,
         rows: np.ndarray,
         paths: Paths,
         p: int,
         penalties: np.ndarray,
         zero: np.ndarray,
     ) -> None:
-        """Solve a pair of a training set, number ``p`` of ``paths``, which has this matrix and these rows.
+        """Solve a pair of a training set, number ``p`` of ``paths``, which has these rows.
 
         ``zero``, bool (n_penalties,), has where the threshold is 0 within the tolerance.
         """
@@ -335,16 +332,11 @@ class _LibsvmShare:
         if not open_.any():
             return
         columns = np.searchsorted(rows, samples.row_of[indices])
-        # If only rounding can leave a multiplier free, the solver's matrix is exact enough to see whether it does.
+        # LIBSVM's own kernel: whether rounding leaves a multiplier free depends on its last bits.
         even = even and not zero.any()
-        if even:
-            values, function, sparse = matrix.rows[np.ix_(columns, columns)], GIVEN, False
-        elif self._function.name == "precomputed":
-            values, function, sparse = data.x[np.ix_(indices, indices)], GIVEN, False
-        else:
-            values, function, sparse = data.x[indices], self._function, data.sparse
-        pair = self._rules.Pair(values, first, function, weight, of_class, sparse)
-        shift = None if even else self._source.shift(rows[columns])
+        values = data.x[np.ix_(indices, indices) if self._function.name == "precomputed" else indices]
+        pair = self._rules.Pair(values, first, self._function, weight, of_class, data.sparse)
+        shift = self._source.shift(rows[columns])
         every, lanes = np.zeros(len(rows)), paths.lanes[p]
         for c in np.flatnonzero(open_).tolist():
             betas, rho, iterations = pair.solved(penalties[c], *self._options)
@@ -355,6 +347,3 @@ class _LibsvmShare:
             paths.betas[p, c, :lanes] = every[paths.columns[p, :lanes]]
             paths.rhos[p, c] = rho - (0.0 if shift is None else float(shift @ betas))
             paths.iterations[p, c] = max(1, iterations)
-
-
-GIVEN = KernelFunction.of("precomputed", 0.0, 0, 0.0)

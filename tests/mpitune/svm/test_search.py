@@ -246,6 +246,17 @@ def test_one_class_pair_of_many_is_libsvms():
         np.testing.assert_allclose(fitted.model.decision_function(fitted.x_validation), expected, atol=5e-3)
 
 
+def test_an_open_threshold_is_that_of_libsvms_own_kernel():
+    """Multipliers are all at their bounds but one, by an amount that the last bits of the kernel decide."""
+    draw = np.random.default_rng(143493)
+    samples = draw.normal(size=(80, 8))
+    labels = np.digitize(samples[:, 0] + 0.5 * draw.normal(size=80), [-0.5, 0.4])
+    x, y = np.cbrt(samples[:, :1]), labels
+    right, ours = (kind(C=100.0, gamma=0.01).fit(x, y) for kind in (sklearn.svm.SVC, SVC))
+    np.testing.assert_allclose(ours.intercept_, right.intercept_, atol=1e-3)
+    np.testing.assert_array_equal(ours.predict(x), right.predict(x))
+
+
 def test_classes_of_equal_size_that_are_far_apart():
     """Thresholds and decision values are as small as the kernel's values, and decide nevertheless."""
     x, y = load_digits(return_X_y=True)

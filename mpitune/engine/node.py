@@ -30,7 +30,7 @@ from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
-from mpitune.ranks.fork_server import server_for
+from mpitune.ranks.fork_server import installed_modules_of, server_for
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
@@ -74,13 +74,14 @@ def run(
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-            if options.workers != 0 and options.threads == 1 and part.scheduling.preload:
+            preload = part.preload(packed)
+            if preload:
                 with environment(devices[0], 1, len(devices)):
-                    server_for(part.scheduling.preload, os.environ)  # it imports while the data are loaded
+                    server_for(preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes)
         buffers = part.allocate_buffers(devices, shared)
-        agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers)
+        agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -137,6 +138,12 @@ class _RanksPart:
             log.info(note)
         return devices, packed
 
+    def preload(self, packed: bytes) -> list[str]:
+        """Modules for the server that forks workers: those that the experiment and its pickle name."""
+        named = self.scheduling.preload
+        forks = self.options.workers != 0 and self.options.threads == 1 and named
+        return [*named, *installed_modules_of(packed)] if forks else []
+
     def load_and_share(self, nodes: list[Node]) -> tuple[Journal | None, SharedArrays]:
         """The journal, on rank 0, and the data, in memory that the workers of this rank share."""
         options = self.options
@@ -192,6 +199,7 @@ class _RanksPart:
         packed: bytes,
         shared: SharedArrays,
         buffers: SharedArrays,
+        preload: Sequence[str],
     ) -> Agent | InlineAgent:
         """The agent of this rank. Its workers start with their first batch."""
         options = self.options
@@ -211,7 +219,7 @@ class _RanksPart:
                 threads=options.threads,
                 trial_timeout=options.trial_timeout,
                 recycle=options.max_batches_per_worker,
-                preload=self.scheduling.preload,
+                preload=preload,
             )
         self.stack.callback(agent.close)
         return agent

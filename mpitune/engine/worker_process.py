@@ -24,7 +24,6 @@ from mpitune.engine.usage import Peak
 from mpitune.ranks import keeper
 from mpitune.ranks.fork_server import Fork, server_for
 from mpitune.ranks.process import stops_wait, without_main
-from mpitune.trial import Batch
 
 SOCKET_BYTES = 1 << 16  # batches waiting inside a worker's socket: less than any system's buffer, so no send blocks
 OUTPUT_TAIL = 20  # lines of output kept of each worker
@@ -42,7 +41,7 @@ class WorkerProcess:
     output: Connection
     started: float
     device: Device  # of its slot, or several where a gang has more
-    sent: deque[tuple[Batch, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
+    sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
@@ -121,7 +120,7 @@ class WorkerProcess:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
-        self.sent.append((run.batch, len(packet)))
+        self.sent.append((run, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for
             worker.write(self.batches.fileno(), packet)
@@ -132,7 +131,7 @@ class WorkerProcess:
         self.n_open -= 1
         if ended := self.n_open == 0:
             self.sent.popleft()
-            self.n_open = len(self.sent[0][0]) if self.sent else 0
+            self.n_open = len(self.sent[0][0].batch) if self.sent else 0
         return ended
 
     def end(self) -> None:
@@ -192,12 +191,15 @@ class WorkerProcess:
             multiprocessing.process._children.discard(self.handle)  # type: ignore[attr-defined]  # joined at exit
         return ended
 
+    @property
+    def refused(self) -> bool:
+        """Whether there never was a process, as a library that the server has imported has threads."""
+        return isinstance(self.handle, Fork) and self.handle.refused
+
     def cause(self) -> str:
         """Why it ended. The last line says it in the shortest form."""
         if self.error:
             return self.error.strip()
-        if isinstance(self.handle, Fork) and self.handle.refused:
-            return "a library that workers need starts threads when it is imported: workers are spawned from now on"
         code = self.handle.exitcode
         if code is not None and code < 0:
             name = signal.Signals(-code).name

@@ -96,7 +96,7 @@ class Tuning(Experiment):
         return [exchange.rounds(scheduler) for scheduler in self.plan.strategy.begin(problem)]
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(shared_buffers=self._shared_buffers, gang=self._gang)
+        return Scheduling(shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,))
 
     def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}

@@ -4,7 +4,7 @@
 
 The server is spawned, so it knows nothing of its rank: no MPI, no CUDA, no thread of the user's. It has one thread
 itself, and says no where a library has started others, since a fork keeps their locks but not them. Random numbers
-begin anew in each fork. It ends with its rank, and its workers end with it.
+begin anew in each fork. It ends with its rank, and its workers end with it. Without workers it ends after a minute.
 
     rank -> server     one packet for each worker: file descriptors, the first of them a file with the rest
     server -> rank     through a pipe of that worker: its process id, or NO; later its status, as of `os.wait`
@@ -18,11 +18,13 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import pickletools
 import random
 import select
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +40,7 @@ from mpitune.ranks.process import die_with, stops_wait, without_main
 MOST_DESCRIPTORS = 250  # the kernel takes 253 in a packet
 NO = 0  # in place of a process id: the server has several threads
 NUMBER = 8  # bytes of a number in a worker's pipe
+IDLE_S = 60.0  # for which a server without workers waits for the next search
 # pandas imports Arrow, whose allocator would start a thread.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Variables of which each worker has its own, and one that changes with each test of a suite.
@@ -112,6 +115,7 @@ class ForkServer:
     Args:
         modules: their names. One that cannot be imported is left out: the workers will say why.
         environ: variables of its workers, which libraries read when they are imported.
+        idle_seconds: for which it waits for work before it ends.
 
     Attributes:
         modules: as given.
@@ -120,13 +124,13 @@ class ForkServer:
         is_dismissed: whether it ends with the last of its forks.
     """
 
-    def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, modules: Sequence[str], environ: Mapping[str, str], idle_seconds: float = IDLE_S) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
         self.modules, self.is_fit, self.is_dismissed = frozenset(modules), True, False
         self.forks: set[Fork] = set()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules)))
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules), idle_seconds))
         before = dict(os.environ)
         try:
             _set_environ({**NO_THREADS, **environ})
@@ -230,6 +234,17 @@ class _Descriptor:
         return self.arrived[self._place]
 
 
+def installed_modules_of(pickled: bytes) -> list[str]:
+    """Installed modules that a pickle names, of those that this process has imported: its reader needs them too.
+
+    Not those beside a script: who changes them while a server lives would have the old ones.
+    """
+    folders = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+    words = {word for _, word, _ in pickletools.genops(pickled) if isinstance(word, str)}
+    files = {word: getattr(sys.modules.get(word), "__file__", None) for word in words}
+    return sorted(word for word, file in files.items() if file and file.startswith(folders))
+
+
 _servers: dict[Any, ForkServer] = {}
 _ended: list[ForkServer] = []  # or are about to
 
@@ -276,7 +291,7 @@ def _set_environ(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
-def _serve(rank: int, requests: socket.socket, modules: Iterable[str]) -> NoReturn:
+def _serve(rank: int, requests: socket.socket, modules: Iterable[str], idle_seconds: float) -> NoReturn:
     """The server's life: import, then fork at each request, until the rank ends or closes its end."""
     die_with(rank)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -296,7 +311,9 @@ def _serve(rank: int, requests: socket.socket, modules: Iterable[str]) -> NoRetu
     for number in (requests.fileno(), woken):
         news.register(number, select.POLLIN)
     while True:
-        ready = [number for number, _ in news.poll()]
+        ready = [number for number, _ in news.poll(None if pipes else 1000 * idle_seconds)]
+        if not ready:
+            os._exit(0)
         if woken in ready:
             os.read(woken, 1 << 12)
             _tell_ended(pipes)

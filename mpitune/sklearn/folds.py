@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import pickle
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -101,7 +99,7 @@ class Folds(Experiment):
     def __reduce__(self) -> tuple[Any, ...]:
         return Folds, ()
 
-    def _preload(self) -> tuple[str, ...]:
+    def preload(self) -> tuple[str, ...]:
         """What evaluates the tasks, and the modules of the estimator's parts that are of known libraries."""
         modules = {_EVALUATES}
         for task in self.tasks[:1]:
@@ -144,7 +142,7 @@ class Folds(Experiment):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
-            preload=self._preload(),
+            preload=self.preload(),
         )
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
@@ -223,7 +221,7 @@ def _one_round(batches: list[Batch]) -> Rounds:
 
 
 def answers_here(
-    tasks: Sequence[Task], sharing: Sharing, verbose: int = 0, seconds: float = math.inf
+    tasks: Sequence[Task], sharing: Sharing, verbose: int = 0, enough: Callable[[], bool] = lambda: False
 ) -> dict[str, Answer]:
     """The answers by key, of tasks that are done in this process, without a study. An error is raised.
 
@@ -231,10 +229,10 @@ def answers_here(
         tasks: of one search.
         sharing: what they may share.
         verbose: above 1, a line is printed of each.
-        seconds: after which no further fit begins. Tasks that are done together have answers all or none, so it changes
-            no result who does the others.
+        enough: asked after each fit; if it says so, no other begins. Tasks that are done together have answers all or
+            none, so it changes no result who does the others.
     """
-    return Evaluator(tasks, sharing, {}).answers(verbose, time.monotonic() + seconds)
+    return Evaluator(tasks, sharing, {}).answers(verbose, enough)
 
 
 class Evaluator:
@@ -271,8 +269,8 @@ class Evaluator:
             return None
         return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
-    def answers(self, verbose: int, end: float) -> dict[str, Answer]:
-        """The answers of all tasks, or of those groups that are done at `end`, by the clock of `time.monotonic`.
+    def answers(self, verbose: int, enough: Callable[[], bool]) -> dict[str, Answer]:
+        """The answers of all tasks, or of those groups that are done when there are `enough`.
 
         Fits that are done together have their warnings noted together.
         """
@@ -285,13 +283,13 @@ class Evaluator:
                     del tasks[task.key]
                     seen = taken()
                     answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
-                    if tasks and time.monotonic() > end:
+                    if tasks and enough():
                         return known
             if verbose > 1:
                 for key, answer in answers.items():
                     print(cv_line(self._tasks[key], answer.what, verbose))
             known.update(answers)
-            if time.monotonic() > end:
+            if enough():
                 break
         return known
 

@@ -11,9 +11,10 @@ import math
 import multiprocessing
 import os
 import sys
+import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
@@ -29,10 +30,11 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from mpitune.devices.devices import WORKERS_HERE, usable_cores
+from mpitune.devices.devices import CPU, WORKERS_HERE, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.output import outliving
+from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import launched
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
@@ -46,7 +48,8 @@ from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
 
-SOON = 3.0  # seconds for which fits are made in this process, before workers do the rest: they take as long to start
+LONG = 0.25  # seconds of fits in this process after which the server of workers starts: it imports meanwhile
+SOON = 2.0  # seconds of fits in this process after which workers do the rest: by then they can be forked
 SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
@@ -189,7 +192,7 @@ class OnEngine(_search.BaseSearchCV):
         answers: dict[str, Answer] = {}
         if self._begins_here(tasks):
             with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
-                answers = answers_here(tasks, sharing, self.verbose, SOON)
+                answers = answers_here(tasks, sharing, self.verbose, _Beginning(Folds.of(self, tasks).preload()).ends)
         if rest := [task for task in tasks if task.key not in answers]:
             answers |= self._answers_of_study(rest)
         return self._answers(tasks, answers)
@@ -240,6 +243,26 @@ class OnEngine(_search.BaseSearchCV):
         """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
         check_is_fitted(self, "cv_results_")
         return np.concatenate(self._converged)
+
+
+class _Beginning:
+    """The first seconds of a search, in which fits are made in this process.
+
+    Args:
+        modules: that workers need.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules, self._begun = modules, time.monotonic()
+
+    def ends(self) -> bool:
+        """Asked after each fit."""
+        seconds = time.monotonic() - self._begun
+        if seconds > LONG and self._modules:
+            with environment(CPU, 1):
+                server_for(self._modules, os.environ)
+            self._modules = ()
+        return seconds > SOON
 
 
 def _say(reasons: Counter[str | None]) -> None:

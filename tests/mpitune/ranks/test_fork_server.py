@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from mpitune.devices.devices import CPU, environment
+from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit
+from mpitune.experiment import Scheduling
 from mpitune.ranks import fork_server
 from mpitune.ranks.fork_server import ForkServer, server_for
 from mpitune.ranks.keeper import Later
 from mpitune.storage.history import read_journal
+from mpitune.studies import run_study
 from tests.helpers import parent_of, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.toys import Toy
 
 PATIENCE = 60.0
 
@@ -130,11 +138,46 @@ def test_its_workers_end_with_the_server() -> None:
             assert fork.exitcode == -signal.SIGKILL
 
 
-def test_a_server_with_threads_forks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_workers_ends() -> None:
+    with environment(CPU, 1):
+        server = ForkServer(["tests.mpitune.ranks.test_fork_server"], os.environ, idle_seconds=0.5)
+    fork, pipe = forked(server, 7, report)
+    pipe.recv()
+    time.sleep(1.0)
+    assert server.is_alive
+    pipe.send("end")
+    server._process.join(PATIENCE)
+    assert server._process.exitcode == 0
+    fork.join(PATIENCE)
+    assert fork.exitcode == 1
+    fork.close()
+    server.close()
+
+
+@pytest.fixture
+def with_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of this name that starts one."""
     (tmp_path / "with_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=[99]).start()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+
+
+@dataclass(frozen=True)
+class Threaded(Toy):
+    def scheduling(self) -> Scheduling:
+        return Scheduling(preload=("with_a_thread",))
+
+
+@pytest.mark.usefixtures("with_a_thread")
+def test_workers_are_spawned_without_a_word_where_the_server_has_threads(caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = run_study(Threaded(5), RunOptions(gpu="none", workers=2))
+    assert [outcome.result.error for outcome in outcomes] == 5 * [None]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.usefixtures("with_a_thread")
+def test_a_server_with_threads_forks_nothing() -> None:
     with environment(CPU, 1):
         server = server_for(["with_a_thread"], os.environ)
         assert server is not None
@@ -146,21 +189,29 @@ def test_a_server_with_threads_forks_nothing(tmp_path: Path, monkeypatch: pytest
     server.kill()
 
 
-def test_no_descriptor_stays_after_many_workers() -> None:
-    def descriptors(pid: int) -> int:
-        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+@pytest.mark.slow
+def test_no_descriptor_stays_after_1000_workers() -> None:
+    def descriptors() -> list[int]:
+        return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (os.getpid(), server._process.pid)]
 
     with serving() as server:
-        for round_number in range(2):
-            for _ in range(100):
-                fork, pipe = forked(server, 0, silent)
-                fork.join(PATIENCE)
-                fork.close()
-                pipe.close()
-            counted = descriptors(os.getpid()), descriptors(server._process.pid)
-            if not round_number:
-                first = counted
-        assert all(now <= before for now, before in zip(counted, first, strict=True)), (counted, first)
+        for number in range(1010):
+            fork, pipe = forked(server, 0, silent)
+            fork.join(PATIENCE)
+            fork.close()
+            pipe.close()
+            if number == 9:
+                first = descriptors()
+        time.sleep(0.5)  # the server closes its end of the last pipe after it has told
+        assert descriptors() <= first
+
+
+def test_a_pickle_names_the_installed_modules_that_its_reader_needs() -> None:
+    def objective(x: float) -> float:
+        return float(np.sin(x)) + len(fork_server.__name__) + os.getpid()
+
+    named = fork_server.installed_modules_of(cloudpickle.dumps(objective))
+    assert "numpy" in named and fork_server.__name__ not in named  # it is not installed here
 
 
 def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,7 +275,7 @@ def test_workers_do_what_this_process_did_not_end_in_time(
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
     monkeypatch.setattr("mpitune.sklearn.searches.SOON", soon)
-    monkeypatch.setattr("mpitune.sklearn.folds.time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=count().__next__))
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
 

@@ -1,4 +1,4 @@
-"""Decision values from tiles of solutions: plain sums, whatever tiles they are cut into."""
+"""Decision values of all solutions at once: plain sums over their support vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros
-from mpitune.svm.decide.decisions import SIZES, Support
+from mpitune.svm.decide.decisions import Support
 
 N_PANELS = 11  # an odd number, and more than a group
 CUTS = np.array([0, 15, 33, 50])  # where the support vectors of each class begin
@@ -21,50 +21,26 @@ def support(weights: list[np.ndarray], places: list[np.ndarray], share: bool = F
     return Support.made(np.arange(N_SUPPORT), CUTS, np.arange(widths.sum()) / 3, problems, share)
 
 
-def problem(rng: np.random.Generator, width: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of a problem's solutions, each supported by a share of its samples; and the samples' numbers."""
-    places = np.flatnonzero(rng.random(N_SUPPORT) < 0.8)
-    weights = rng.normal(size=(len(places), width))
-    weights[rng.random(weights.shape) >= shares] = 0
-    return weights, places
-
-
-@pytest.mark.parametrize("width", range(1, 10))
-@pytest.mark.parametrize("falls", [1.0, 0.5])
-def test_values_are_sums_over_the_support_vectors(width: int, falls: float) -> None:
-    rng = np.random.default_rng(width)
-    shares = falls ** np.arange(width)
-    weights, places = zip(*(problem(rng, width, shares) for _ in range(4)), strict=True)
+def panels_of(rng: np.random.Generator) -> np.ndarray:
     panels = aligned_zeros((N_PANELS, N_SUPPORT, LANES))
     panels[:] = rng.normal(size=panels.shape)
-    factors = rng.random((N_CLASSES, N_PANELS * LANES))
-    every = support(list(weights), list(places))
-    values = every.values(panels, factors)
+    return panels
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_values_are_sums_over_the_support_vectors(width: int) -> None:
+    """Each solution of a problem is supported by half of the samples that support the one before."""
+    rng = np.random.default_rng(width)
+    places = [np.flatnonzero(rng.random(N_SUPPORT) < 0.8) for _ in range(4)]
+    weights = [rng.normal(size=(len(some), width)) for some in places]
+    for of in weights:
+        of[rng.random(of.shape) >= 0.5 ** np.arange(width)] = 0
+    panels, factors = panels_of(rng), rng.random((N_CLASSES, N_PANELS * LANES))
+    every = support(weights, places)
     kernel = panels.transpose(0, 2, 1).reshape(-1, N_SUPPORT) * np.repeat(factors, np.diff(CUTS), axis=0).T
     plain = np.vstack([(kernel[:, where] @ of).T for of, where in zip(weights, places, strict=True)])
-    np.testing.assert_allclose(values, plain - every.rhos[:, None], rtol=1e-6, atol=1e-6)
-    for m in range(4):  # the same bits for each solution alone
-        for s in range(width):
-            alone = support([weights[m][:, [s]]], [places[m]])
-            alone.rhos[:] = every.rhos[m * width + s]
-            assert alone.values(panels, factors)[0].tobytes() == values[m * width + s].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("shares", "sizes"),
-    [
-        ([1, 1, 1, 1], [4]),
-        ([1, 0.2, 0.2, 0.1], [1, 1, 2]),
-        ([1, 1, 0.4, 0.4], [2, 2]),
-        ([1] * 5, [1, 4]),
-        ([1] * 3, [1, 2]),
-    ],
-)
-def test_solutions_with_few_support_vectors_are_computed_apart(shares: list[float], sizes: list[int]) -> None:
-    """Supported by the first of the samples, as many as their share."""
-    weights = (np.arange(N_SUPPORT)[:, None] < N_SUPPORT * np.array(shares)).astype(np.float64)
-    assert sorted(support([weights], [np.arange(N_SUPPORT)]).tiles[0]) == sizes
-    assert set(sizes) <= set(SIZES)
+    expected = plain - every.rhos[: len(plain), None]
+    np.testing.assert_allclose(every.values(panels, factors), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
@@ -76,14 +52,12 @@ def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
         number = np.arange(len(of))
         for s, same in enumerate((number >= 0, number % 4 > 0, number % 4 == 0)):
             of[same, s] = (m + 1) / 2
-    panels = aligned_zeros((N_PANELS, N_SUPPORT, LANES))
-    panels[:] = rng.normal(size=panels.shape)
+    panels = panels_of(rng)
     plain, shared = (support(weights, places, share) for share in (False, True))
     np.testing.assert_allclose(shared.values(panels), plain.values(panels), rtol=1e-12, atol=1e-12)
     wanted = np.repeat(np.arange(1, 5) / 2, 3) * np.tile([1, 1, 0], 4)
     assert np.array_equal(shared.shares, np.tile(wanted[:, None], N_CLASSES))
-    alone = support([of[:, :1] for of in weights], places, share=True)
-    _, _, _, _, _, supporting, own = alone.tiles
+    _, _, _, supporting, own = support([of[:, :1] for of in weights], places, share=True).terms
     assert len(supporting) == len(own) == len(places) + N_SUPPORT, "what each lacks, and the sums over classes"
-    different = support([of[:, 2:] for of in weights], places, share=True)
-    assert len(different.tiles[6]) == 4 * (N_SUPPORT - 1), "sums that nobody has a share of are left out"
+    *_, own = support([of[:, 2:] for of in weights], places, share=True).terms
+    assert len(own) == 4 * (N_SUPPORT - 1), "sums that nobody has a share of are left out"

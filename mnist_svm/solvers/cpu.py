@@ -42,7 +42,7 @@ class SharedSolver(Solver):
                 ascending = np.unique(penalties)
                 solve = partial(
                     svm.solve, data, source, trainings=[self._training(data, split) for split in splits],
-                    max_iter=MAX_ITER, libsvm=False, threads=matrices.plan.threads,
+                    max_iter=MAX_ITER, libsvm=False,
                 )  # fmt: skip
                 if splits[0].is_refit:
                     for penalty in penalties:

@@ -13,7 +13,7 @@ from mpitune.svm.decide.multiclass import binary_problems
 from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
-from mpitune.svm.memory.matrix_plan import choose_plan
+from mpitune.svm.memory.matrices import choose_plan
 from mpitune.svm.solver.path import Kernel, Whole
 
 LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
@@ -122,13 +122,11 @@ class Data:
             if not self._fine:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
         elif self._once and plan.distances and not far(self.samples, function.gamma):
-            if len(self.samples.classes) > 2:
-                return RbfSource(self.samples, function.gamma, squares=plan.squares)
-            return RbfSource(self.samples, function.gamma, None, kernel_minus_one(self.samples, function.gamma))
+            return RbfSource(self.samples, function.gamma)
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
-        source = RbfSource(self.samples, function.gamma, self._distances, None, double, plan.squares)
+        source = RbfSource(self.samples, function.gamma, self._distances, None, double)
         if self._distances is not None and len(self.samples.classes) == 2:
             self._lend_kernel(source)
         return source

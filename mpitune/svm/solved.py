@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from mpitune.svm.data import Data, Matrix, Part, TrainingSet
+from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
@@ -193,7 +192,6 @@ def solve(
     shrinking: bool = True,
     seeds: Sequence[int] | None = None,
     give_up: bool = False,
-    threads: int = 1,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
@@ -213,7 +211,6 @@ def solve(
         seeds: of each training's folds for probabilities, where they are wanted.
         give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
             not converged; a training set then takes one such problem's time at most.
-        threads: binary problems that are solved at a time, where they have one matrix (one-vs-rest).
         report: called after each binary problem with how many are solved, for all C and training sets, and of how many.
 
     Returns:
@@ -228,30 +225,24 @@ def solve(
     share = _LibsvmShare(data, source, tolerance, shrinking, seeds is not None) if libsvm else None
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
-    def walked(work: tuple[Matrix, Part]) -> tuple[Matrix, Part, Paths | None]:
-        (_, matrix, _), (numbers, signs, weights) = work
-        if not numbers:
-            return *work, None
-        left = counts[numbers]
-        return *work, solve_paths(matrix, signs, penalties, tolerance, limit, weights, left, give_up, pair)
-
     parts = data.parts(trainings)
-    with ThreadPoolExecutor(threads) as pool:
-        # Without threads one problem after the other: they may have their memory in common.
-        work = (pool.map if threads > 1 else map)(walked, zip(data.matrices(source), parts, strict=True))
-        for done, ((problem, matrix, rows), (numbers, signs, weights), paths) in enumerate(work, start=1):
-            if paths is not None:
-                solved = [result[n] for n in numbers]
-                if give_up:
-                    counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
-                if share is not None:
-                    share.take(problem, rows, paths, penalties, solved)
-                keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
-                for p, n in enumerate(() if seeds is None else numbers):
-                    assert seeds is not None
-                    some = penalties[: counts[n]]
-                    result[n].add_sigmoids(matrix, rows, signs[p], weights[p], some, tolerance, limit, seeds[n])
-            report(done, len(parts))
+    for done, (problem, matrix, rows) in enumerate(data.matrices(source), start=1):
+        numbers, signs, weights = parts[done - 1]
+        if numbers:
+            solved = [result[n] for n in numbers]
+            paths = solve_paths(
+                matrix, signs, penalties, tolerance, limit, weights, counts[numbers], give_up=give_up, pair=pair
+            )
+            if give_up:
+                counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
+            if share is not None:
+                share.take(problem, rows, paths, penalties, solved)
+            keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
+            if seeds is not None:
+                for p, n in enumerate(numbers):
+                    some, seed = penalties[: counts[n]], seeds[n]
+                    result[n].add_sigmoids(matrix, rows, signs[p], weights[p], some, tolerance, limit, seed)
+        report(done, len(parts))
     return result
 
 

@@ -50,7 +50,6 @@ class RbfSource:
         distances, kernel: squared distances and K - 1 of all samples, if they are kept.
         double: given where samples are far from each other. Decision values are then computed from K in double: between
             classes of equal size, values of K like 1e-20 decide.
-        squares: K - 1 of single classes, which all pairs of a class need, is kept once it was computed.
         capacity: rows of K - 1 that are kept for one-vs-rest where all of it is not.
     """
 
@@ -61,15 +60,13 @@ class RbfSource:
         distances: np.ndarray | None = None,
         kernel: np.ndarray | None = None,
         double: DoubleSource | None = None,
-        squares: bool = False,
         capacity: int = 0,
     ) -> None:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
         self.function, self._capacity = KernelFunction.of("rbf", gamma, 0, 0.0), capacity
-        self._squares: dict[int, np.ndarray] | None = {} if squares else None
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
-        fill_pair(self._square, self._block, out, one, other, STRIP)
+        fill_pair(self._block, out, one, other, STRIP)
 
     def matrix(self) -> Kernel:
         """K - 1 of all samples, or rows of it on demand."""
@@ -80,15 +77,6 @@ class RbfSource:
             kernel_minus_one(self.samples, self.gamma, distances=self.distances, out=out, rows=rows, columns=columns)
         else:
             out[:] = self.kernel[rows, columns]
-
-    def _square(self, out: np.ndarray, rows: slice) -> None:
-        """K - 1 of one class."""
-        if self._squares is not None and rows.start in self._squares:
-            out[:] = self._squares[rows.start]
-            return
-        self._block(out, rows, rows)
-        if self._squares is not None:
-            self._squares[rows.start] = out.copy()
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None
@@ -170,7 +158,7 @@ class DoubleSource:
         return self.function(self._x[rows], self._x[columns])
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
-        fill_pair(lambda part, rows: self._block(part, rows, rows), self._block, out, one, other, len(out))
+        fill_pair(self._block, out, one, other, len(out))
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         down, right = self._there(rows), self._there(columns)
@@ -197,26 +185,16 @@ class DoubleSource:
 
 
 def fill_pair(
-    square: Callable[[np.ndarray, slice], None],
-    block: Callable[[np.ndarray, slice, slice], None],
-    out: np.ndarray,
-    one: slice,
-    other: slice,
-    strip: int,
+    block: Callable[[np.ndarray, slice, slice], None], out: np.ndarray, one: slice, other: slice, strip: int
 ) -> None:
-    """Write the symmetric matrix of two classes, given by their rows.
+    """Write the symmetric matrix of two classes, given by their rows, to ``out``, float32 (m, m).
 
-    Args:
-        square: called with the part of ``out`` of one class, and its rows.
-        block: called with a part of ``out`` of both classes, its rows of one, and all of the other.
-        out: float32 (m, m).
-        one: rows of the first class.
-        other: rows of the second.
-        strip: rows of a block at most; its mirror image is written before the next.
+    ``block`` is called with parts of ``out`` and their rows and columns. What both classes have in common is written
+    by so many rows at a time as a ``strip`` has: their mirror image follows while they are in the cache.
     """
     border = one.stop - one.start
-    square(out[:border, :border], one)
-    square(out[border:, border:], other)
+    block(out[:border, :border], one, one)
+    block(out[border:, border:], other, other)
     for top in range(0, border, strip):
         end = min(top + strip, border)
         block(out[top:end, border:], slice(one.start + top, one.start + end), other)

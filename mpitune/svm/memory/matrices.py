@@ -4,73 +4,144 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
-from mpitune.svm.decide.sources import RbfSource
+from mpitune._jit import LANES
+from mpitune.svm.decide.multiclass import binary_problems
+from mpitune.svm.decide.sources import CHUNK, RbfSource
 from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
-from mpitune.svm.memory.layout import DISTANCES
-from mpitune.svm.memory.matrix_plan import MatrixPlan, choose_plan
-from mpitune.svm.memory.pool import Pool, SharedBuffers, SharedMatrix
+from mpitune.svm.memory.pool import DISTANCES, Pool, SharedBuffers, SharedMatrix
+from mpitune.svm.solver.gathered import MAX_ACTIVE
 
 log = logging.getLogger(__name__)
 
 
-class Matrices(Protocol):
-    """Sources of the RBF kernel, with the matrices that the plan keeps, each made at its first use."""
+@dataclass(frozen=True)
+class MatrixPlan:
+    """Which matrices one process keeps; none of it changes a result.
 
-    plan: MatrixPlan
+    Attributes:
+        distances: whether the squared distances of all samples are kept.
+        kernel: "pairs" (K - 1 of one class pair at a time), "whole" (of all samples) or "rows" (computed on demand,
+            ``capacity`` of them kept).
+        need: bytes at most, this process's part of what it shares included.
+        kernels: "whole" matrices, each of one gamma, that the processes of a node share.
+    """
 
-    def source(self, gamma: float) -> AbstractContextManager[RbfSource]:
-        """K - 1 for a gamma, above 0; valid inside the context. Its matrices are only read."""
+    distances: bool
+    kernel: str
+    capacity: int
+    need: int
+    kernels: int
+    description: str
 
-
-class PrivateMatrices:
-    """Matrices of this process alone; K - 1 is kept until another gamma is asked for."""
-
-    def __init__(self, samples: Samples, plan: MatrixPlan) -> None:
-        self.plan, self._samples = plan, samples
-        self._distances = squared_distances(samples) if plan.distances else None
-        self._gamma: float | None = None
-        self._kernel: np.ndarray | None = None
-
-    @contextmanager
-    def source(self, gamma: float) -> Iterator[RbfSource]:
-        if self.plan.kernel == "whole" and gamma != self._gamma:
-            self._gamma = None  # while there is something of both
-            self._kernel = kernel_minus_one(self._samples, gamma, distances=self._distances, out=self._kernel)
-            self._gamma = gamma
-        yield _source(self._samples, gamma, self.plan, self._distances, self._kernel)
+    def __str__(self) -> str:
+        return self.description
 
 
-class NodeMatrices:
-    """Matrices that processes of this node fill together."""
+def choose_plan(
+    samples: Samples,
+    multiclass: str,
+    *,
+    n_points: int,
+    memory: int,
+    sharers: int = 1,
+    kernels: int = 1,
+    distances: bool = True,
+) -> MatrixPlan:
+    """The fastest plan that fits ``memory`` bytes per process.
 
-    def __init__(self, samples: Samples, plan: MatrixPlan, matrices: Mapping[str, SharedMatrix]) -> None:
-        self.plan, self._samples = plan, samples
-        self._matrices = matrices  # the memory of the distances goes with them
-        self._pool = Pool([matrix for name, matrix in matrices.items() if name != DISTANCES])
+    Args:
+        samples: all samples.
+        multiclass: "ovo" or "ovr".
+        n_points: folds times values of C that are solved in one call at most.
+        memory: bytes for each process.
+        sharers: processes of this node that share the squared distances and, for one-vs-rest, kernel matrices, each
+            counted with its part of them.
+        kernels: kernel matrices at most.
+        distances: whether squared distances may be kept.
+
+    Raises:
+        MemoryError: not even the most frugal plan fits; it says what is needed.
+        ValueError: ``multiclass`` is neither "ovo" nor "ovr".
+    """
+    width, k = samples.width, len(samples.classes)
+    binary_problems(k, multiclass)  # refuses any other word
+    per_sample = k - 1 if multiclass == "ovo" else k  # problems that a sample is in
+    part = 4 * width * width // sharers  # of a matrix of all samples
+    # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
+    working = 12 * width * per_sample * n_points + 8 * MAX_ACTIVE * min(MAX_ACTIVE, width)
+    working += 4 * CHUNK + 4 * samples.panels.size
+    capacity = 0
+    if multiclass == "ovo":
+        kernel, kernels = "pairs", 0
+        base = least = 4 * int(np.sort(np.diff(samples.class_start))[-2:].sum()) ** 2
+    elif kernels := min(kernels, max(0, (memory - working) // part)):
+        kernel = "whole"
+        base = least = part * kernels
+    else:
+        kernel, capacity = "rows", (memory - working) // (4 * width)
+        base, least = 4 * width * capacity, 4 * width * min(width, MAX_ACTIVE + LANES)
+    if working + least > memory:
+        raise MemoryError(
+            f"{multiclass} over {len(samples.row_of)} samples of {k} classes, {n_points} points at once, needs "
+            f"{_gb(working + least)} for each process, {_gb(memory)} are allowed: give more memory, use fewer "
+            "processes or solve fewer folds at once"
+        )
+    fits = distances and kernel != "rows" and working + base + part <= memory
+    need = working + base + (part if fits else 0)
+    text = {
+        "pairs": "K of one class pair at a time",
+        "whole": "K of all samples" + (f" for {kernels} gammas" if kernels > 1 else ""),
+        "rows": f"rows of K on demand, {capacity} of {width} kept",
+    }[kernel]
+    kept = "squared distances kept" if fits else "squared distances computed when needed"
+    shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
+    description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
+    return MatrixPlan(fits, kernel, capacity, need, kernels, description)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
+
+
+class Matrices:
+    """Sources of the RBF kernel, with the matrices that the plan keeps, each made at its first use.
+
+    Args:
+        shared: matrices that processes of this node fill together, by name. Without them this process has its own, and
+            keeps K - 1 until another gamma is asked for.
+    """
+
+    def __init__(self, samples: Samples, plan: MatrixPlan, shared: Mapping[str, SharedMatrix] | None = None) -> None:
+        self.plan, self.shared, self._samples = plan, shared, samples
+        self._pool = Pool([matrix for name, matrix in (shared or {}).items() if name != DISTANCES])
         self._distances: np.ndarray | None = None
-        if DISTANCES in matrices:
-            self._distances = matrices[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
+        self._kernel: np.ndarray | None = None
+        self._gamma = 0.0
+        if shared and DISTANCES in shared:
+            self._distances = shared[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
+        elif plan.distances:
+            self._distances = squared_distances(samples)
 
     @contextmanager
     def source(self, gamma: float) -> Iterator[RbfSource]:
-        if self.plan.kernel != "whole":
-            yield _source(self._samples, gamma, self.plan, self._distances, None)
+        """K - 1 for a gamma, above 0; valid inside the context. Its matrices are only read."""
+        samples, distances = self._samples, self._distances
+        if self.plan.kernel == "whole" and self.shared:
+            with self._pool.holding(
+                gamma, lambda strip, out: kernel_strip(samples, gamma, distances, strip, out)
+            ) as kernel:
+                yield RbfSource(samples, gamma, distances, kernel)
             return
-        with self._pool.holding(
-            gamma, lambda strip, out: kernel_strip(self._samples, gamma, self._distances, strip, out)
-        ) as kernel:
-            yield _source(self._samples, gamma, self.plan, self._distances, kernel)
-
-
-def _source(
-    samples: Samples, gamma: float, plan: MatrixPlan, distances: np.ndarray | None, kernel: np.ndarray | None
-) -> RbfSource:
-    return RbfSource(samples, gamma, distances, kernel, squares=plan.squares, capacity=plan.capacity)
+        if self.plan.kernel == "whole" and gamma != self._gamma:
+            self._gamma = 0.0  # while there is something of both
+            self._kernel = kernel_minus_one(samples, gamma, distances=distances, out=self._kernel)
+            self._gamma = gamma
+        yield RbfSource(samples, gamma, distances, self._kernel, capacity=self.plan.capacity)
 
 
 def keep(
@@ -89,37 +160,29 @@ def keep(
         n_points: the most that are solved in one call: folds times values of C.
         memory: bytes for each process. Processes that share matrices all use what the first of them was given, so that
             all choose the same plan.
-        buffers: for processes of one node: kernel matrices and `DISTANCES`, sized by `layout.buffer_sizes`, as many as
+        buffers: for processes of one node: kernel matrices and `DISTANCES`, sized by `pool.buffer_sizes`, as many as
             the node had room for.
         sharers: processes that share the buffers.
 
     Raises:
         MemoryError: as `choose_plan` does.
     """
-    n = n_strips(samples.width)
-    there: dict[str, SharedMatrix] = {}
-    if buffers is not None:
+    n, there = n_strips(samples.width), dict[str, SharedMatrix]()
+    if buffers is not None and buffers.arrays:
         there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
-    if there:
         memory = Pool(list(there.values())[:1]).agree(memory)
     while there:
-        n_kernels = len(there.keys() - {DISTANCES})
+        kernels, distances = len(there.keys() - {DISTANCES}), DISTANCES in there
         plan = choose_plan(
-            samples,
-            multiclass,
-            n_points=n_points,
-            memory=memory,
-            sharers=sharers,
-            kernels=n_kernels,
-            distances=DISTANCES in there,
+            samples, multiclass, n_points=n_points, memory=memory, sharers=sharers, kernels=kernels, distances=distances
         )
         names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
         lacking = next((name for name in names if not there[name].reserve()), None)
         if names and lacking is None:
             log.info("%s", plan)
-            return NodeMatrices(samples, plan, {name: there[name] for name in names})
+            return Matrices(samples, plan, {name: there[name] for name in names})
         names = list(there)
         there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
     plan = choose_plan(samples, multiclass, n_points=n_points, memory=memory)
     log.info("%s", plan)
-    return PrivateMatrices(samples, plan)
+    return Matrices(samples, plan)

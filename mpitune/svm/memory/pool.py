@@ -6,6 +6,8 @@ at the end. A pool has several matrices and gives out the one that holds what is
 Locks are byte ranges (POSIX record locks) of the file that the shared memory is, so they end with the process that
 holds them: one that is killed in a strip leaves it to be done again, and those that wait for it go on. Nobody waits for
 a strip while holding another, nor for a matrix while holding one, so there is no circle.
+
+Nothing here imports numba, so a rank may ask before any worker runs.
 """
 
 from __future__ import annotations
@@ -18,12 +20,30 @@ from typing import Protocol
 
 import numpy as np
 
-from mpitune.svm.memory.layout import HEADER
+from mpitune._jit import padded
 
+HEADER = 1 << 16  # bytes before a shared matrix: what it holds, when it was last taken, an agreement, a flag per strip
+DISTANCES = "distances"
 PAUSE = 0.05  # seconds between two looks at whether a matrix has become free
 USE, CHOOSE, STRIPS = 0, 1, 2  # bytes that are locked: while a matrix is used, while one is chosen, from here on strips
 
 Fill = Callable[[int, np.ndarray], object]  # writes strip s of the float32 (width, width) matrix
+
+
+def buffer_sizes(class_sizes: Sequence[int] | np.ndarray, n_kernels: int) -> dict[str, int]:
+    """Bytes of the buffers that workers of one node can share, the most important first, by name.
+
+    Args:
+        class_sizes: number of samples of each class.
+        n_kernels: how many kernel matrices K - 1 to provide, beside the one of squared distances.
+
+    Returns:
+        Sizes of "kernel 0", "kernel 1", ... and "distances": each holds a HEADER and a float32 matrix (width, width),
+        where the width is the sum of the padded class sizes.
+    """
+    width = sum(padded(int(size)) for size in class_sizes)
+    names = [*(f"kernel {number}" for number in range(n_kernels)), DISTANCES]
+    return dict.fromkeys(names, HEADER + 4 * width * width)
 
 
 class SharedBuffers(Protocol):
@@ -31,7 +51,7 @@ class SharedBuffers(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """uint8 buffers by name, sized as `layout.buffer_sizes` says."""
+        """uint8 buffers by name, sized as `buffer_sizes` says."""
 
     def descriptor(self, name: str) -> int:
         """A file that all these processes have open, to lock bytes of it."""

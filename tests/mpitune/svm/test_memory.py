@@ -23,8 +23,7 @@ from mpitune.engine.queue import Costs, Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm import Data
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
-from mpitune.svm.memory.matrices import NodeMatrices, PrivateMatrices, keep
-from mpitune.svm.memory.matrix_plan import choose_plan
+from mpitune.svm.memory.matrices import Matrices, choose_plan, keep
 from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
 from tests.mpitune.svm.problems import Point, Sized, folds_of, solve_folds
@@ -49,14 +48,14 @@ def solve(pipe: Connection, specs: dict[str, Spec], multiclass: str, order: list
     """Solve one (gamma, fold) after the other with shared matrices and send each."""
     data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
     kept = keep(data.samples, multiclass, len(PENALTIES), GB, SharedArrays.attach(specs, writeable=True), 2)
-    assert isinstance(kept, NodeMatrices)
+    assert kept.shared
     for gamma, number in order:
         pipe.send(((gamma, number), points(data, kept, gamma, number)))
 
 
-def points(data: Data, kept: PrivateMatrices | NodeMatrices, gamma: float, number: int) -> list[Point]:
+def points(data: Data, kept: Matrices, gamma: float, number: int) -> list[Point]:
     with kept.source(gamma) as source:
-        return solve_folds(data, source, PENALTIES, [folds_of(400, 3)[number]], threads=kept.plan.threads)[0]
+        return solve_folds(data, source, PENALTIES, [folds_of(400, 3)[number]])[0]
 
 
 @pytest.mark.slow
@@ -70,7 +69,7 @@ def test_two_processes_find_what_one_finds(
     """Whether they are at the same gamma, or wait for the only matrix, or have one each."""
     data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
     own = keep(data.samples, multiclass, len(PENALTIES), GB)
-    assert isinstance(own, PrivateMatrices)
+    assert not own.shared
     shared = scratch(data.samples.width, *names)
     orders = [[(gamma, fold) for gamma in gammas for fold in range(3)] for gammas in (GAMMAS, GAMMAS[::-1])]
     workers = [spawned(solve, shared.specs, multiclass, order) for order in orders]
@@ -108,7 +107,7 @@ def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
     before = own_memory()
     kept = keep(samples, "ovr", 1, GB, SharedArrays.attach(specs, writeable=True), 2)
     with kept.source(0.1):
-        pipe.send((type(kept).__name__, own_memory() - before))
+        pipe.send((bool(kept.shared), own_memory() - before))
         pipe.recv()
 
 
@@ -126,8 +125,8 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
     )
     workers = [spawned(grown, shared.specs, 1500) for _ in range(2)] + [spawned(grown, {}, 1500)]
     *sharing, (alone, own) = [pipe.recv() for _, pipe in workers]
-    assert alone == "PrivateMatrices" and own > 1.9 * matrix
-    assert all(kind == "NodeMatrices" and growth < matrix / 2 for kind, growth in sharing), sharing
+    assert not alone and own > 1.9 * matrix
+    assert all(shared and growth < matrix / 2 for shared, growth in sharing), sharing
     taken = 512 * sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs)
     assert 3 * matrix <= taken < 3.2 * matrix
     for process, pipe in workers:
@@ -227,15 +226,13 @@ shared.reserve = reserve
 write(int(ROOM * spec.nbytes))
 kept = keep(samples, "ovr", 1, 10**9, shared, 2)
 with kept.source(0.1) as source:
-    print(type(kept).__name__, kept.plan.kernels, kept.plan.distances, source.kernel.sum() < 0)
+    print(bool(kept.shared), kept.plan.kernels, kept.plan.distances, source.kernel.sum() < 0)
 shared.close()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("room", "outcome"), [(0.5, "PrivateMatrices 1 True True"), (1.5, "NodeMatrices 1 False True")]
-)
+@pytest.mark.parametrize(("room", "outcome"), [(0.5, "False 1 True True"), (1.5, "True 1 False True")])
 def test_memory_that_others_have_taken_meanwhile_kills_nobody(tmp_path: Path, room: float, outcome: str) -> None:
     done = with_memory(4096, tmp_path, "-c", FILL_UP.replace("ROOM", str(room)))
     assert done.stdout.strip() == outcome, done.stderr

@@ -25,26 +25,14 @@ def filled(source, samples, a, b):
     return out, np.concatenate([np.arange(one.start, one.stop), np.arange(other.start, other.stop)])
 
 
-@pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_the_matrix_of_two_classes_has_the_bits_of_the_whole(kept, squares):
+def test_the_matrix_of_two_classes_has_the_bits_of_the_whole(kept):
     samples = prepare(*random_samples(CLASSES * PER_CLASS, 7, CLASSES))
-    source = RbfSource(samples, 0.1, squared_distances(samples) if kept else None, squares=squares)
+    source = RbfSource(samples, 0.1, squared_distances(samples) if kept else None)
     whole = kernel_minus_one(samples, 0.1)
     for pair in ((0, 1), (0, 2), (1, 2)):
         found, rows = filled(source, samples, *pair)
         assert np.array_equal(found, whole[np.ix_(rows, rows)])
-
-
-@pytest.mark.parametrize("squares", [False, True])
-def test_the_part_of_one_class_is_computed_once_where_it_is_kept(squares):
-    samples = prepare(*random_samples(CLASSES * PER_CLASS, 7, CLASSES))
-    distances, size = squared_distances(samples), int(samples.class_start[1])
-    source = RbfSource(samples, 0.1, distances, squares=squares)
-    earlier, _ = filled(source, samples, 0, 1)
-    distances[:size, :size] = 0
-    later, _ = filled(source, samples, 0, 2)
-    assert np.array_equal(later[:size, :size], earlier[:size, :size]) == squares
 
 
 @pytest.mark.parametrize("name", ["linear", "poly"])

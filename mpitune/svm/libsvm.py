@@ -30,7 +30,7 @@ from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives t
 
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples
-from mpitune.svm.solver.path import Paths
+from mpitune.svm.solver.binary import Paths
 
 TOLERANCE = 1e-3  # LIBSVM's default; a larger one has many answers
 LEAST, MOST = 1e-30, 1e30  # of squared lengths, kernel values and gamma: float32 has their products
@@ -121,7 +121,7 @@ def undetermined(gaps: np.ndarray, even: bool, tolerance: float) -> np.ndarray:
     """Where the threshold of a pair of classes is left to LIBSVM, bool in the shape of ``gaps``.
 
     Args:
-        gaps: of `path.Paths`.
+        gaps: of `Paths`.
         even: whether all samples have one bound. If not, sums of bounds differ by rounding, so that LIBSVM leaves one
             multiplier free; if they have, it does so once in a thousand times, and has the middle else.
         tolerance: of the solution.

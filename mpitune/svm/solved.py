@@ -20,7 +20,8 @@ from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
-from mpitune.svm.solver.path import Kernel, Paths, solve_paths
+from mpitune.svm.solver.binary import Paths
+from mpitune.svm.solver.path import Kernel, solve_paths
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
@@ -255,7 +256,7 @@ def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
     """Thresholds (n, n_penalties) for the kernel itself, of which the matrix lacks ``shift`` (width,)."""
     if shift is None:
         return paths.rhos
-    each = (paths[p] for p in range(len(paths.lanes)))
+    each = map(paths.of, range(len(paths.lanes)))
     return np.array([path.rhos + path.betas @ shift[path.columns] for path in each])
 
 

@@ -7,19 +7,20 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
 from numba.core import event
 
 from mpitune._jit import LANES, WIDE
-from mpitune._jit.folders import locked, open_lock, private_folder
+from mpitune._jit.folders import open_lock, private_folder
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
-from mpitune.svm.solver.path import Paths, Whole, binaries, solve_paths
+from mpitune.svm.solver.binary import Paths
+from mpitune.svm.solver.path import Whole, binaries, solve_paths
 from mpitune.svm.solver.projected import descend
 from mpitune.svm.solver.walk import STATE
 
@@ -30,20 +31,15 @@ class Announced(event.Listener):
     """Says that something is compiled, before that begins; of several processes of this node and user one says so."""
 
     def __init__(self) -> None:
-        self._begun = False
         self._lock: int | None = None
 
     def on_start(self, event: Any) -> None:
         """Called by numba before it compiles a function."""
-        if self._begun:
-            return
-        self._begun = True
-        self._lock = open_lock(private_folder(local=True) / "warm-up.lock")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        log.warning("compiling the solver (once per machine, about 15 to 30 s)")
+        if self._lock is None:
+            self._lock = open_lock(private_folder(local=True) / "warm-up.lock")
+            with suppress(BlockingIOError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                log.warning("compiling the solver (once per machine, about 15 to 30 s)")
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -52,7 +48,6 @@ class Announced(event.Listener):
         """Let others speak again."""
         if self._lock is not None:
             os.close(self._lock)
-            self._lock = None
 
 
 @functools.cache
@@ -63,29 +58,19 @@ def warm_up() -> None:
     waits for the rest and finds it in numba's cache. Where no cache folder can be written, each compiles for itself.
     """
     with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
-        left = [(number, part) for number, part in enumerate(PARTS) if not _done(number, part)]
-        for number, part in left:
-            with locked(_lock_of(number)):
-                pass  # the process that compiled this part has ended
+        for part in [part for number, part in enumerate(PARTS) if not _done(number, part)]:
             part()
 
 
 def _done(number: int, part: Callable[[], None]) -> bool:
     """Compile a part and return True; return False at once if another process is compiling it."""
-    lock = open_lock(_lock_of(number))
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    else:
+    with open(open_lock(private_folder(local=True) / f"warm-up-{number}.lock")) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
         part()
-        return True
-    finally:
-        os.close(lock)
-
-
-def _lock_of(number: int) -> Any:
-    return private_folder(local=True) / f"warm-up-{number}.lock"
+    return True
 
 
 def _samples() -> Samples:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpitune._jit.simd import compiled
 from mpitune.svm.kernel.rbf import Samples
-from mpitune.svm.solver.path import Paths
+from mpitune.svm.solver.binary import Paths
 
 
 @compiled

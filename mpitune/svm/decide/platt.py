@@ -71,9 +71,8 @@ def sigmoids(
         if not ((kept > 0).any() and (kept < 0).any()):
             values[part] = kept.max() + kept.min()  # only one class is left, or none
             continue
-        paths = solve_paths(kernel, kept[None], penalties, tolerance, max_iter, weights[None], pair=True)
-        path = paths[0]
-        determined &= ~(paths.gaps[0] > tolerance)
+        path = solve_paths(kernel, kept[None], penalties, tolerance, max_iter, weights[None], pair=True).of(0)
+        determined &= ~(path.gaps > tolerance)
         used = path.betas.any(axis=0)
         rows = kernel.rows[np.ix_(kernel.slot[path.columns[used]], held_out)].astype(np.float64)
         values[part] = rows.T @ path.betas[:, used].T - path.rhos

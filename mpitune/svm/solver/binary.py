@@ -48,6 +48,56 @@ class Binaries(NamedTuple):
     low: np.ndarray
 
 
+class Ending(NamedTuple):
+    """When to end, as `path.solve_paths` is told."""
+
+    tolerance: float
+    limit: int
+    give_up: bool
+    pair: bool
+
+
+class Path(NamedTuple):
+    """Solutions of one binary problem along C, an element or a row for each C.
+
+    Attributes:
+        columns: int64 (n_lanes,), the column of each lane.
+        betas: float64 (n_penalties, n_lanes), y * alpha.
+        rhos: float64; the decision value is sum(beta * K) - rho, positive for sign +1.
+        iterations: int64.
+        converged: bool.
+        gaps: float64, how wide the interval is in which every rho is optimal, above 0; 0 where a multiplier is between
+            its bounds by more than rounding.
+    """
+
+    columns: np.ndarray
+    betas: np.ndarray
+    rhos: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+    gaps: np.ndarray
+
+
+class Paths(NamedTuple):
+    """Paths of binary problems over one matrix: as `Path`, with a row of each array for each of them.
+
+    ``lanes``, int64 (n,), has how many lanes each problem has. Rows by lane are as wide as the matrix.
+    """
+
+    lanes: np.ndarray
+    columns: np.ndarray
+    betas: np.ndarray
+    rhos: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+    gaps: np.ndarray
+
+    def of(self, n: int) -> Path:
+        """The path of problem number ``n``."""
+        width = self.lanes[n]
+        return Path(self.columns[n, :width], self.betas[n, :, :width], *(array[n] for array in self[3:]))
+
+
 @part
 def one_of(problems, n):
     """Problem number ``n``."""

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros, writable
-from mpitune.svm.solver.binary import Binaries
+from mpitune.svm.solver.binary import Binaries, Ending, Paths
 from mpitune.svm.solver.projected import descend
 from mpitune.svm.solver.walk import ENDED, ROWS, STATE, walk
 
@@ -39,52 +38,6 @@ class Whole:
 
     def fetch(self, wanted: np.ndarray) -> None:
         raise AssertionError("a whole matrix misses no row")
-
-
-@dataclass(frozen=True)
-class Path:
-    """Solutions of one binary problem along C.
-
-    Attributes:
-        columns: int64 (n_lanes,), the column of each lane.
-        betas: float64 (n_penalties, n_lanes), y * alpha.
-        rhos: float64 (n_penalties,); the decision value is sum(beta * K) - rho, positive for sign +1.
-        iterations: int64, converged: bool, both (n_penalties,).
-    """
-
-    columns: np.ndarray
-    betas: np.ndarray
-    rhos: np.ndarray
-    iterations: np.ndarray
-    converged: np.ndarray
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Paths of binary problems over one matrix, in arrays that hold all of them.
-
-    Attributes:
-        lanes: int64 (n,), how many lanes each problem has.
-        columns: int64 (n, width), the column of each lane; only as many are there as the problem has lanes.
-        betas: float64 (n, n_penalties, width), y * alpha of each lane.
-        rhos: float64, iterations: int64, converged: bool, all (n, n_penalties).
-        gaps: float64 (n, n_penalties), how wide the interval is in which every rho is optimal, above 0; 0 where a
-            multiplier is between its bounds by more than rounding.
-    """
-
-    lanes: np.ndarray
-    columns: np.ndarray
-    betas: np.ndarray
-    rhos: np.ndarray
-    iterations: np.ndarray
-    converged: np.ndarray
-    gaps: np.ndarray
-
-    def __getitem__(self, n: int) -> Path:
-        width = self.lanes[n]
-        return Path(
-            self.columns[n, :width], self.betas[n, :, :width], self.rhos[n], self.iterations[n], self.converged[n]
-        )
 
 
 def solve_paths(
@@ -123,31 +76,27 @@ def solve_paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
         np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape),
     )  # fmt: skip
-    ending = tolerance, max_iter, give_up, pair
+    ending = Ending(tolerance, max_iter, give_up, pair)
     for first in range(0, n, TOGETHER):
         some = slice(first, first + TOGETHER)
-        part = Paths(*(array[some] for array in vars(paths).values()))
-        _solve(kernel, (signs[some], weights[some], counts[some]), every, ending, part)
+        given = signs[some], weights[some], counts[some]
+        _solve(kernel, given, every, ending, Paths(*(array[some] for array in paths)))
     return paths
 
 
-def _solve(
-    kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: tuple[Any, ...], paths: Paths
-) -> None:
+def _solve(kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: Ending, paths: Paths) -> None:
     """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``paths``."""
     n, width = paths.columns.shape
     problems = binaries(kernel, paths.lanes, paths.columns)
     state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
-    results = paths.betas, paths.rhos, paths.iterations, paths.converged, paths.gaps
-    arguments = problems, given, penalties, ending, results, state, wanted
-    needed, count = walk(*arguments)
-    while needed != ENDED:
-        some = wanted[:count]
+    while True:
+        needed, count = walk(problems, given, penalties, ending, paths, state, wanted)
+        if needed == ENDED:
+            return
         if needed == ROWS:
-            kernel.fetch(some)
+            kernel.fetch(wanted[:count])
         else:
-            descend(problems, some, *ending[:2], state)
-        needed, count = walk(*arguments)
+            descend(problems, wanted[:count], ending.tolerance, ending.limit, state)
 
 
 def binaries(kernel: Kernel, lanes: np.ndarray, columns: np.ndarray) -> Binaries:

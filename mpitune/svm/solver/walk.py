@@ -31,13 +31,11 @@ The arrays are listed in `smo`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mpitune._jit import LANES
 from mpitune._jit.simd import compiled, part
-from mpitune.svm.solver.binary import one_of
+from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from mpitune.svm.solver.newton import MOST, newton_step
 from mpitune.svm.solver.smo import CONVERGED, MISSING, iterate, set_masks, violation_of
@@ -68,24 +66,6 @@ STATE = range(9)
 ) = STATE
 UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages
 ENDED, ROWS, STEPS = range(3)  # what is needed: nothing more, rows, or steps of all multipliers
-
-
-class Ending(NamedTuple):
-    """When to end, as `path.solve_paths` is told."""
-
-    tolerance: float
-    limit: int
-    give_up: bool
-
-
-class SolvedPath(NamedTuple):
-    """Solutions of one problem, an element or a row for each C, as in `path.Paths`."""
-
-    betas: np.ndarray
-    rhos: np.ndarray
-    iterations: np.ndarray
-    converged: np.ndarray
-    gaps: np.ndarray
 
 
 @part
@@ -257,10 +237,9 @@ def _leave_out(solved, first, lanes):
 
 
 @part
-def _row(results, p):
-    """Solutions of problem number ``p``."""
-    betas, rhos, iterations, converged, gaps = results
-    return SolvedPath(betas[p], rhos[p], iterations[p], converged[p], gaps[p])
+def _row(paths, p):
+    """Solutions of problem number ``p``, whose lanes need not be known yet."""
+    return Path(paths.columns[p], paths.betas[p], paths.rhos[p], paths.iterations[p], paths.converged[p], paths.gaps[p])
 
 
 @part
@@ -331,7 +310,7 @@ def _advance(problem, ending, solved, state, wanted):
 
 
 @compiled
-def walk(problems, given, penalties, ending, results, state, wanted):
+def walk(problems, given, penalties, ending, paths, state, wanted):
     """Go along the penalties to the end, or until something is needed.
 
     All problems go to the next C together, as steps of all multipliers read a matrix for all of them at once.
@@ -343,29 +322,27 @@ def walk(problems, given, penalties, ending, results, state, wanted):
         given: signs int8 and weights float64, both (n, width), and counts int64 (n,): the number of penalties that are
             solved. What is solved of the others is 0.
         penalties: float64 (n_penalties,).
-        ending: tolerance, limit, give_up; and whether all rows may be read at once, however many there are.
-        results: betas, rhos, iterations, converged, gaps of `path.Paths`.
+        ending: `Ending`, as `path.solve_paths` is told.
+        paths: `Paths`, written.
         state: int64 (n, 9), 0 at first.
         wanted: int64 (width or n, the larger,), columns whose rows are missing, or numbers of problems.
     """
     signs, weights, counts = given
-    tolerance, limit, give_up, pair = ending
-    n, ends = signs.shape[0], Ending(tolerance, limit, give_up)
-    whole = True
+    n, whole = signs.shape[0], True
     for t in range(problems.slot.size):
         whole = whole and problems.slot[t] >= 0
     for p in range(n):
         if state[p, STAGE] == UNKNOWN:
-            _prepare(problems, p, signs[p], weights[p], counts[p], pair, _row(results, p), state[p])
+            _prepare(problems, p, signs[p], weights[p], counts[p], ending.pair, _row(paths, p), state[p])
     for c in range(penalties.size):
         count = 0  # problems that want steps, which read the matrix together if all of it is there
         for p in range(n):
             if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
                 own_weights = problems.weights[p, : problems.lanes[p]]
-                _begin(one_of(problems, p), own_weights, penalties, _row(results, p), state[p])
+                _begin(one_of(problems, p), own_weights, penalties, _row(paths, p), state[p])
             if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
                 problem = one_of(problems, p)
-                if violation_of(problem.f, problem.up, problem.low) >= tolerance:
+                if violation_of(problem.f, problem.up, problem.low) >= ending.tolerance:
                     wanted[count] = p
                     count += 1
                 else:  # the solution of the C before is good enough
@@ -374,7 +351,7 @@ def walk(problems, given, penalties, ending, results, state, wanted):
             return STEPS, count
         for p in range(n):
             if state[p, AT] == c < counts[p]:
-                needed, count = _advance(one_of(problems, p), ends, _row(results, p), state[p], wanted)
+                needed, count = _advance(one_of(problems, p), ending, _row(paths, p), state[p], wanted)
                 if needed == STEPS:
                     wanted[0] = p
                 if needed != ENDED:

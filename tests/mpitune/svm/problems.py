@@ -11,8 +11,8 @@ from common.images import fold_slices
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.solved import Solved, solve
+from mpitune.svm.solver.binary import Path
 from mpitune.svm.solver.path import Kernel, solve_paths
-from mpitune.svm.solver.path import Path as Walked
 
 
 def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -52,10 +52,10 @@ def solve_path(
     max_iter: int,
     weights: np.ndarray | None = None,
     pair: bool = False,
-) -> Walked:
+) -> Path:
     """One binary problem, for every C; arguments as of `solve_paths`, ``sign`` and ``weights`` (width,)."""
     own = None if weights is None else weights[None]
-    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair)[0]
+    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair).of(0)
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -65,9 +65,7 @@ def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[
     return x, np.concatenate([np.arange(k), rng.integers(0, k, n - k)])
 
 
-def require_optimal(
-    matrix: np.ndarray, sign: np.ndarray, path: Walked, penalties: np.ndarray, tolerance: float
-) -> None:
+def require_optimal(matrix: np.ndarray, sign: np.ndarray, path: Path, penalties: np.ndarray, tolerance: float) -> None:
     """Every solution of a path is one: bounds, the sum of the multipliers, LIBSVM's stopping rule.
 
     Args:

@@ -133,7 +133,7 @@ def test_problems_that_make_steps_together_have_the_bits_of_each_alone(n: int) -
     penalties = np.array([0.01, 1.0, 100.0])
     together = solve_paths(Whole(matrix), signs, penalties, TOLERANCE, 10**7)
     assert together.iterations.sum() < 20 * n
-    for own, path in zip(signs, map(together.__getitem__, range(n)), strict=True):
+    for own, path in zip(signs, map(together.of, range(n)), strict=True):
         alone = solve_path(Whole(matrix), own, penalties, TOLERANCE, 10**7)
-        for one, other in zip(vars(path).values(), vars(alone).values(), strict=True):
+        for one, other in zip(path, alone, strict=True):
             assert np.array_equal(one, other)

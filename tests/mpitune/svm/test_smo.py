@@ -226,7 +226,7 @@ def test_several_problems_of_one_matrix_give_the_bits_of_each_alone(gamma, folds
     together = solve_paths(kernel(), signs, penalties, TOLERANCE, 10**7, weights, counts)
     for number, count in enumerate(counts):
         own = solve_path(kernel(), signs[number], penalties[:count], TOLERANCE, 10**7, weights[number])
-        path = together[number]
+        path = together.of(number)
         assert own.converged.all() and np.array_equal(path.columns, own.columns)
         for name in ("betas", "rhos", "iterations", "converged"):
             found = getattr(path, name)

@@ -3,14 +3,14 @@
 import logging
 import subprocess
 import sys
-import threading
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 
 from mpitune._jit.folders import locked, private_folder
-from tests.helpers import PATIENCE, ROOT
+from tests.helpers import ROOT
 
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
@@ -104,24 +104,12 @@ def test_of_processes_that_compile_at_a_time_one_says_so(heard: Heard) -> None:
     assert heard.all == ["begins", "ends"] * 2
 
 
-def test_a_process_compiles_what_no_other_is_busy_with_and_then_waits(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, two_are_done = list[str](), threading.Event()
-
-    def third() -> None:
-        done.append("third")
-        two_are_done.set()
-
-    monkeypatch.setattr(warm, "PARTS", (lambda: done.append("first"), lambda: done.append("second"), third))
-    with locked(warm._lock_of(0)):  # as another process holds it
-        other = threading.Thread(target=warm.warm_up.__wrapped__)
-        other.start()
-        assert two_are_done.wait(PATIENCE) and done == ["second", "third"]
-        other.join(0.2)
-        assert other.is_alive() and done == ["second", "third"]
-    other.join(PATIENCE)
-    assert done == ["second", "third", "first"]
+def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    monkeypatch.setattr(warm, "PARTS", [partial(done.append, number) for number in range(3)])
+    with locked(private_folder(local=True) / "warm-up-0.lock"):  # as another process holds it
+        warm.warm_up.__wrapped__()
+    assert done == [1, 2, 0]
 
 
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:

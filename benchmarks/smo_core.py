@@ -53,7 +53,7 @@ def measure(n: int) -> tuple[float, float, int]:
     """(microseconds per iteration, microseconds to read two rows, bytes of the matrix)."""
     matrix, sign = problem(n)
     width = len(sign)
-    blocks, slot = np.arange(width // LANES, dtype=np.int32), np.arange(width, dtype=np.int32)
+    blocks = np.arange(width // LANES, dtype=np.int32)
     order = np.random.default_rng(0).permutation(width)
     solver = reader = np.inf
     for _ in range(REPEATS + 1):  # the first round compiles
@@ -62,7 +62,7 @@ def measure(n: int) -> tuple[float, float, int]:
         bounds = np.full(width, 1e6)
         set_masks(sign, beta, bounds, up, low)
         begin = time.process_time()
-        _, done, _ = iterate(matrix, slot, blocks, sign, f, beta, up, low, bounds, 0.0, ITERATIONS, np.empty(2))
+        _, done = iterate(matrix, blocks, sign, f, beta, up, low, bounds, 0.0, ITERATIONS, np.empty(2))
         solver = min(solver, (time.process_time() - begin) / done)
         begin = time.process_time()
         for _ in range(-(-ITERATIONS // width)):

@@ -14,7 +14,6 @@ from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, 
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
 from mpitune.svm.memory.matrices import choose_plan
-from mpitune.svm.solver.path import Kernel, Whole
 
 LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
 
@@ -42,7 +41,9 @@ class TrainingSet:
 # A binary problem of several training sets: the numbers of those that have both sides of it, and for each of these its
 # signs, int8 (n, width), 0 where a sample is not in it, and weights, float64 (n, width).
 Part = tuple[list[int], np.ndarray, np.ndarray]
-Matrix = tuple[tuple[int, int], Kernel, np.ndarray]  # classes of a binary problem, its matrix, the row of each column
+Matrix = tuple[
+    tuple[int, int], np.ndarray, np.ndarray
+]  # classes of a binary problem, its matrix, the row of each column
 
 
 class Data:
@@ -92,7 +93,9 @@ class Data:
         every, start = np.arange(samples.width), samples.class_start.tolist()
         if self.multiclass == "ovr":
             assert isinstance(source, RbfSource)
-            matrix = source.matrix()
+            matrix = source.kernel
+            if matrix is None:
+                matrix = kernel_minus_one(samples, source.gamma, distances=source.distances)
             yield from ((problem, matrix, every) for problem in binary_problems(len(samples.classes), "ovr"))
             return
         sizes = np.diff(start)
@@ -105,7 +108,7 @@ class Data:
             first, second = slice(start[a], start[a + 1]), slice(start[b], start[b + 1])
             if whole is None:
                 source.fill(pair, first, second)
-            yield (a, b), Whole(pair), np.concatenate([every[first], every[second]])
+            yield (a, b), pair, np.concatenate([every[first], every[second]])
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
         """The kernel in float32, or in double where that is needed, for one-vs-one.

@@ -21,7 +21,7 @@ from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_cla
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.solver.binary import Paths
-from mpitune.svm.solver.path import Kernel, solve_paths
+from mpitune.svm.solver.path import solve_paths
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
@@ -76,7 +76,7 @@ class Solved:
 
     def add_sigmoids(
         self,
-        matrix: Kernel,
+        matrix: np.ndarray,
         rows: np.ndarray,
         sign: np.ndarray,
         weights: np.ndarray,

@@ -20,7 +20,7 @@ from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_cla
 from mpitune.svm.decide.sources import RbfSource, product
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Paths
-from mpitune.svm.solver.path import Whole, binaries, solve_paths
+from mpitune.svm.solver.path import binaries, solve_paths
 from mpitune.svm.solver.projected import descend
 from mpitune.svm.solver.walk import STATE
 
@@ -81,12 +81,12 @@ def _paths() -> None:
     sign = np.repeat(np.array([1, -1], np.int8), WIDE)
     matrix = np.full((2 * WIDE, 2 * WIDE), -0.5, np.float32)
     matrix[range(2 * WIDE), range(2 * WIDE)] = 0
-    solve_paths(Whole(matrix), sign[None], [0.01, 10.0], 1e-3, 1000)
+    solve_paths(matrix, sign[None], [0.01, 10.0], 1e-3, 1000)
 
 
 def _steps() -> None:
     one, columns = np.zeros(1, np.int64), np.zeros((1, WIDE), np.int64)
-    problems = binaries(Whole(np.zeros((WIDE, WIDE), np.float32)), one, columns)
+    problems = binaries(np.zeros((WIDE, WIDE), np.float32), one, columns)
     descend(problems, one, 1e-3, 1, np.zeros((1, len(STATE)), np.int64))
 
 

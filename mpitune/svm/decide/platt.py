@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpitune.svm.solver.path import Kernel, solve_paths
+from mpitune.svm.solver.path import solve_paths
 
 FOLDS = 5
 STEEP = 0.02  # times 1/4 is how much the tolerance may change a probability
@@ -37,7 +37,7 @@ def shuffled(count: int, seed: int) -> np.ndarray:
 
 
 def sigmoids(
-    kernel: Kernel,
+    matrix: np.ndarray,
     sign: np.ndarray,
     weights: np.ndarray,
     order: np.ndarray,
@@ -49,7 +49,7 @@ def sigmoids(
     """The sigmoid 1 / (1 + exp(A f + B)) of one pair of classes for every C.
 
     Args:
-        kernel: as for `solve_paths`.
+        matrix: as for `solve_paths`.
         sign: int8 (width,), as for `solve_path`.
         weights: float64 (width,), as for `solve_path`.
         order: int64, rows of the pair's samples in the order in which they were given, the positive class first.
@@ -71,10 +71,10 @@ def sigmoids(
         if not ((kept > 0).any() and (kept < 0).any()):
             values[part] = kept.max() + kept.min()  # only one class is left, or none
             continue
-        path = solve_paths(kernel, kept[None], penalties, tolerance, max_iter, weights[None], pair=True).of(0)
+        path = solve_paths(matrix, kept[None], penalties, tolerance, max_iter, weights[None], pair=True).of(0)
         determined &= ~(path.gaps > tolerance)
         used = path.betas.any(axis=0)
-        rows = kernel.rows[np.ix_(kernel.slot[path.columns[used]], held_out)].astype(np.float64)
+        rows = matrix[np.ix_(path.columns[used], held_out)].astype(np.float64)
         values[part] = rows.T @ path.betas[:, used].T - path.rhos
     positive = sign[order] > 0
     slopes = np.array([_sigmoid(values[:, c], positive) for c in range(len(penalties))]).T

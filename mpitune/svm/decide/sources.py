@@ -18,8 +18,6 @@ from mpitune.svm.decide.multiclass import Solutions
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.gemm import AT_ONCE, multiply_double
 from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
-from mpitune.svm.kernel.rows import Rows
-from mpitune.svm.solver.path import Kernel, Whole
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones
@@ -50,7 +48,6 @@ class RbfSource:
         distances, kernel: squared distances and K - 1 of all samples, if they are kept.
         double: given where samples are far from each other. Decision values are then computed from K in double: between
             classes of equal size, values of K like 1e-20 decide.
-        capacity: rows of K - 1 that are kept for one-vs-rest where all of it is not.
     """
 
     def __init__(
@@ -60,17 +57,12 @@ class RbfSource:
         distances: np.ndarray | None = None,
         kernel: np.ndarray | None = None,
         double: DoubleSource | None = None,
-        capacity: int = 0,
     ) -> None:
         self.samples, self.gamma, self.distances, self.kernel, self.double = samples, gamma, distances, kernel, double
-        self.function, self._capacity = KernelFunction.of("rbf", gamma, 0, 0.0), capacity
+        self.function = KernelFunction.of("rbf", gamma, 0, 0.0)
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
         fill_pair(self._block, out, one, other, STRIP)
-
-    def matrix(self) -> Kernel:
-        """K - 1 of all samples, or rows of it on demand."""
-        return Rows(self.samples, self.gamma, self._capacity) if self.kernel is None else Whole(self.kernel)
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
         if self.kernel is None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpitune._jit import LANES
 from mpitune.svm.decide.multiclass import binary_problems
 from mpitune.svm.decide.sources import CHUNK, RbfSource
 from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
@@ -25,17 +24,14 @@ class MatrixPlan:
 
     Attributes:
         distances: whether the squared distances of all samples are kept.
-        kernel: "pairs" (K - 1 of one class pair at a time), "whole" (of all samples) or "rows" (computed on demand,
-            ``capacity`` of them kept).
+        kernels: matrices K - 1 of all samples, each of one gamma, that are kept for one-vs-rest. For one-vs-one, K - 1
+            of one class pair at a time is, and no such matrix.
         need: bytes at most, this process's part of what it shares included.
-        kernels: "whole" matrices, each of one gamma, that the processes of a node share.
     """
 
     distances: bool
-    kernel: str
-    capacity: int
-    need: int
     kernels: int
+    need: int
     description: str
 
     def __str__(self) -> str:
@@ -75,33 +71,25 @@ def choose_plan(
     # Solutions, a gathered problem twice, blocks of K and of decision values, the samples.
     working = 12 * width * per_sample * n_points + 8 * MAX_ACTIVE * min(MAX_ACTIVE, width)
     working += 4 * CHUNK + 4 * samples.panels.size
-    capacity = 0
     if multiclass == "ovo":
-        kernel, kernels = "pairs", 0
-        base = least = 4 * int(np.sort(np.diff(samples.class_start))[-2:].sum()) ** 2
-    elif kernels := min(kernels, max(0, (memory - working) // part)):
-        kernel = "whole"
-        base = least = part * kernels
+        kernels, base = 0, 4 * int(np.sort(np.diff(samples.class_start))[-2:].sum()) ** 2
     else:
-        kernel, capacity = "rows", (memory - working) // (4 * width)
-        base, least = 4 * width * capacity, 4 * width * min(width, MAX_ACTIVE + LANES)
-    if working + least > memory:
+        kernels = max(1, min(kernels, (memory - working) // part))
+        base = part * kernels
+    if working + base > memory:
         raise MemoryError(
             f"{multiclass} over {len(samples.row_of)} samples of {k} classes, {n_points} points at once, needs "
-            f"{_gb(working + least)} for each process, {_gb(memory)} are allowed: give more memory, use fewer "
+            f"{_gb(working + base)} for each process, {_gb(memory)} are allowed: give more memory, use fewer "
             "processes or solve fewer folds at once"
         )
-    fits = distances and kernel != "rows" and working + base + part <= memory
+    fits = distances and working + base + part <= memory
     need = working + base + (part if fits else 0)
-    text = {
-        "pairs": "K of one class pair at a time",
-        "whole": "K of all samples" + (f" for {kernels} gammas" if kernels > 1 else ""),
-        "rows": f"rows of K on demand, {capacity} of {width} kept",
-    }[kernel]
+    text = f"K of all samples for {kernels} gammas" if kernels > 1 else "K of all samples"
+    text = text if kernels else "K of one class pair at a time"
     kept = "squared distances kept" if fits else "squared distances computed when needed"
-    shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernel == "whole") else ""
+    shared = f" ({sharers} processes share them)" if sharers > 1 and (fits or kernels) else ""
     description = f"{multiclass}: {text}, {kept}{shared}; {_gb(need)} of {_gb(memory)} per process"
-    return MatrixPlan(fits, kernel, capacity, need, kernels, description)
+    return MatrixPlan(fits, kernels, need, description)
 
 
 def _gb(size: int) -> str:
@@ -131,17 +119,17 @@ class Matrices:
     def source(self, gamma: float) -> Iterator[RbfSource]:
         """K - 1 for a gamma, above 0; valid inside the context. Its matrices are only read."""
         samples, distances = self._samples, self._distances
-        if self.plan.kernel == "whole" and self.shared:
+        if self.plan.kernels and self.shared:
             with self._pool.holding(
                 gamma, lambda strip, out: kernel_strip(samples, gamma, distances, strip, out)
             ) as kernel:
                 yield RbfSource(samples, gamma, distances, kernel)
             return
-        if self.plan.kernel == "whole" and gamma != self._gamma:
+        if self.plan.kernels and gamma != self._gamma:
             self._gamma = 0.0  # while there is something of both
             self._kernel = kernel_minus_one(samples, gamma, distances=distances, out=self._kernel)
             self._gamma = gamma
-        yield RbfSource(samples, gamma, distances, self._kernel, capacity=self.plan.capacity)
+        yield RbfSource(samples, gamma, distances, self._kernel)
 
 
 def keep(
@@ -173,6 +161,8 @@ def keep(
         memory = Pool(list(there.values())[:1]).agree(memory)
     while there:
         kernels, distances = len(there.keys() - {DISTANCES}), DISTANCES in there
+        if multiclass == "ovr" and not kernels:
+            break  # no room to share one: each has its own
         plan = choose_plan(
             samples, multiclass, n_points=n_points, memory=memory, sharers=sharers, kernels=kernels, distances=distances
         )

@@ -17,7 +17,6 @@ class Binary(NamedTuple):
     """A binary problem at one C, and where its solution stands. `smo` has shapes and dtypes of the arrays."""
 
     rows: np.ndarray
-    slot: np.ndarray
     blocks: np.ndarray
     columns: np.ndarray
     sign: np.ndarray
@@ -35,7 +34,6 @@ class Binaries(NamedTuple):
     """
 
     rows: np.ndarray
-    slot: np.ndarray
     lanes: np.ndarray
     blocks: np.ndarray
     columns: np.ndarray
@@ -103,7 +101,7 @@ def one_of(problems, n):
     """Problem number ``n``."""
     width = problems.lanes[n]
     return Binary(
-        problems.rows, problems.slot, problems.blocks[n, : width // LANES], problems.columns[n, :width],
+        problems.rows, problems.blocks[n, : width // LANES], problems.columns[n, :width],
         problems.sign[n, :width], problems.bounds[n, :width], problems.f[n, :width], problems.beta[n, :width],
         problems.up[n, :width], problems.low[n, :width],
     )  # fmt: skip

@@ -107,11 +107,10 @@ def most_violating(own, lanes):
 
 
 @part
-def _gather(rows, slot, columns, matrix):
+def _gather(rows, columns, matrix):
     for p in range(columns.size):
-        row = slot[columns[p]]
         for q in range(columns.size):
-            matrix[p, q] = rows[row, columns[q]]
+            matrix[p, q] = rows[columns[p], columns[q]]
 
 
 @part
@@ -124,9 +123,9 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
     now, source_columns, kept = lanes.copy(), np.empty(count, np.int64), np.empty(width, np.int64)
     f, beta, bounds, sign = aligned_doubles(width), np.zeros(width), np.zeros(width), np.zeros(width, np.int8)
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-    blocks, slot, columns = np.empty(width // LANES, np.int32), np.empty(width, np.int32), np.empty(width, np.int64)
+    blocks, columns = np.empty(width // LANES, np.int32), np.empty(width, np.int64)
     for p in range(width):
-        slot[p] = columns[p] = p
+        columns[p] = p
     for p in range(width // LANES):
         blocks[p] = p
     # The state of the gathered problem begins as that of the whole one.
@@ -134,21 +133,21 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
         t = lanes[p]
         source_columns[p], sign[p], bounds[p] = own.columns[t], own.sign[t], own.bounds[t]
         f[p], beta[p] = own.f[t], own.beta[t]
-    source, source_slot = own.rows, own.slot
+    source = own.rows
     done = spent = 0
     next_newton = NEWTON
     while True:
         matrix = _aligned(count, width)
-        _gather(source, source_slot, source_columns, matrix)
+        _gather(source, source_columns, matrix)
         small = Binary(
-            matrix, slot, blocks[: width // LANES], columns[:width], sign[:width], bounds[:width], f[:width],
+            matrix, blocks[: width // LANES], columns[:width], sign[:width], bounds[:width], f[:width],
             beta[:width], up[:width], low[:width],
         )  # fmt: skip
         set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
         while True:
             at_most = min(CHECK, limit - done)
-            status, k, _ = iterate(
-                matrix, slot, small.blocks, small.sign, small.f, small.beta, small.up, small.low, small.bounds,
+            status, k = iterate(
+                matrix, small.blocks, small.sign, small.f, small.beta, small.up, small.low, small.bounds,
                 tolerance, at_most, extremes,
             )  # fmt: skip
             done += k
@@ -171,11 +170,11 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
             now[p], f[p], beta[p], sign[p], bounds[p] = now[q], f[q], beta[q], sign[q], bounds[q]
         for p in range(m, width):
             sign[p] = 0
-        source, source_slot, source_columns = matrix, slot, kept[:m].copy()
+        source, source_columns = matrix, kept[:m].copy()
         count, spent = m, 0
         width = -(-count // LANES) * LANES
     for t in range(moved.size):
         own.beta[t], moved[t] = moved[t], moved[t] - own.beta[t]
-    add_rows(own.rows, own.slot, own.columns, moved, own.f)
+    add_rows(own.rows, own.columns, moved, own.f)
     set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
     return done

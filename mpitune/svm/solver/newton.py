@@ -57,8 +57,7 @@ class Free(NamedTuple):
 def newton_step(own, tolerance):
     """Move the free multipliers to where they are best, and others that reach or leave their bounds on the way.
 
-    Every row of the problem must be there. The masks are not brought up to date. Returns the multiplications that it
-    took, roughly.
+    The masks are not brought up to date. Returns the multiplications that it took, roughly.
     """
     n = own.f.size
     kept, inside, count = np.empty(n, np.int64), np.zeros(n, np.bool_), np.int64(0)  # a plain 0 is a type of its own
@@ -70,7 +69,7 @@ def newton_step(own, tolerance):
         return 0
     room = min(n, MOST, 2 * count + 64)
     one, scale = kept[0], 0.0
-    first = own.slot[own.columns[one]]
+    first = own.columns[one]
     for p in range(count):
         scale = max(scale, -2.0 * np.float64(own.rows[first, own.columns[kept[p]]]))
     stride = -(-room // LANES) * LANES + LANES
@@ -104,14 +103,13 @@ def newton_step(own, tolerance):
 @part
 def _factor(own, free, count):
     """Write the factor; False where it fails."""
-    matrix, slot, columns, factor, kept = own.rows, own.slot, own.columns, free.factor, free.kept
-    stride, width, one = factor.shape[1], -(-count // LANES) * LANES, slot[columns[free.one]]
+    matrix, columns, factor, kept = own.rows, own.columns, free.factor, free.kept
+    stride, width, one = factor.shape[1], -(-count // LANES) * LANES, columns[free.one]
     for p in range(count):
         i = columns[kept[p]]
-        row = slot[i]
         for q in range(p, count):
             j = columns[kept[q]]
-            factor[p, q] = np.float64(matrix[row, j]) - matrix[one, i] - matrix[one, j] + free.scale
+            factor[p, q] = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j] + free.scale
         factor[p, p] += RIDGE * free.scale
     for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
@@ -228,7 +226,7 @@ def _move(own, target, step, change):
     sign, f, beta, bounds = own.sign, own.f, own.beta, own.bounds
     for t in range(f.size):
         step[t], change[t] = target[t] - beta[t], 0.0
-    add_rows(own.rows, own.slot, own.columns, step, change)
+    add_rows(own.rows, own.columns, step, change)
     slope = curvature = 0.0
     inside = True  # not where all have reached a bound and one of them takes the rounding error of the sum
     for t in range(f.size):
@@ -247,9 +245,9 @@ def _move(own, target, step, change):
 @part
 def _release(own, free, count, tolerance):
     """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
-    matrix, sign, f, beta, slot, columns = own.rows, own.sign, own.f, own.beta, own.slot, own.columns
+    matrix, sign, f, beta, columns = own.rows, own.sign, own.f, own.beta, own.columns
     factor, kept, inside, column = free.factor, free.kept, free.inside, free.slopes
-    one = slot[columns[free.one]]
+    one = columns[free.one]
     middle = 0.0
     for p in range(count):
         middle += f[kept[p]]
@@ -267,14 +265,13 @@ def _release(own, free, count, tolerance):
             if wishes[p] > wishes[first]:
                 first = p
         best, wishes[first] = eager[first], 0.0
-        own_column = columns[best]
-        row = slot[own_column]
+        i = columns[best]
         for p in range(count):
             j = columns[kept[p]]
-            product = np.float64(matrix[row, j]) - matrix[one, own_column] - matrix[one, j]
+            product = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j]
             free.values[p] = product + free.scale
         _solve_transposed(free, count, column)
-        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, own_column])
+        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, i])
         for p in range(count):
             rest -= column[p] * column[p]
         if rest <= 0.0:

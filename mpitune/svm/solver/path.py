@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,34 +14,13 @@ from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros, writable
 from mpitune.svm.solver.binary import Binaries, Ending, Paths
 from mpitune.svm.solver.projected import descend
-from mpitune.svm.solver.walk import ENDED, ROWS, STATE, walk
+from mpitune.svm.solver.walk import STATE, walk
 
 TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 
 
-class Kernel(Protocol):
-    """Rows of K - 1: row ``slot[t]`` of ``rows``, float32 (any, width), is row t; -1 if it is not there."""
-
-    rows: np.ndarray
-    slot: np.ndarray
-
-    def fetch(self, wanted: np.ndarray) -> None:
-        """Bring in rows that are not there, at most MAX_ACTIVE; others may go."""
-
-
-class Whole:
-    """A matrix that is in memory: float32 (m, width), its width whole vectors."""
-
-    def __init__(self, matrix: np.ndarray) -> None:
-        self.rows = matrix
-        self.slot = np.arange(matrix.shape[1], dtype=np.int32)
-
-    def fetch(self, wanted: np.ndarray) -> None:
-        raise AssertionError("a whole matrix misses no row")
-
-
 def solve_paths(
-    kernel: Kernel,
+    matrix: np.ndarray,
     signs: np.ndarray,
     penalties: Sequence[float] | np.ndarray,
     tolerance: float,
@@ -54,7 +33,7 @@ def solve_paths(
     """Solve binary problems over one matrix for ascending ``penalties``.
 
     Args:
-        kernel: rows of K - 1.
+        matrix: K - 1, float32 (width, width), its width whole vectors.
         signs: int8 (n, width), +1 and -1 for the samples of each problem, 0 for other columns.
         penalties: every C, ascending, above 0.
         tolerance: by which a solution may violate the optimality conditions.
@@ -64,8 +43,8 @@ def solve_paths(
         counts: int64 (n,), how many penalties of each problem are solved, all if not given. The others have not
             converged, with zeros for their solution.
         give_up: leave out all C above the first that did not converge, too.
-        pair: the matrix of the problems is always in memory, however large it is: all its rows may be read at once.
-            Otherwise they are where there are no more than MAX_ACTIVE, so that the bits do not depend on what is kept.
+        pair: steps of all multipliers may be made however many there are. Otherwise they are where there are no more
+            than MAX_ACTIVE.
     """
     n, width = signs.shape
     every = np.asarray(penalties, np.float64)
@@ -80,30 +59,23 @@ def solve_paths(
     for first in range(0, n, TOGETHER):
         some = slice(first, first + TOGETHER)
         given = signs[some], weights[some], counts[some]
-        _solve(kernel, given, every, ending, Paths(*(array[some] for array in paths)))
+        _solve(matrix, given, every, ending, Paths(*(array[some] for array in paths)))
     return paths
 
 
-def _solve(kernel: Kernel, given: tuple[Any, ...], penalties: np.ndarray, ending: Ending, paths: Paths) -> None:
+def _solve(matrix: np.ndarray, given: tuple[Any, ...], penalties: np.ndarray, ending: Ending, paths: Paths) -> None:
     """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``paths``."""
-    n, width = paths.columns.shape
-    problems = binaries(kernel, paths.lanes, paths.columns)
-    state, wanted = np.zeros((n, len(STATE)), np.int64), np.empty(max(n, width), np.int64)
-    while True:
-        needed, count = walk(problems, given, penalties, ending, paths, state, wanted)
-        if needed == ENDED:
-            return
-        if needed == ROWS:
-            kernel.fetch(wanted[:count])
-        else:
-            descend(problems, wanted[:count], ending.tolerance, ending.limit, state)
+    problems, n = binaries(matrix, paths.lanes, paths.columns), len(paths.lanes)
+    state, group = np.zeros((n, len(STATE)), np.int64), np.empty(n, np.int64)
+    while count := walk(problems, given, penalties, ending, paths, state, group):
+        descend(problems, group[:count], ending.tolerance, ending.limit, state)
 
 
-def binaries(kernel: Kernel, lanes: np.ndarray, columns: np.ndarray) -> Binaries:
+def binaries(matrix: np.ndarray, lanes: np.ndarray, columns: np.ndarray) -> Binaries:
     """Room for binary problems with these lanes, int64 (n,), in these columns, int64 (n, width)."""
     n, width = columns.shape
     doubles, marks = aligned_zeros((4, n, width), np.float64), np.empty((2, n, width), np.uint8)
     return Binaries(
-        writable(kernel.rows), kernel.slot, lanes, np.empty((n, width // LANES), np.int32), columns,
+        writable(matrix), lanes, np.empty((n, width // LANES), np.int32), columns,
         np.empty((n, width), np.int8), *doubles, *marks,
     )  # fmt: skip

@@ -26,7 +26,7 @@ def add_products(problems, group, going, steps, out):
     Every element is one chain of fused multiply-adds over the rows in their order: the same bits in any company.
 
     Args:
-        problems: `Binaries`; the rows where steps are not 0 must be there.
+        problems: `Binaries`.
         group: int64 (n,), the numbers of the problems.
         going: bool (n,), which of them take part.
         steps: float64 (n + 1, width), by column.
@@ -40,7 +40,7 @@ def add_products(problems, group, going, steps, out):
             if going[k] and steps[k, t] != 0.0:
                 some, sizes[count, k] = True, steps[k, t]
         if some:
-            starts[count] = np.int64(problems.slot[t]) * problems.rows.shape[1]
+            starts[count] = t * problems.rows.shape[1]
             count += 1
     there = _columns(problems, group, going)
     moving, takers = np.empty(n, np.int64), np.empty(n + FOUR, np.int64)

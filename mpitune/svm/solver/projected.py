@@ -129,10 +129,9 @@ def _typical(own):
     total, count = 0.0, 0
     for i in range(0, sign.size, max(1, sign.size // SEEN)):
         if sign[i] != 0:
-            row = own.slot[columns[i]]
             for t in range(sign.size):
                 if sign[t] != 0 and t != i:
-                    total -= np.float64(own.rows[row, columns[t]])
+                    total -= np.float64(own.rows[columns[i], columns[t]])
                     count += 1
     return total / max(count, 1)
 
@@ -149,7 +148,7 @@ FIRST, VIOLATION, CURVATURE, SIZE = range(4)
 def descend(problems, group, tolerance, limit, state):
     """Make steps of some problems, by their numbers, while they pay, at most ``limit`` of each.
 
-    Every row of them must be there. They read the matrix together, and each one's bits are the same in any company.
+    They read the matrix together, and each one's bits are the same in any company.
     ``state``, that of `walk`, gets the number of steps and whether they paid. Where they did not, none is made: f, beta
     and masks are left as they were.
     """
@@ -226,7 +225,7 @@ def _read(room, problems, group, going):
         return
     problem = one_of(problems, group[0])  # alone it reads no columns but its own
     change = aligned_doubles(problem.f.size)
-    add_rows(problem.rows, problem.slot, problem.columns, room[STEP, 0, : change.size], change)
+    add_rows(problem.rows, problem.columns, room[STEP, 0, : change.size], change)
     for t in range(change.size):
         changes[0, problem.columns[t]] = change[t]
 

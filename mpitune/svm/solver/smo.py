@@ -30,8 +30,7 @@ them, their f is meaningless.
 
 Arrays of the compiled functions here and in `walk`, all contiguous:
 
-    rows         float32 (any, width)          rows of K - 1
-    slot         int32 (width,)                row of ``rows`` that is a column's row of K - 1; -1: not in memory now
+    rows         float32 (width, width)        K - 1
     blocks       int32 (n_blocks,)             blocks of LANES columns that the problem covers
     columns      int64 (lanes,)                column of each lane; lanes = LANES * n_blocks
     sign         int8 (lanes,)                 +1, -1, or 0 for a lane of no sample
@@ -41,8 +40,7 @@ Arrays of the compiled functions here and in `walk`, all contiguous:
     up, low      uint8 (lanes,)                YES where beta may rise, or fall, else 0
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
-    state        int64 (9,)                    progress of a path: AT, STAGE, DONE ... of `walk`
-    wanted       int64 (lanes,)                columns whose rows are missing, as many as WANTED of the state
+    state        int64 (6,)                    progress of a path: AT, STAGE, DONE ... of `walk`
     betas        float64 (n_penalties, lanes)  solutions
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)
 """
@@ -80,7 +78,7 @@ from mpitune._jit.simd import (
     widen,
 )
 
-CONVERGED, LIMIT, MISSING = 0, 1, 2
+CONVERGED, LIMIT = 0, 1
 # Blocks, an even number. `_step_and_first` notes in which run of so many the least f is, and only that run is searched
 # for it, without a branch: which of its blocks it is cannot be foretold.
 RUN = 128 // LANES
@@ -100,12 +98,12 @@ def aligned_doubles(count):
 
 
 @part
-def add_rows(rows, slot, columns, steps, out):
-    """Add each lane's row, which must be there, times its part of float64 ``steps`` (lanes,) to ``out`` (lanes,)."""
+def add_rows(rows, columns, steps, out):
+    """Add each lane's row, times its part of float64 ``steps`` (lanes,), to ``out`` (lanes,)."""
     starts, sizes, count = np.empty(steps.size, np.int64), np.empty(steps.size), 0
     for t in range(steps.size):
         if steps[t] != 0.0:
-            starts[count], sizes[count] = np.int64(slot[columns[t]]) * rows.shape[1], steps[t]
+            starts[count], sizes[count] = columns[t] * rows.shape[1], steps[t]
             count += 1
     fours, far = count // 4 * 4, FAR * LANES if rows.shape[1] > LONG else 0
     for p in range(0, fours, 4):  # four rows at a time: ``out`` is read and written less often
@@ -256,8 +254,8 @@ def violation_of(f, up, low):
 
 
 @part
-def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
-    """At most ``limit`` iterations. Returns (status, iterations, column of the row that is missing or -1).
+def iterate(rows, blocks, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
+    """At most ``limit`` iterations. Returns (status, iterations).
 
     ``bounds``: of the multipliers, per lane. ``extremes`` receives min f over ``up`` and max f over ``low``. Whatever
     the status, ``f`` and ``beta`` agree with each other, so that a later call goes on from there.
@@ -272,28 +270,21 @@ def iterate(rows, slot, blocks, sign, f, beta, up, low, bounds, tolerance, limit
         # The step of the iteration before, none at first, and the lane that most wants to rise after it.
         least, i = _step_and_first(rows_, row_i, row_j, far, blocks_, blocks.size, f_, up_, delta)
         delta, j, gap = 0.0, np.intp(-1), np.float32(0)
-        column_i = np.intp(item(blocks_, i // LANES)) * LANES + i % LANES
-        missing = slot[column_i] < 0
-        if done < limit and not missing:
-            row_i = np.intp(slot[column_i]) * width
+        if done < limit:
+            row_i = (np.intp(item(blocks_, i // LANES)) * LANES + i % LANES) * width
             _ask_first(rows_, row_i, blocks_, far)
             j, gap = _second(rows_, row_i, far, blocks_, blocks.size, f_, low_, least)
         if not gap > enough:  # perhaps all are as small, or it was not computed
             extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
             if not extremes[1] - extremes[0] >= tolerance:
-                return CONVERGED, done, -1
+                return CONVERGED, done
             if done == limit:
-                return LIMIT, done, -1
-            if missing:
-                return MISSING, done, column_i
+                return LIMIT, done
         if j < 0:
-            return CONVERGED, done, -1
+            return CONVERGED, done
         column_j = np.intp(item(blocks_, j // LANES)) * LANES + j % LANES
-        if slot[column_j] < 0:
-            extremes[0], extremes[1] = least, _most(f_, low_, blocks.size)
-            return MISSING, done, column_j
         # Move the pair as far as the objective falls, or to the nearer of the two bounds, which is then met exactly.
-        row_j = np.intp(slot[column_j]) * width
+        row_j = column_j * width
         _ask_first(rows_, row_j, blocks_, far)
         most_i, most_j, beta_i, beta_j = sign[i] * bounds[i], sign[j] * bounds[j], beta[i], beta[j]
         top_i, bottom_i, top_j, bottom_j = max(most_i, 0.0), min(most_i, 0.0), max(most_j, 0.0), min(most_j, 0.0)

@@ -14,14 +14,13 @@ now and then and solved alone, see `gathered`.
 
 The stages of a problem at one C, which `walk` takes it through:
 
-    UNKNOWN --_prepare--> WAITS --_begin--> BEGUN --_advance--> PAIRS --_finish--> WAITS, for the next C
-                            |                 |                   |
-                            |                 |                   pause ROWS: rows that are needed are missing
-                            |                 pause STEPS: `projected.descend` moves all multipliers, then PAIRS
+    UNKNOWN --_prepare--> WAITS --_begin--> BEGUN or PAIRS --_finish--> WAITS, for the next C
+                            |                 |
+                            |                 pause at BEGUN: `projected.descend` moves all multipliers, then PAIRS
                             the solution of the C before is this one's too: WAITS, for the next C
 
-The walk pauses by returning what it needs, and goes on when it is called again: all it knows is in ``state``. It pauses
-for steps of all multipliers as these are compiled apart, by another process at the same time.
+The walk pauses by returning which problems want steps of all multipliers, as these are compiled apart, by another
+process at the same time. It goes on when it is called again: all it knows is in ``state``.
 
 The arrays are listed in `smo`.
 """
@@ -38,10 +37,9 @@ from mpitune._jit.simd import compiled, part
 from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from mpitune.svm.solver.newton import MOST, newton_step
-from mpitune.svm.solver.smo import CONVERGED, MISSING, iterate, set_masks, violation_of
+from mpitune.svm.solver.smo import CONVERGED, iterate, set_masks, violation_of
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
-AHEAD = 64  # rows that are asked for together with a missing one
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 # A C begins with a Newton step of the free multipliers if it is no more than NEAR times the one before, if a problem
@@ -52,20 +50,16 @@ TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 
 # The progress of a problem, a row of an int64 array.
-STATE = range(9)
+STATE = range(6)
 (
     AT,  # the number of its C
     STAGE,  # of that C, as drawn above
     DONE,  # iterations at that C
-    SPENT,  # those since the last gathering
-    LEFT,  # those until the next look at whether gathering pays
-    WANTED,  # how many rows are missing
     PAYS,  # whether steps of all multipliers pay
-    ALL,  # whether all rows may be read at once
+    ALL,  # whether steps of all multipliers may be made
     NEWTON,  # whether this C begins with a Newton step
 ) = STATE
 UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages
-ENDED, ROWS, STEPS = range(3)  # what is needed: nothing more, rows, or steps of all multipliers
 
 
 @part
@@ -85,65 +79,33 @@ def _cover(sign, weights, blocks, columns, lane_sign, lane_weights):
 
 
 @part
-def _wish(own, extremes, column, wanted):
-    """List ``column`` and others that are far from optimal and not there; return how many."""
-    slot, columns, f = own.slot, own.columns, own.f
-    least, most = extremes
-    middle = (least + most) / 2
-    wanted[0] = column
-    count = 1
-    for t in range(f.size):
-        if count == min(AHEAD, wanted.size):
-            break
-        missing = slot[columns[t]] < 0 and columns[t] != column
-        if missing and ((own.up[t] and f[t] < middle) or (own.low[t] and f[t] > middle)):
-            wanted[count] = columns[t]
-            count += 1
-    return count
-
-
-@part
-def _solve(own, ending, state, wanted):
-    """One C from where ``own`` stands; wanted rows are columns in ``wanted[:state[WANTED]]``."""
+def _solve(own, ending, done):
+    """One C from where ``own`` stands after ``done`` iterations. Returns (status, iterations)."""
     extremes = np.empty(2)
-    size = own.sign.size
+    size, spent = own.sign.size, 0  # since the last gathering
     lanes = np.empty(size, np.int64)
     while True:
-        at_most = min(state[LEFT], ending.limit - state[DONE])
-        status, k, column = iterate(
-            own.rows, own.slot, own.blocks, own.sign, own.f, own.beta, own.up, own.low, own.bounds, ending.tolerance,
-            at_most, extremes,
+        status, k = iterate(
+            own.rows, own.blocks, own.sign, own.f, own.beta, own.up, own.low, own.bounds, ending.tolerance,
+            min(CHECK, ending.limit - done), extremes,
         )  # fmt: skip
-        state[DONE] += k
-        state[SPENT] += k
-        state[LEFT] -= k
-        if status == MISSING:
-            state[WANTED] = _wish(own, extremes, column, wanted)
-            return MISSING
-        if status == CONVERGED or state[DONE] >= ending.limit:
-            return status
+        done += k
+        spent += k
+        if status == CONVERGED or done >= ending.limit:
+            return status, done
         count = active(own, extremes, lanes)
         partial = count > MAX_ACTIVE
         taken, spared = (WORKING, size) if partial else (count, size - count)
         cost = GATHER * taken * taken
         if partial:  # f of all lanes is brought up to date each time, by a row for each lane that is gathered
             cost += taken * size
-        if taken <= 0.8 * size and state[SPENT] * spared >= cost:
+        if taken <= 0.8 * size and spent * spared >= cost:
             gathered, goal = lanes[:count], ending.tolerance
             if partial:
                 gathered = most_violating(own, gathered)
                 goal = max(ending.tolerance, LEFT_OVER * (extremes[1] - extremes[0]))
-            missing = 0
-            for t in gathered:
-                if own.slot[own.columns[t]] < 0:
-                    wanted[missing] = own.columns[t]
-                    missing += 1
-            if missing:
-                state[WANTED] = missing
-                return MISSING
-            state[DONE] += solve_gathered(own, gathered, goal, ending.limit - state[DONE], extremes)
-            state[SPENT] = 0
-        state[LEFT] = CHECK
+            done += solve_gathered(own, gathered, goal, ending.limit - done, extremes)
+            spent = 0
 
 
 @part
@@ -185,18 +147,6 @@ def _start(own, weights, bound, previous, converged, determined, state):
             beta[t] = 0.0
             f[t] = -sign[t]
     return False
-
-
-@part
-def _lacking(own, wanted):
-    """List the rows of the problem that are not there; return how many."""
-    sign, slot, columns = own.sign, own.slot, own.columns
-    count = 0
-    for t in range(sign.size):
-        if sign[t] != 0 and slot[columns[t]] < 0:
-            wanted[count] = columns[t]
-            count += 1
-    return count
 
 
 @part
@@ -264,7 +214,7 @@ def _begin(problem, weights, penalties, solved, state):
     determined = converged and solved.gaps[c - 1] == 0.0
     same = _start(problem, weights, penalties[c], previous, converged, determined, state)
     set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-    state[STAGE], state[DONE], state[SPENT], state[LEFT] = BEGUN, 0, 0, CHECK
+    state[STAGE], state[DONE] = BEGUN, 0
     if same:
         for t in range(weights.size):
             solved.betas[c, t] = solved.betas[c - 1, t]
@@ -274,48 +224,31 @@ def _begin(problem, weights, penalties, solved, state):
 
 
 @part
-def _finish(problem, ending, solved, state, wanted):
-    """Move pairs of a problem until its C is done; MISSING if rows are wanted."""
-    status = _solve(problem, ending, state, wanted)
-    if status == MISSING:
-        return MISSING
+def _finish(problem, ending, solved, state):
+    """Move pairs of a problem until its C is done, after a Newton step of the free multipliers if that pays."""
+    if state[STAGE] == BEGUN and state[NEWTON]:
+        newton_step(problem, ending.tolerance)
+        set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+        state[DONE] = 1
+    status, done = _solve(problem, ending, state[DONE])
     c, lanes = state[AT], problem.f.size
     for t in range(lanes):
         solved.betas[c, t] = problem.beta[t]
     solved.rhos[c], solved.gaps[c] = _intercept(problem)
-    solved.converged[c], solved.iterations[c] = status == CONVERGED, state[DONE]
+    solved.converged[c], solved.iterations[c] = status == CONVERGED, done
     state[AT], state[STAGE] = c + 1, WAITS
     if ending.give_up and not solved.converged[c]:
         _leave_out(solved, c + 1, lanes)
         state[AT] = solved.rhos.size
-    return status
-
-
-@part
-def _advance(problem, ending, solved, state, wanted):
-    """Take a problem from BEGUN or PAIRS to the end of its C, or to what is needed: what, and how many."""
-    if state[STAGE] == BEGUN and (state[PAYS] or state[NEWTON]):
-        missing = _lacking(problem, wanted)
-        if missing:
-            return ROWS, missing
-        if not state[NEWTON]:
-            return STEPS, 1
-        newton_step(problem, ending.tolerance)
-        set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-        state[DONE] = 1
-    state[STAGE] = PAIRS
-    if _finish(problem, ending, solved, state, wanted) == MISSING:
-        return ROWS, state[WANTED]
-    return ENDED, 0
 
 
 @compiled
-def walk(problems, given, penalties, ending, paths, state, wanted):
-    """Go along the penalties to the end, or until something is needed.
+def walk(problems, given, penalties, ending, paths, state, group):
+    """Go along the penalties to the end, or until steps of all multipliers are needed.
 
-    All problems go to the next C together, as steps of all multipliers read a matrix for all of them at once.
+    All problems go to the next C together, as such steps read the matrix for all of them at once.
 
-    Returns (ENDED, 0); (ROWS, how many columns in ``wanted``); or (STEPS, how many numbers of problems in ``wanted``).
+    Returns how many problems need steps, whose numbers are in ``group``; 0 at the end.
 
     Args:
         problems: `Binaries`, of which the matrix is there.
@@ -324,36 +257,30 @@ def walk(problems, given, penalties, ending, paths, state, wanted):
         penalties: float64 (n_penalties,).
         ending: `Ending`, as `path.solve_paths` is told.
         paths: `Paths`, written.
-        state: int64 (n, 9), 0 at first.
-        wanted: int64 (width or n, the larger,), columns whose rows are missing, or numbers of problems.
+        state: int64 (n, 6), 0 at first.
+        group: int64 (n,).
     """
     signs, weights, counts = given
-    n, whole = signs.shape[0], True
-    for t in range(problems.slot.size):
-        whole = whole and problems.slot[t] >= 0
+    n = signs.shape[0]
     for p in range(n):
         if state[p, STAGE] == UNKNOWN:
             _prepare(problems, p, signs[p], weights[p], counts[p], ending.pair, _row(paths, p), state[p])
     for c in range(penalties.size):
-        count = 0  # problems that want steps, which read the matrix together if all of it is there
+        count = 0
         for p in range(n):
             if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
                 own_weights = problems.weights[p, : problems.lanes[p]]
                 _begin(one_of(problems, p), own_weights, penalties, _row(paths, p), state[p])
-            if whole and state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
+            if state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
                 problem = one_of(problems, p)
                 if violation_of(problem.f, problem.up, problem.low) >= ending.tolerance:
-                    wanted[count] = p
+                    group[count] = p
                     count += 1
                 else:  # the solution of the C before is good enough
                     state[p, STAGE] = PAIRS
         if count:
-            return STEPS, count
+            return count
         for p in range(n):
             if state[p, AT] == c < counts[p]:
-                needed, count = _advance(one_of(problems, p), ending, _row(paths, p), state[p], wanted)
-                if needed == STEPS:
-                    wanted[0] = p
-                if needed != ENDED:
-                    return needed, count
-    return ENDED, 0
+                _finish(one_of(problems, p), ending, _row(paths, p), state[p])
+    return 0

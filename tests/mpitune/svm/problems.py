@@ -12,7 +12,7 @@ from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.solved import Solved, solve
 from mpitune.svm.solver.binary import Path
-from mpitune.svm.solver.path import Kernel, solve_paths
+from mpitune.svm.solver.path import solve_paths
 
 
 def folds_of(n: int, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -45,7 +45,7 @@ def solve_folds(
 
 
 def solve_path(
-    kernel: Kernel,
+    matrix: np.ndarray,
     sign: np.ndarray,
     penalties: list[float] | np.ndarray,
     tolerance: float,
@@ -55,7 +55,7 @@ def solve_path(
 ) -> Path:
     """One binary problem, for every C; arguments as of `solve_paths`, ``sign`` and ``weights`` (width,)."""
     own = None if weights is None else weights[None]
-    return solve_paths(kernel, sign[None], penalties, tolerance, max_iter, own, pair=pair).of(0)
+    return solve_paths(matrix, sign[None], penalties, tolerance, max_iter, own, pair=pair).of(0)
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

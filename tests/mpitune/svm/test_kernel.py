@@ -10,7 +10,6 @@ from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.decide.sources import product
 from mpitune.svm.kernel.gemm import DEPTH, VECTORS, multiply, packed
 from mpitune.svm.kernel.rbf import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
-from mpitune.svm.kernel.rows import Rows
 from tests.mpitune.svm.problems import random_samples
 
 pytestmark = pytest.mark.numerical
@@ -127,28 +126,6 @@ def test_any_part_has_the_bits_of_the_whole():
     kernel = kernel_minus_one(samples, 0.01)
     assert np.array_equal(kernel_minus_one(samples, 0.01, distances=whole), kernel)
     assert np.array_equal(kernel_minus_one(samples, 0.01, rows=rows, columns=columns), kernel[rows, columns])
-
-
-def test_processes_can_fill_one_matrix_in_parts():
-    samples = prepare(*random_samples(333, 20))
-    shared = aligned_zeros((samples.width, samples.width))
-    middle = samples.width // 2 // LANES * LANES
-    for rows in (slice(0, middle), slice(middle, samples.width)):
-        squared_distances(samples, out=shared[rows], rows=rows)
-    assert np.array_equal(shared, squared_distances(samples))
-
-
-def test_rows_on_demand_have_the_bits_of_the_whole_and_respect_the_capacity():
-    samples = prepare(*random_samples(200, 30))
-    kernel = kernel_minus_one(samples, 0.02)
-    rows = Rows(samples, 0.02, capacity=40)
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        wanted = rng.choice(samples.width, 30, replace=False)
-        rows.fetch(wanted[rows.slot[wanted] < 0])
-        present = np.flatnonzero(rows.slot >= 0)
-        assert len(present) <= 40
-        assert np.array_equal(rows.rows[rows.slot[present]], kernel[present])
 
 
 def test_expm1_is_accurate_to_one_unit_in_the_last_place():

@@ -23,10 +23,10 @@ from mpitune.engine.queue import Costs, Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm import Data
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
-from mpitune.svm.memory.matrices import Matrices, choose_plan, keep
+from mpitune.svm.memory.matrices import Matrices, keep
 from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
-from tests.mpitune.svm.problems import Point, Sized, folds_of, solve_folds
+from tests.mpitune.svm.problems import Point, folds_of, solve_folds
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -132,20 +132,6 @@ def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) 
     for process, pipe in workers:
         pipe.send("end")
         process.join(PATIENCE)
-
-
-@pytest.mark.parametrize(
-    ("memory", "kernels", "distances"),
-    [(4 * GB, 0, False), (9.5 * GB, 1, False), (16 * GB, 2, False), (24 * GB, 2, True)],
-)
-def test_plans_of_two_workers_at_full_size(memory: float, kernels: int, distances: bool) -> None:
-    samples: Any = Sized(60_000, 10)
-    plan = choose_plan(samples, "ovr", n_points=24, memory=int(memory), sharers=2, kernels=2)
-    assert (plan.kernels, plan.distances) == (kernels, distances) and plan.need <= memory
-    assert ("2 processes share them" in str(plan)) == (kernels > 0)
-    assert not choose_plan(
-        samples, "ovr", n_points=24, memory=int(memory), sharers=2, kernels=2, distances=False
-    ).distances
 
 
 def test_the_first_processs_memory_makes_the_plan(scratch: Scratch) -> None:

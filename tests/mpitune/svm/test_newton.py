@@ -12,7 +12,6 @@ from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Binary
 from mpitune.svm.solver.newton import newton_step
-from mpitune.svm.solver.path import Whole
 from mpitune.svm.solver.smo import set_masks
 from tests.mpitune.svm.problems import require_optimal, solve_path
 
@@ -37,7 +36,7 @@ def problem(n: int, seed: int, width: float, bound: float) -> Binary:
     set_masks(sign, beta, bounds, up, low)
     lanes = np.arange(size)
     blocks = lanes[: size // LANES].astype(np.int32)
-    return Binary(matrix, lanes.astype(np.int32), blocks, lanes, sign, bounds, f, beta, up, low)
+    return Binary(matrix, blocks, lanes, sign, bounds, f, beta, up, low)
 
 
 def objective(own: Binary) -> float:
@@ -94,6 +93,6 @@ def test_a_large_c_begins_with_a_step_where_noisy_samples_have_few_dimensions() 
     sign = np.zeros(samples.width, np.int8)
     sign[samples.row_of] = y
     matrix, penalties = kernel_minus_one(samples, 0.02), np.array([1.0, 10.0, 100.0, 1000.0])
-    path = solve_path(Whole(matrix), sign, penalties, 1e-3, 10**7)
+    path = solve_path(matrix, sign, penalties, 1e-3, 10**7)
     assert path.iterations[2:].sum() < 100
     require_optimal(matrix, sign, path, penalties, 1e-3)

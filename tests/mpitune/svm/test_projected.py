@@ -16,12 +16,10 @@ from mpitune._jit import LANES, padded
 from mpitune._jit.simd import aligned_zeros
 from mpitune.svm import fit_grid
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
-from mpitune.svm.solver import path as path_module
 from mpitune.svm.solver.binary import Binaries
-from mpitune.svm.solver.path import Whole, solve_paths
 from mpitune.svm.solver.projected import descend, project
 from mpitune.svm.solver.smo import set_masks
-from mpitune.svm.solver.walk import AT, DONE, PAYS, STATE
+from mpitune.svm.solver.walk import DONE, PAYS, STATE
 from tests.mpitune.svm.problems import require_optimal, solve_path
 
 pytestmark = pytest.mark.numerical
@@ -66,7 +64,7 @@ def test_a_kernel_that_is_nearly_the_identity_takes_a_few_steps() -> None:
     """Pair by pair each C takes several steps for each sample."""
     matrix, sign = problem(1.0)
     penalties = np.array([0.01, 0.1, 1.0, 10.0, 100.0])
-    path = solve_path(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
+    path = solve_path(matrix, sign, penalties, TOLERANCE, 10**7)
     assert path.iterations.sum() < 20
     require_optimal(matrix, sign, path, penalties, TOLERANCE)
 
@@ -75,33 +73,18 @@ def test_steps_that_do_not_pay_are_taken_back() -> None:
     matrix, sign = problem(1e-3)
     width = len(sign)
     columns = np.arange(width)
-    slot, blocks = columns.astype(np.int32), columns[: width // LANES].astype(np.int32)
+    blocks = columns[: width // LANES].astype(np.int32)
     f, beta, bounds = -sign.astype(np.float64), vector(np.zeros(width)), np.full(width, 1000.0)
     up, low = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     set_masks(sign, beta, bounds, up, low)
     before = [part.copy() for part in (f, beta, up, low)]
     rows = (array[None] for array in (blocks, columns, sign, bounds / 1000, bounds, f, beta, up, low))
-    problems = Binaries(matrix, slot, np.array([width]), *rows)
+    problems = Binaries(matrix, np.array([width]), *rows)
     state = np.full((1, len(STATE)), 7)
     descend(problems, np.array([0]), TOLERANCE, 1000, state)
     assert state[0, DONE] == 0 and not state[0, PAYS]
     for part, old in zip((f, beta, up, low), before, strict=True):
         assert np.array_equal(part, old)
-
-
-def test_a_later_c_that_starts_from_zero_makes_no_steps_of_all_multipliers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few samples support its solution, so they would be taken back."""
-    matrix, sign = problem(1e-3)
-    penalties, asked = np.array([0.01, 1e4]), list[int]()
-
-    def noted(problems: Binaries, group: np.ndarray, tolerance: float, limit: int, state: np.ndarray) -> None:
-        asked.extend(state[group, AT])
-        descend(problems, group, tolerance, limit, state)
-
-    monkeypatch.setattr(path_module, "descend", noted)
-    path = solve_path(Whole(matrix), sign, penalties, TOLERANCE, 10**7)
-    assert asked == [0]
-    require_optimal(matrix, sign, path, penalties, TOLERANCE)
 
 
 @pytest.mark.parametrize("gamma", [0.01, 10.0])
@@ -119,21 +102,5 @@ def test_multipliers_at_their_bound_are_exactly_there(gamma: float) -> None:
 @pytest.mark.parametrize("gamma", [1e-3, 0.03, 1.0])
 def test_no_more_steps_are_made_than_are_allowed(gamma: float) -> None:
     matrix, sign = problem(gamma)
-    path = solve_path(Whole(matrix), sign, [1.0, 1e4], 1e-12, 3)
+    path = solve_path(matrix, sign, [1.0, 1e4], 1e-12, 3)
     assert path.iterations.max() <= 3 and abs(path.betas.sum(axis=1)).max() < 1e-9
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 6, 9])
-def test_problems_that_make_steps_together_have_the_bits_of_each_alone(n: int) -> None:
-    """Four share a vector of the matrix; one that is left over is multiplied alone."""
-    matrix, sign = problem(1.0)
-    signs = np.tile(sign, (n, 1))
-    for own, left_out in zip(signs, np.array_split(np.arange(len(sign)), n), strict=True):
-        own[left_out] = 0
-    penalties = np.array([0.01, 1.0, 100.0])
-    together = solve_paths(Whole(matrix), signs, penalties, TOLERANCE, 10**7)
-    assert together.iterations.sum() < 20 * n
-    for own, path in zip(signs, map(together.of, range(n)), strict=True):
-        alone = solve_path(Whole(matrix), own, penalties, TOLERANCE, 10**7)
-        for one, other in zip(path, alone, strict=True):
-            assert np.array_equal(one, other)

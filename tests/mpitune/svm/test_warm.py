@@ -40,7 +40,7 @@ for multiclass in ("ovo", "ovr"):
     kernel = kernel_minus_one(samples, 0.1, distances=distances)
     distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
     for kept, matrix in ((None, None), (distances, None), (None, kernel)):
-        source = RbfSource(samples, 0.1, kept, matrix, capacity=samples.width)
+        source = RbfSource(samples, 0.1, kept, matrix)
         for solved, (_, validation) in zip(solve(data, source, np.array([0.01, 10.0]), trainings), folds):
             solved.labels(validation), solved.predict(x)
 for gamma in (1e-3, 50.0):  # the second: samples are far from each other

@@ -17,7 +17,7 @@ from mnist_nn.crossvalidation import Losses, climbed, raced
 from mnist_nn.halving import best_set, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
-from mnist_nn.shapes import Params, weights_of
+from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
 from mnist_nn.summary import (
     hardest_rows,
@@ -39,8 +39,6 @@ from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
 from mpitune.trial import Batch, Outcome, Rounds, Trial
-
-LIBRARIES = 256 << 20  # bytes for PyTorch's own use and for the activations of an evaluation
 
 
 @dataclass(frozen=True)
@@ -226,11 +224,8 @@ class Bagging(ImageSettings):
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
     def memory_bytes(self, trial: Trial, data: Data) -> int:
-        """Weights and what learning keeps of them, float32; and LIBRARIES.
-
-        A little more than `mnist_nn.memory.estimate` says, which needs PyTorch to say it.
-        """
-        return LIBRARIES + 2 * 4 * self.n_weights(trial.params)
+        """See `mnist_nn.shapes.memory_bytes`."""
+        return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
     def n_trials(self) -> int | None:
         return (

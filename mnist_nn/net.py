@@ -125,8 +125,3 @@ def kubeflow_logits(weights: Weights, pixels: Tensor) -> Tensor:
         x = F.max_pool2d(F.conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]), 2).relu()
     x = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
     return F.linear(x, weights["output.weight"], weights["output.bias"])
-
-
-def evaluation_batch(features: int) -> int:
-    """Number of images to evaluate at a time: as many as keep the convolution's output within 256 MiB."""
-    return max(1, min(1000, 2**26 // features))

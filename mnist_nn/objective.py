@@ -16,10 +16,10 @@ from common.images import outer_split
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
-from mnist_nn.memory.estimate import memory_bytes
-from mnist_nn.memory.reservation import reservations
 from mnist_nn.net import Images
+from mnist_nn.shapes import memory_bytes
 from mnist_nn.steps.choose import warm_up
+from mpitune.devices.devices import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 
@@ -48,7 +48,7 @@ class BaggingObjective:
     `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
     float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
     A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
-    A network for which there is too little memory is not trained: the answer is `NoRoom`, with the numbers.
+    A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
     The data is put on the device once, and the bootstrap sample last used is kept there. A result does not depend on
     that, or on the other trials of a batch.
@@ -66,13 +66,14 @@ class BaggingObjective:
             worker.report_step(0, unit="compiling")
             warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
-        self._memory = reservations(self.device)
+        self._memory = _memory_of(self.device, worker.n_workers)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
             needed = self.memory_bytes(trial)
-            with self._memory.reserved(needed) as granted:
-                answer = self._evaluated(trial) if granted >= needed else _refused(trial, needed, granted)
+            answer = self._evaluated(trial) if needed <= self._memory else _refused(trial, needed, self._memory)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # another worker may share this GPU
             yield answer
 
     def memory_bytes(self, trial: Trial) -> int:
@@ -150,6 +151,11 @@ def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
         warnings.simplefilter("ignore")  # The node's copy is read-only, and nothing here writes to it.
         tensor = torch.from_numpy(array)
     return tensor.to(device, torch.int64 if array.ndim == 1 else torch.uint8)
+
+
+def _memory_of(device: torch.device, n_workers: int) -> int:
+    """Bytes that a training may take: all of a GPU, or an equal part of what is free for each CPU worker of a node."""
+    return free_memory() // n_workers if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
 
 
 def _refused(trial: Trial, needed: int, available: int) -> NoRoom:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 
 Params = Mapping[str, float | int | str]
+BATCHES_PER_BLOCK = 256  # of which a training normalises the images at a time
+LIBRARIES = 64 << 20  # bytes that PyTorch's own operations use for a moment
 
 
 def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
@@ -57,3 +59,35 @@ def kubeflow_shapes(image_shape: tuple[int, int], n_classes: int) -> dict[str, t
 def weights_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> int:
     """Number of weights, biases included."""
     return sum(math.prod(shape) for shape in shapes_of(params, image_shape, n_classes).values())
+
+
+def evaluation_batch(features: int) -> int:
+    """Number of images to evaluate at a time: as many as keep the convolution's output within 256 MiB."""
+    return max(1, min(1000, 2**26 // features))
+
+
+def memory_bytes(
+    params: Params, image_shape: tuple[int, int], n_classes: int, *, batch_size: int = 10, step: str = "auto"
+) -> int:
+    """Bytes that a network of the search takes on its device, beyond the images.
+
+    An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
+    activations; or weights and the largest activations of the evaluation.
+
+    Args:
+        params: of the network.
+        image_shape: height and width in pixels.
+        n_classes: outputs of the network.
+        batch_size: images of a step.
+        step: name of the training step.
+    """
+    shapes = shapes_of(params, image_shape, n_classes)
+    n_units, n_features = shapes["hidden.weight"]
+    n_channels, kernel = shapes["conv.weight"][0], shapes["conv.weight"][-1]
+    hidden = n_features * (n_units + -n_units % 16)  # which is what kernels fill it up to, at most
+    others = weights_of(params, image_shape, n_classes) - math.prod(shapes["hidden.weight"])
+    kept = hidden * (3 if step == "autograd" else 2) + 3 * others
+    activations = batch_size * (4 * n_features + n_features // n_channels * kernel**2)
+    pixels = batch_size * math.prod(image_shape) * 2 * BATCHES_PER_BLOCK
+    evaluation = hidden + others + 2 * evaluation_batch(n_features) * n_features
+    return LIBRARIES + 4 * max(kept + activations + pixels, evaluation)

@@ -5,7 +5,6 @@ epoch's order, normalised, and a step sees slices of them. The loss is read once
 for a GPU within one. There the step is replayed from a CUDA graph.
 """
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnist_nn import net
-from mnist_nn.shapes import Params
+from mnist_nn.shapes import BATCHES_PER_BLOCK, Params, evaluation_batch
 from mnist_nn.steps.choose import make_step
 from mnist_nn.steps.graphed import Graphed
-
-BATCHES_PER_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -128,25 +125,18 @@ def cross_entropy(weights: net.Weights, images: net.Images, labels: Tensor) -> f
 
 @torch.inference_mode()
 def _logits(weights: net.Weights, images: net.Images) -> Tensor:
-    batches = images.split(net.evaluation_batch(weights["hidden.weight"].shape[1]))
+    batches = images.split(evaluation_batch(weights["hidden.weight"].shape[1]))
     logits = net.kubeflow_logits if "conv1.weight" in weights else net.logits
     return torch.cat([logits(weights, part.normalised()) for part in batches])
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def prepare(device: torch.device) -> None:
     """Settings of this process that the results and the speed depend on.
 
     Momentum of a dead unit decays into denormal numbers, which are 4 to 18 times slower on a CPU. TF32
-    would round the factors of a product to 10 bits, which is PyTorch's default for convolutions. Memory that a step
-    frees is kept for the next one, which else would wait for the kernel to clear a hundred pages.
+    would round the factors of a product to 10 bits, which is PyTorch's default for convolutions.
     """
     torch.set_flush_denormal(True)
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # glibc's
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest there is
-        libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False  # which chooses by what was faster just now

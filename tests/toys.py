@@ -28,7 +28,6 @@ import numpy as np
 
 from mpitune.cli import run
 from mpitune.devices.devices import workers_here
-from mpitune.devices.memory_lock import tell_waiting
 from mpitune.experiment import Experiment, Scheduling, WorkerContext
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
@@ -78,13 +77,6 @@ def last_words() -> None:
     os._exit(3)
 
 
-def waits_for_memory() -> None:
-    """For longer than a trial may take."""
-    tell_waiting(True)
-    time.sleep(8)
-    tell_waiting(False)
-
-
 STARTED = "sleep 3604"  # in the command of each program that this starts
 
 
@@ -106,7 +98,7 @@ FAULTS = {
     function.__name__: function
     for function in (
         sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, in_kernel, last_words,
-        waits_for_memory, starts_programs,
+        starts_programs,
     )
 }  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.

@@ -23,7 +23,6 @@ from mpitune.devices.gpu_watch import GpuWatch
 from mpitune.engine import worker
 from mpitune.engine.messages import (
     STEP_SECONDS,
-    WAITING,
     WORKING,
     Died,
     Drain,
@@ -232,8 +231,6 @@ class Agent:
                     log.debug("%s: worker %s started", slot.place, pid)
                 case worker.Built():
                     process.built, process.news = True, WORKING
-                case worker.WaitsForMemory(waits):
-                    process.waits, process.news = waits, WorkerProgress(WAITING) if waits else WORKING
                 case worker.Error(traceback):
                     process.error = traceback
                 case _:
@@ -332,7 +329,7 @@ class Agent:
         if not process.sent:
             return ""
         since = process.clock if process.built else process.started
-        if not process.waits and now - since > self._limit(process):
+        if now - since > self._limit(process):
             return f"no result within {self._limit(process):g} s"
         return "" if self._gpus is None else self._gpus.fault(process.pid, process.device.visible, since=since, now=now)
 

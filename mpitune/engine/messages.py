@@ -125,7 +125,7 @@ class WorkerProgress:
         return not self.unit or self.done > 0 or self.total > 0
 
 
-STARTING, WAITING, COMPILING = "starting", "waiting for memory", "compiling"
+STARTING, COMPILING = "starting", "compiling"
 WORKING = WorkerProgress("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 

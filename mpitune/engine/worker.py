@@ -7,7 +7,6 @@
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
                        WorkerProgress(unit, ...)   how far it is, once a second at most, for people
-                       WaitsForMemory(waits)  it waits for its device's memory, or no longer: its time-out pauses
                        Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
 
 Messages are pickles. Each one to the agent comes after its length, so that the agent never waits for the rest of a
@@ -36,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from mpitune.devices.devices import hosts_here, set_hosts, workers_here
-from mpitune.devices.memory_lock import on_wait
 from mpitune.engine.messages import COMPILING, STEP_SECONDS, WorkerProgress
 from mpitune.engine.usage import Meter
 from mpitune.experiment import Experiment, Objective, WorkerContext
@@ -78,13 +76,6 @@ class Logged:
 
     level: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsForMemory:
-    """It waits for its device's memory, or no longer."""
-
-    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +151,6 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     os.dup2(output.fileno(), 2)
     wire = _Wire(results)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
-    on_wait(lambda waits: wire.send(WaitsForMemory(waits)))
     try:
         wire.send(Begun(os.getpid()))
         shared = SharedArrays.attach(setup.data)

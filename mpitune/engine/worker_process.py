@@ -46,7 +46,6 @@ class WorkerProcess:
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
-    waits: bool = False  # for its device's memory, which others have
     output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
     partial: str = ""
     arrived: bytearray = field(default_factory=bytearray)  # of a message whose rest has not come

@@ -16,12 +16,9 @@ import torch.nn.functional as F  # noqa: E402
 
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.experiment import Bagging  # noqa: E402
-from mnist_nn.memory.estimate import memory_bytes  # noqa: E402
-from mnist_nn.memory.reservation import CudaMemory  # noqa: E402
 from mnist_nn.steps.autograd import AutogradStep  # noqa: E402
 from mnist_nn.steps.choose import make_step  # noqa: E402
 from mnist_nn.steps.graphed import WARM_UP, Graphed  # noqa: E402
-from mpitune.devices.memory_lock import spare_bytes  # noqa: E402
 from mpitune.experiment import WorkerContext  # noqa: E402
 from mpitune.trial import Evaluation, NoRoom, Trial  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
@@ -163,27 +160,6 @@ class TestOnAGpu:
             torch.cuda.empty_cache()
             reserved.append(torch.cuda.memory_reserved())
         assert max(reserved[2:]) == reserved[2], reserved
-
-    @pytest.mark.parametrize("step", ["manual", "autograd"])
-    @pytest.mark.parametrize("network", [(300, 5, 1003), (40, 5, 37)], ids=str)
-    def test_a_training_takes_no_more_memory_than_it_reserves(self, step: str, network: tuple[int, int, int]) -> None:
-        """Libraries and graphs may take what is spared for them."""
-        channels, kernel, units = network
-        params = dict(n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units, **LEARNING)
-        images, labels = torch.zeros(100, 28, 28, dtype=torch.uint8, device=GPU), torch.zeros(100, device=GPU).long()
-        needed = memory_bytes(params, (28, 28), 10, step=step)
-        memory = CudaMemory(GPU)
-        memory.give_back()
-        before = torch.cuda.memory_reserved()
-        assert memory.take(needed)
-        torch.cuda.reset_peak_memory_stats()
-        seed = np.random.SeedSequence(1)
-        done = training.train(
-            params, net.Images(images), labels, n_classes=10, seed=seed, device=GPU, epochs=1, step=step
-        )
-        training.probabilities(done.weights, net.Images(images))
-        spare = spare_bytes(torch.cuda.mem_get_info()[1])
-        assert torch.cuda.max_memory_reserved() - before <= needed + spare
 
     def test_a_network_without_room_is_refused_and_the_next_one_is_trained(self) -> None:
         experiment = Bagging(1, 1, dataset="digits", train_size=60, test_size=20, folds=2, epochs=2)

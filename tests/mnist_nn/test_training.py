@@ -127,7 +127,7 @@ def test_evaluation_does_not_depend_on_its_batches(digits, monkeypatch):
     images, labels = digits
     trained = train(images[:100], labels[:100])
     whole = training.probabilities(trained.weights, images)
-    monkeypatch.setattr(net, "evaluation_batch", lambda features: 7)
+    monkeypatch.setattr(training, "evaluation_batch", lambda features: 7)
     assert torch.allclose(training.probabilities(trained.weights, images), whole, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
     program = f"""
 import re, numpy as np, torch
 from mnist_nn import net, training
-from mnist_nn.memory.estimate import memory_bytes
+from mnist_nn.shapes import memory_bytes
 def status(name):
     return 1024 * int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 torch.set_num_threads(1)
@@ -194,26 +194,18 @@ def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
 PREPARED = """
 import warnings
 warnings.simplefilter("error")
-import resource, torch
+import torch
 from mnist_nn import training
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 training.prepare(torch.device("cpu"))
 assert not (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
 assert torch.get_float32_matmul_precision() == "highest"
-for step in range(20):
-    if step == 10:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    tensors = [torch.ones(1 << 22) for _ in range(5)]
-    del tensors
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 @pytest.mark.slow
-def test_a_prepared_process_has_no_tf32_and_keeps_what_steps_free():
-    """TF32 is off whatever was set before, without a warning, by one of PyTorch's two ways to say it, as torch.compile
-    refuses a mixture of both. Five tensors of 16 MiB are 20,480 pages. The heap may grow by one of them, which is 4,096
-    pages, after the first ten steps.
+def test_a_prepared_process_has_no_tf32():
+    """Whatever was set before, without a warning, by one of PyTorch's two ways to say it, as torch.compile refuses a
+    mixture of both.
     """
-    done = subprocess.run([sys.executable, "-c", PREPARED], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert int(done.stdout) < 20_480
+    subprocess.run([sys.executable, "-c", PREPARED], check=True, cwd=ROOT)

@@ -59,7 +59,6 @@ FAULTS = {
 HARMLESS = (
     "flood",
     "dies_idle",
-    "waits_for_memory",
 )  # to the trial: the one is only loud, in the other the worker dies afterwards
 # Each strikes the last trial of a batch of four, so that no slot sees two in a row.
 STRUCK = {f"t{4 * number + 3}": fault for number, fault in enumerate((*FAULTS, *HARMLESS))}

@@ -13,8 +13,6 @@ import numpy as np
 
 from common.data import N_CLASSES, DatasetSettings
 from common.images import ImageSettings
-from mnist_nn.crossvalidation import Losses, climbed, raced
-from mnist_nn.halving import best_set, rungs
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
 from mnist_nn.shapes import Params, memory_bytes, weights_of
@@ -28,7 +26,17 @@ from mnist_nn.summary import (
     print_nested,
     print_networks,
 )
-from mnist_nn.tuning import ADAPTIVE, HYPERPARAMETERS, STRATEGIES, ParameterSets, chosen_strategy
+from mnist_nn.tuning import (
+    ADAPTIVE,
+    HYPERPARAMETERS,
+    STRATEGIES,
+    Losses,
+    ParameterSets,
+    all_folds,
+    best_set,
+    chosen_strategy,
+    raced,
+)
 from mpitune import statistics
 from mpitune.devices import probe
 from mpitune.errors import UsageError
@@ -77,14 +85,6 @@ class Bagging(ImageSettings):
         "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS,
         advanced=True,
     )  # fmt: skip
-    halving: int | None = setting(
-        None,
-        "successive halving: train all parameter sets for one epoch, the best of each ETA for ETA epochs, and so on; "
-        "the last ETA or fewer are trained to their end",
-        low=2,
-        metavar="ETA",
-        advanced=True,
-    )
     strategy: str = setting(
         "random",
         "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
@@ -106,12 +106,9 @@ class Bagging(ImageSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.racing and self.halving is not None:
-            raise ValueError("--racing and --halving exclude each other: give one of them")
-        if self.strategy in ADAPTIVE and (self.racing or self.halving is not None):
-            other = "--racing" if self.racing else "--halving"
-            fix = "give one of them, or --strategy random or sobol"
-            raise ValueError(f"{other} needs all parameter sets beforehand, --strategy {self.strategy} does not: {fix}")
+        if self.strategy in ADAPTIVE and self.racing:
+            why = f"--racing needs all parameter sets beforehand, --strategy {self.strategy} does not"
+            raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
 
     def check(self, device: str, visible: str) -> None:
         """Raises UsageError where the strategy needs a library that is not installed, or PyTorch cannot use the GPU."""
@@ -163,7 +160,7 @@ class Bagging(ImageSettings):
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
     def _cross_validation(self, sample: Sample) -> Losses:
-        """Every fold of every parameter set, unless --halving, --racing or a strategy leaves some out.
+        """Every fold of every parameter set, unless --racing or a strategy leaves some out.
 
         Returns:
             Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or was left out.
@@ -177,10 +174,7 @@ class Bagging(ImageSettings):
             return (yield from raced(shape, self.epochs, batches))
         if self.strategy in ADAPTIVE:
             return (yield from self._sets.proposed(sample.name, self.folds, self.epochs, batches))
-        ladder = [(self.n_tuning, self.epochs)]
-        if self.halving is not None:
-            ladder = rungs(self.n_tuning, self.epochs, self.halving)
-        return (yield from climbed(shape, ladder, batches))
+        return (yield from all_folds(shape, self.epochs, batches))
 
     @cached_property
     def _sets(self) -> ParameterSets:
@@ -228,11 +222,9 @@ class Bagging(ImageSettings):
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
     def n_trials(self) -> int | None:
-        return (
-            None
-            if self.halving or self.racing or self.strategy == "hyperband"
-            else len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
-        )
+        if self.racing or self.strategy == "hyperband":
+            return None
+        return len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.

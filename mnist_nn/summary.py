@@ -9,10 +9,9 @@ import numpy as np
 
 from common.images import outer_split
 from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
-from mnist_nn.halving import best_set
 from mnist_nn.keys import Sample
 from mnist_nn.shapes import Params
-from mnist_nn.tuning import HYPERPARAMETERS
+from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune import statistics
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of

@@ -1,4 +1,4 @@
-"""Which parameter sets a bootstrap sample tries.
+"""Which parameter sets a bootstrap sample tries, and their cross-validation.
 
 Random ones depend on the sample and the number of the set alone. Points of a low-discrepancy sequence are known
 beforehand, too. Others are proposed by the losses of those before: by Optuna's TPE, or by Hyperband, which trains most
@@ -7,25 +7,28 @@ sets for a few epochs only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from mnist_nn.crossvalidation import Batches, Losses
 from mnist_nn.keys import EPOCH_LIMIT
 from mpitune.optimize.spaces import Float, Int, Space
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.plain import Points
-from mpitune.trial import Parameter, seed_of
+from mpitune.optimize.strategies.racing import Race
+from mpitune.trial import Batch, Parameter, Result, seed_of
 
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
 EVEN, ADAPTIVE = ("sobol", "halton"), ("tpe", "hyperband")
 STRATEGIES = ("random", *EVEN, *ADAPTIVE)
 ROUND = 8  # sets that TPE proposes at a time; with all their folds, and those of other samples, that keeps devices busy
 Most = tuple[int, int, int]  # the largest number of channels, side of the kernel, and number of hidden units
+# (tuning, limit, folds) -> the batches of the set of this number on these folds, trained for so many epochs at most.
+Batches = Callable[[int, int, np.ndarray], list[Batch]]
+Losses = Generator[Sequence[Batch], list[Result], np.ndarray]
 
 
 class ParameterSets:
@@ -70,7 +73,7 @@ class ParameterSets:
             sample: name of the bootstrap sample.
             folds: of the cross-validation.
             epochs: of a whole training.
-            batches: see `mnist_nn.crossvalidation`.
+            batches: see `Batches`.
 
         Returns:
             Losses float64 (n, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
@@ -130,3 +133,55 @@ def _problem(seed: int, sample: str, n: int, most: Most) -> Problem:
 
 def _up_to(low: int, high: int) -> Int | int:
     return Int(low, high) if low < high else low
+
+
+def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
+    """Every fold of every set, in one round.
+
+    Args:
+        shape: (parameter sets, folds).
+        epochs: of a whole training.
+        batches: see `Batches`.
+
+    Returns:
+        Losses float64 (sets, folds): inf where a training diverged, NaN where it failed.
+    """
+    folds = np.arange(shape[1])
+    results = yield [batch for tuning in range(shape[0]) for batch in batches(tuning, epochs, folds)]
+    return np.array([result.value("loss") for result in results]).reshape(shape)
+
+
+def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
+    """Fold after fold, without the sets that would hardly win.
+
+    Args:
+        shape: (parameter sets, folds).
+        epochs: of a whole training.
+        batches: see `Batches`.
+
+    Returns:
+        Losses float64 (sets, folds): inf where a training diverged, NaN where it failed or was left out.
+    """
+    losses, race = np.full(shape, np.nan), Race(range(shape[0]), shape[1])
+    while pairs := race.next_folds():
+        folds: dict[int, list[int]] = {}
+        for tuning, fold in pairs:
+            folds.setdefault(tuning, []).append(fold)
+        asked = [batch for tuning, those in folds.items() for batch in batches(tuning, epochs, np.array(those))]
+        results = yield asked
+        for trial, result in zip((trial for batch in asked for trial in batch), results, strict=True):
+            tuning = int(trial.params["tuning"])
+            losses[tuning, int(trial.params["fold"])] = result.value("loss")
+            race.tell(tuning, None if result.failed else result.value("loss"))
+    return losses
+
+
+def best_set(losses: np.ndarray) -> int | None:
+    """The parameter set of the lowest mean loss, the first of equal ones; None when there is none.
+
+    Args:
+        losses: (n_sets, folds). A set with a fold that failed (NaN) or diverged (inf) does not take part.
+    """
+    means = losses.mean(axis=1)
+    finite = np.flatnonzero(np.isfinite(means))
+    return int(finite[np.argmin(means[finite])]) if len(finite) else None

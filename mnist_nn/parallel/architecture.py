@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from common.images import outer_of
-from mnist_nn.halving import best_set
-from mnist_nn.tuning import HYPERPARAMETERS
+from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune.errors import UsageError
 from mpitune.storage.history import History, read_journal
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
-from mnist_nn.halving import best_set
 from mnist_nn.shapes import weights_of
+from mnist_nn.tuning import best_set
 from mpitune import evaluate
 from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions

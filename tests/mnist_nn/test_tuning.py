@@ -1,4 +1,4 @@
-"""--strategy and --racing: even draws, folds that are spared, and the default as it was."""
+"""--strategy and --racing: even draws, and folds and epochs that are spared."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mnist_nn.experiment import Bagging
-from mnist_nn.halving import best_set
 from mnist_nn.keys import EPOCH_LIMIT, Sample
+from mnist_nn.tuning import best_set
 from mpitune import evaluate, per_trial
-from mpitune.trial import Evaluation, Rounds
+from mpitune.experiment import WorkerContext
+from mpitune.trial import Evaluation, Rounds, Trial
 from tests.helpers import table_without_run
 from tests.mnist_nn.small import FULL
 
@@ -97,10 +98,15 @@ def test_hyperband_trains_most_sets_for_a_few_epochs(tmp_path: Any) -> None:
     assert Counter(o.trial.key.split("/")[1] for o in ended if "fold" in o.trial.params).most_common(1)[0][1] <= 2 * 2
 
 
-def test_an_adaptive_search_has_its_sets_beforehand_no_more() -> None:
-    for other in ({"racing": True}, {"halving": 3}):
-        with pytest.raises(ValueError, match="needs all parameter sets beforehand, --strategy tpe does not: give one"):
-            replace(FULL, strategy="tpe", **other)  # type: ignore[arg-type]
+def test_the_first_epochs_of_a_training_are_the_same_however_far_it_goes() -> None:
+    """And cost their share of it."""
+    one, data = replace(FULL, epochs=1), FULL.data()
+    trial = next(next(iter(FULL.searches())))[0][0]
+    first = Trial(trial.key + "/e1", {**trial.params, EPOCH_LIMIT: 1})
+    (short,) = FULL.objective(WorkerContext("cpu", data))((first,))
+    (full,) = one.objective(WorkerContext("cpu", data))((trial,))
+    assert short.values == full.values and short.key != full.key
+    assert FULL.cost(first) == pytest.approx(FULL.cost(trial) / FULL.epochs)
 
 
 @pytest.mark.slow

@@ -67,13 +67,8 @@ class ImageSettings(DatasetSettings, Experiment):
 def standardised(images: np.ndarray, max_pixel: int) -> np.ndarray:
     """Flat pixels with the mean and the standard deviation of a uniform grey value taken out.
 
-    Args:
-        images: uint8 (n, height, width) with values 0..max_pixel.
-        max_pixel: value of a fully inked pixel.
-
-    Returns:
-        float32 (n, height * width): (x - max / 2) / (max / sqrt(12)), the divisor to two decimals, so that 0..255
-        becomes the usual (x - 127.5) / 73.61.
+    uint8 (n, height, width) in 0..max_pixel become float32 (n, height * width): (x - max / 2) / (max / sqrt(12)), the
+    divisor to two decimals, so that 0..255 becomes the usual (x - 127.5) / 73.61.
     """
     deviation = round(max_pixel / 12**0.5, 2)
     return ((images.reshape(len(images), -1) - max_pixel / 2) / deviation).astype(np.float32)
@@ -89,15 +84,7 @@ def fold_slices(n: int, folds: int) -> list[slice]:
 
 
 def outer_split(n: int, outer: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
-    """Which of n training images a search sees, and which are in the outer fold that it does not see.
-
-    Args:
-        n: all training images.
-        outer: number of the outer fold, and how many there are; None for a search that sees all.
-
-    Returns:
-        int64 (n_seen,), int64 (n_held_out,).
-    """
+    """int64 (n_seen,), (n_held_out,): which of n training images a search sees; `outer` None is one that sees all."""
     everything = np.arange(n)
     if outer is None:
         return everything, everything[:0]

@@ -13,12 +13,7 @@ from common.images import fold_slices
 
 
 class BootstrapSample(NamedTuple):
-    """A bootstrap sample of the training images.
-
-    Attributes:
-        indices: int64 (n,) into the training images.
-        folds: where each fold lies in `indices`.
-    """
+    """A bootstrap sample of the training images: int64 (n,) indices, and where each fold lies in them."""
 
     indices: np.ndarray
     folds: list[slice]
@@ -39,26 +34,15 @@ def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> Bootst
 
 
 def majority_vote(probabilities: np.ndarray) -> np.ndarray:
-    """int64 (n_images,): the class that most networks find most probable, the lowest of equally frequent ones.
-
-    Args:
-        probabilities: (n_networks, n_images, n_classes), at least one network.
-    """
+    """int64 (n_images,): the class that most of (n_networks, n_images, n_classes) answer; of ties the lowest."""
     classes = np.arange(probabilities.shape[2])
     return (probabilities.argmax(axis=2)[..., None] == classes).sum(axis=0).argmax(axis=1)
 
 
 def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
-    """The images that the ensemble is least sure of.
+    """int64 (at most n,): the images that an ensemble (n_networks, n_images, n_classes) is least sure of, these first.
 
     It is as sure of an image as the highest mean probability that its networks give to any one class.
-
-    Args:
-        probabilities: (n_networks, n_images, n_classes), at least one network.
-        n: images at most.
-
-    Returns:
-        int64 (at most n,), the least sure first.
     """
     return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]
 
@@ -69,11 +53,7 @@ def out_of_bag(sample: BootstrapSample) -> np.ndarray:
 
 
 def disagreement(probabilities: np.ndarray) -> float:
-    """The share of images on which two networks answer differently, over all images and pairs of networks.
-
-    Args:
-        probabilities: (n_networks, n_images, n_classes), at least two networks.
-    """
+    """The share of images on which two of (n_networks, n_images, n_classes) answer differently, over all pairs."""
     n = len(probabilities)
     answers = probabilities.argmax(axis=2)
     votes = (answers[..., None] == np.arange(probabilities.shape[2])).sum(axis=0)
@@ -81,12 +61,7 @@ def disagreement(probabilities: np.ndarray) -> float:
 
 
 def error_of_surest(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """float64 (n_images,): the error on the 1, 2, ... images that the ensemble is surest of.
-
-    Args:
-        probabilities: (n_images, n_classes), of the ensemble.
-        labels: integers (n_images,).
-    """
+    """float64 (n_images,): the error on the 1, 2, ... images that an ensemble (n_images, n_classes) is surest of."""
     order = np.argsort(-probabilities.max(axis=1), kind="stable")
     wrong = probabilities.argmax(axis=1) != labels
     return np.cumsum(wrong[order]) / np.arange(1, len(labels) + 1)

@@ -66,10 +66,10 @@ def draw_ensemble(
     Args:
         folder: where the figures go.
         probabilities: float32 (n_networks, n_test, n_classes).
-        extra: float32 (n_networks, n_extra, n_classes), of the image that is no digit, then of the user's images.
+        extra: the same of the image that is no digit, then of the user's images.
+        paths: their files.
         data: as `Bagging.data` returns them.
         n: test images to draw, at most.
-        paths: files of the user's images.
         noun: what a class is, such as "digit".
     """
     save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
@@ -92,14 +92,7 @@ def unsure_of(probabilities: np.ndarray, data: Data, n: int) -> list[Shown]:
 
 
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
-    """One box plot per image as SVG and PNG, and least-sure with those of the sheet, if they are two or more.
-
-    Args:
-        folder: where the figures go.
-        shown: images, each for a figure of its own.
-        noun: what a class is, such as "digit".
-        sheet: images of the figure least-sure.
-    """
+    """A box plot of each image as SVG and PNG, and least-sure with those of `sheet`, if they are two or more."""
     figures = alike({image.name: partial(box_plot, image, noun) for image in shown})
     if len(sheet) > 1:
         figures["least-sure"] = partial(draw_sheet, sheet)
@@ -207,12 +200,7 @@ def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: 
 
 @styled()
 def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:
-    """How often the ensemble is as right as it is sure; the error on the surest images.
-
-    Args:
-        probabilities: float (n_images, n_classes), of the ensemble.
-        labels: integers (n_images,).
-    """
+    """How often an ensemble (n_images, n_classes) is as right as it is sure; the error on the surest images."""
     quality, errors = calibration(probabilities, labels), error_of_surest(probabilities, labels)
     figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
     there = quality.counts > 0

@@ -42,12 +42,7 @@ class Sample(NamedTuple):
         return f"{self.name}/t{tuning}/f{fold}"
 
     def refit_key(self, with_weights: bool = False, rule: str = "best") -> str:
-        """Key of the network of the ensemble.
-
-        Args:
-            with_weights: whether the trial returns its weights.
-            rule: by which the parameter set is chosen.
-        """
+        """Key of the network of the ensemble, whose parameter set was chosen by `rule`."""
         chosen = "refit" if rule == "best" else f"refit-{rule}"
         return f"{self.name}/{chosen}/weights" if with_weights else f"{self.name}/{chosen}"
 

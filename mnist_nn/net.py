@@ -28,7 +28,7 @@ def initial_weights(
     """Weights and biases drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for both layers.
 
     They are always drawn on the CPU, since a GPU's own stream depends on the number of its processors. They lie in
-    memory with the first axis last, which is how `mnist_nn.steps.hidden` wants the largest of them.
+    memory with the first axis last, which is how `mnist_nn.steps.manual` wants the largest of them.
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
@@ -53,12 +53,7 @@ def _draw(numbers: Tensor, bound: float, generator: torch.Generator) -> None:
 
 @dataclass(frozen=True)
 class Images:
-    """Images on a device.
-
-    Attributes:
-        pixels: uint8 (n, h, w); float32 ones are normalised already.
-        max_pixel: value of a fully inked pixel.
-    """
+    """Images on a device: pixels uint8 (n, h, w), or float32 and normalised already; max_pixel is that of full ink."""
 
     pixels: Tensor
     max_pixel: float = 255
@@ -100,15 +95,9 @@ def normalised(pixels: Tensor, max_pixel: float) -> Tensor:
 
 
 def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
-    """Network output before the softmax.
+    """Network output before the softmax, (n, n_classes), of normalised pixels (n, h, w).
 
-    Args:
-        weights: of each layer, by name.
-        pixels: (n, h, w), normalised.
-        seen: gets what each layer puts out, by its name.
-
-    Returns:
-        (n, n_classes).
+    `seen` gets what each layer puts out, by its name.
     """
     convolved = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
     hidden = F.linear(convolved.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()
@@ -118,10 +107,18 @@ def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Ten
     return output
 
 
-def kubeflow_logits(weights: Weights, pixels: Tensor) -> Tensor:
-    """As `logits`, of the network of Kubeflow's example: two convolutions with pooling, one hidden layer."""
-    x = pixels[:, None]
+def kubeflow_logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
+    """As `logits`, of the network of the MNIST example of the Kubeflow training operator, see `kubeflow_shapes`.
+
+    Two convolutions, each followed by 2 x 2 pooling, and one hidden layer. ReLU is monotonic: after pooling it has a
+    quarter of the work.
+    """
+    x, each = pixels[:, None], Weights()
     for layer in ("conv1", "conv2"):
         x = F.max_pool2d(F.conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]), 2).relu()
-    x = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
-    return F.linear(x, weights["output.weight"], weights["output.bias"])
+        each[layer] = x
+    hidden = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
+    output = F.linear(hidden, weights["output.weight"], weights["output.bias"])
+    if seen is not None:
+        seen |= {**each, "hidden": hidden, "output": output}
+    return output

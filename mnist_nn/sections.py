@@ -17,14 +17,7 @@ from mpitune.storage.history import History
 
 
 def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str) -> list[Section]:
-    """The sections of a report; networks may be missing.
-
-    Args:
-        history: the journal.
-        data: as `Bagging.data` returns them; None where they are not at hand, which leaves out what needs labels.
-        n_shown: the most images to show.
-        noun: what a class is, such as "digit".
-    """
+    """The sections of a report; networks may be missing, and without data what needs labels is left out."""
     refits: dict[int, Mapping[str, np.ndarray]] = {}
     errors: dict[int, float] = {}
     for key, trial in history.trials.items():

@@ -11,15 +11,9 @@ LIBRARIES = 64 << 20  # bytes that PyTorch's own operations use for a moment
 
 
 def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of the network that `params` describes.
+    """Shape of every weight of the network that `params` describe. Raises ValueError: the image is too small.
 
-    Args:
-        params: `n_conv_layer`, `kernel_size` and `n_hidden_layer`; or `network`, if that is "kubeflow".
-        image_shape: height and width of an image in pixels.
-        n_classes: outputs of the network.
-
-    Raises:
-        ValueError: the kernel is larger than the image.
+    `params`: n_conv_layer, kernel_size and n_hidden_layer; or network, if that is "kubeflow".
     """
     if params.get("network") == "kubeflow":
         return kubeflow_shapes(image_shape, n_classes)
@@ -39,7 +33,10 @@ def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> d
 
 
 def kubeflow_shapes(image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of `mnist_nn.net.kubeflow_logits`. Raises ValueError for images that are too small."""
+    """Shape of every weight of `mnist_nn.net.kubeflow_logits`: 431,080 weights for images of 28 x 28 pixels.
+
+    Raises ValueError for images that are too small.
+    """
     first, second, units, k = 20, 50, 500, 5
     height, width = (((side - k + 1) // 2 - k + 1) // 2 for side in image_shape)
     if min(height, width) < 1:
@@ -73,13 +70,6 @@ def memory_bytes(
 
     An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
     activations; or weights and the largest activations of the evaluation.
-
-    Args:
-        params: of the network.
-        image_shape: height and width in pixels.
-        n_classes: outputs of the network.
-        batch_size: images of a step.
-        step: name of the training step.
     """
     shapes = shapes_of(params, image_shape, n_classes)
     n_units, n_features = shapes["hidden.weight"]

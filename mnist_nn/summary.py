@@ -24,12 +24,8 @@ def network_row(
 ) -> dict[str, Any]:
     """The choice of a bootstrap sample and the results of its network; `error` says why it has none.
 
-    Args:
-        bootstrap: number of the sample.
-        losses: float64 (n_tuning, folds), what its search returned.
-        params: of the chosen set; empty where there is none.
-        refit: the result of its training on the whole sample, if it was trained.
-        seconds: of all trials of the sample.
+    losses: float64 (n_tuning, folds), what its search returned. params: of the chosen set; empty where there is none.
+    seconds: of all trials of the sample.
     """
     best, nan = best_set(losses), float("nan")
     row: dict[str, Any] = {"bootstrap": bootstrap}
@@ -54,14 +50,9 @@ def network_row(
 def nested_rows(
     results: Mapping[str, Result], labels: np.ndarray, *, n_bootstrap: int, outer: Sequence[tuple[int, int]], rule: str
 ) -> list[dict[str, Any]]:
-    """One row per outer fold: errors, on its images, of the ensemble that was searched without them.
+    """One row per outer fold (number, of how many): errors, on its images, of the ensemble searched without them.
 
-    Args:
-        results: by key.
-        labels: integers (n_train,), of all training images.
-        n_bootstrap: samples of each search.
-        outer: number of each outer fold, and how many there are.
-        rule: by which parameter sets are chosen.
+    labels: integers (n_train,), of all training images. rule: by which parameter sets are chosen.
     """
     rows = []
     for fold in outer:
@@ -84,9 +75,7 @@ def nested_rows(
 def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
     """One row per test image that the ensemble is least sure of, the least sure first, with all networks' answers.
 
-    Args:
-        probabilities: float32 (n_networks, n_test, n_classes).
-        labels: integers (n_test,).
+    probabilities: float32 (n_networks, n_test, n_classes).
     """
     rows, mean = [], probabilities.mean(axis=0)
     for image in least_sure(probabilities, HARDEST).tolist():
@@ -102,12 +91,7 @@ def out_of_bag_errors(
 ) -> tuple[int, int]:
     """On how many training images the networks that have not learned from them are wrong together, and of how many.
 
-    Args:
-        results: by key.
-        labels: integers (n_train,).
-        samples: the bootstrap sample of each network, by the key of its refit.
-        folds: of the cross-validation, which a sample depends on.
-        seed: of the study.
+    samples: the bootstrap sample of each network, by the key of its refit.
     """
     total = None
     for key, sample in samples.items():
@@ -137,13 +121,9 @@ def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int, out_of_bag: tuple[int, int]) -> None:
-    """What the networks achieve together, on standard output.
+    """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output.
 
-    Args:
-        probabilities: float32 (n_networks, n_test, n_classes), at least one network.
-        labels: integers (n_test,).
-        leader: the network of the least loss in its cross-validation.
-        out_of_bag: see `out_of_bag_errors`.
+    leader: the network of the least loss in its cross-validation. out_of_bag: see `out_of_bag_errors`.
     """
     mean = probabilities.mean(axis=0)
     vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels

@@ -32,26 +32,14 @@ Losses = Generator[Sequence[Batch], list[Result], np.ndarray]
 
 
 class ParameterSets:
-    """The parameter sets of all bootstrap samples of a study.
-
-    Args:
-        strategy: one of STRATEGIES.
-        seed: of the study.
-        n: sets of each sample, at most.
-        most: largest values.
-    """
+    """The parameter sets of all bootstrap samples of a study, at most n of each, and their largest values."""
 
     def __init__(self, strategy: str, *, seed: int, n: int, most: Most) -> None:
         self._strategy, self._seed, self._n, self._most = strategy, seed, n, most
         self._proposed: dict[tuple[str, int], Mapping[str, Parameter]] = {}
 
     def params(self, sample: str, number: int) -> Mapping[str, Parameter]:
-        """HYPERPARAMETERS of a set.
-
-        Args:
-            sample: name of its bootstrap sample.
-            number: of the set; of an adaptive strategy, it must have been proposed.
-        """
+        """HYPERPARAMETERS of a set of this sample; of an adaptive strategy, it must have been proposed."""
         if self._strategy in ADAPTIVE:
             return self._proposed[sample, number]
         if self._strategy in EVEN:
@@ -68,12 +56,6 @@ class ParameterSets:
 
     def proposed(self, sample: str, folds: int, epochs: int, batches: Batches) -> Losses:
         """The cross-validation of sets that are proposed by the losses of those before.
-
-        Args:
-            sample: name of the bootstrap sample.
-            folds: of the cross-validation.
-            epochs: of a whole training.
-            batches: see `Batches`.
 
         Returns:
             Losses float64 (n, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
@@ -136,16 +118,7 @@ def _up_to(low: int, high: int) -> Int | int:
 
 
 def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
-    """Every fold of every set, in one round.
-
-    Args:
-        shape: (parameter sets, folds).
-        epochs: of a whole training.
-        batches: see `Batches`.
-
-    Returns:
-        Losses float64 (sets, folds): inf where a training diverged, NaN where it failed.
-    """
+    """Every fold of every set, in one round: losses float64 (sets, folds), NaN where a training failed."""
     folds = np.arange(shape[1])
     results = yield [batch for tuning in range(shape[0]) for batch in batches(tuning, epochs, folds)]
     return np.array([result.value("loss") for result in results]).reshape(shape)
@@ -153,11 +126,6 @@ def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
 
 def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
     """Fold after fold, without the sets that would hardly win.
-
-    Args:
-        shape: (parameter sets, folds).
-        epochs: of a whole training.
-        batches: see `Batches`.
 
     Returns:
         Losses float64 (sets, folds): inf where a training diverged, NaN where it failed or was left out.

@@ -129,13 +129,7 @@ class Solver(ABC):
 
 
 def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:
-    """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class.
-
-    Args:
-        labels: integers (n,), of the training images.
-        folds: of each search.
-        outer_folds: of the nested cross-validation; 0 without it.
-    """
+    """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class."""
     classes = np.unique(labels)
     if len(classes) < 2:
         raise ValueError(f"the {len(labels)} training images are all of class {classes[0]}")

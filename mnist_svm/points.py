@@ -73,10 +73,7 @@ class TuningGrid:
     def chosen(self, errors: np.ndarray) -> Point | None:
         """The simplest of the points that the rule counts as no worse than the best one; None when there is none.
 
-        Simpler is the one with the smaller C, then the one with the smaller gamma.
-
-        Args:
-            errors: (folds, n_gamma, n_C), NaN where failed.
+        Simpler is the one with the smaller C, then the one with the smaller gamma. errors: (folds, n_gamma, n_C).
         """
         best = best_point(errors)
         if best is None or self.rule == "best":

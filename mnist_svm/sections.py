@@ -18,13 +18,7 @@ from mpitune.trial import Result
 def sections_of(
     grids: Sequence[TuningGrid], results: Mapping[str, Result], test_labels: np.ndarray | None
 ) -> list[Section]:
-    """The sections of a report; results may be missing.
-
-    Args:
-        grids: of all training images, then of each outer fold.
-        results: by key.
-        test_labels: integers (n_test,); None where they are not at hand.
-    """
+    """The sections of a report, by the grids of all training images and of each outer fold; results may be missing."""
     grid, *outer = grids
     errors = grid.errors(results)
     nested = nested_rows(outer, results, [fold.errors(results) for fold in outer])

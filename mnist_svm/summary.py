@@ -35,10 +35,7 @@ def nested_rows(
 ) -> list[dict[str, Any]]:
     """One row per outer fold: what its search chose, and the error on the images that the search did not see.
 
-    Args:
-        grids: of the outer folds.
-        results: by key.
-        conclusions: float64 (folds, n_gamma, n_C) of each, the errors of its cross-validation.
+    conclusions: float64 (folds, n_gamma, n_C) of each of the grids, the errors of its cross-validation.
     """
     rows, nan = [], float("nan")
     for number, (grid, errors) in enumerate(zip(grids, conclusions, strict=True)):
@@ -65,12 +62,7 @@ def summarised(
 ) -> dict[str, Any]:
     """The chosen point and its errors as JSON values; None for what is not known. Intervals are of 95 %.
 
-    Args:
-        grid: of all training images.
-        results: by key, of the whole study.
-        errors: float64 (folds, n_gamma, n_C), NaN where failed.
-        nested: what `nested_rows` returns.
-        test_labels: integers (n_test,).
+    errors: float64 (folds, n_gamma, n_C), NaN where failed. nested: what `nested_rows` returns.
     """
     summary: dict[str, Any] = dict.fromkeys((
         "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",

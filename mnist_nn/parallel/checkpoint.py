@@ -36,16 +36,7 @@ class Checkpoint(NamedTuple):
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
-    """Replace the checkpoint in `folder`.
-
-    Args:
-        folder: of the results.
-        settings: plain values that a continuation must have in common with it.
-        state: what a continuation begins with.
-
-    Raises:
-        StorageError: the folder cannot be written.
-    """
+    """Replace the checkpoint in `folder`; a continuation must have `settings` in common. Raises StorageError."""
     content = {**state._asdict(), "epochs": [asdict(epoch) for epoch in state.epochs]}
     try:
         with written_whole(folder / NAME) as file:

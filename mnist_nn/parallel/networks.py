@@ -1,81 +1,65 @@
-"""The networks as modules, whose weights carry the names under which `mnist_nn.predict` stores them."""
+"""The networks as modules, whose weights carry the names under which `mnist_nn.predict` stores them; their figures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnist_nn.net import logits
-from mnist_nn.shapes import Params, kubeflow_shapes, shapes_of
+from mnist_nn.net import kubeflow_logits, logits
+from mnist_nn.shapes import Params, shapes_of
 
 
-class Kubeflow(nn.Module):
-    """Two convolutions of 20 and 50 channels, each 5 x 5 and followed by pooling, and 500 hidden units.
+class Network(nn.Module):
+    """The network that `params` describe, with PyTorch's initial weights from its global generator.
 
-    The network of the MNIST example of the Kubeflow training operator: 431,080 weights for images of 28 x 28 pixels.
-    `mnist_nn.net.kubeflow_logits` is what it computes.
+    Its `forward` maps normalised pixels (n, h, w) to logits (n, n_classes), see `mnist_nn.net`. While `seen` is a
+    dictionary, it gets what each layer puts out. Raises ValueError for images that are too small.
     """
-
-    def __init__(self, image_shape: tuple[int, int], n_classes: int) -> None:
-        super().__init__()
-        shapes = kubeflow_shapes(image_shape, n_classes)
-        first, _, kernel, _ = shapes["conv1.weight"]
-        (second,) = shapes["conv2.bias"]
-        units, features = shapes["hidden.weight"]
-        self.conv1 = nn.Conv2d(1, first, kernel)
-        self.conv2 = nn.Conv2d(first, second, kernel)
-        self.hidden = nn.Linear(features, units)
-        self.output = nn.Linear(units, n_classes)
-        self.seen: dict[str, Tensor] | None = None
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        first = _pooled(self.conv1, pixels[:, None])
-        second = _pooled(self.conv2, first)
-        hidden = self.hidden(second.flatten(1)).relu()
-        output: Tensor = self.output(hidden)
-        if self.seen is not None:
-            self.seen |= {"conv1": first, "conv2": second, "hidden": hidden, "output": output}
-        return output
-
-
-class Searched(nn.Module):
-    """The network of the search, with its weights as parameters; `mnist_nn.net.logits` is what it computes."""
 
     def __init__(self, params: Params, image_shape: tuple[int, int], n_classes: int) -> None:
         super().__init__()
-        shapes = shapes_of(params, image_shape, n_classes)
-        channels, _, kernel, _ = shapes["conv.weight"]
-        units, features = shapes["hidden.weight"]
-        self.conv = nn.Conv2d(1, channels, kernel)
-        self.hidden = nn.Linear(features, units)
-        self.output = nn.Linear(units, n_classes)
+        for name, shape in shapes_of(params, image_shape, n_classes).items():
+            if name.endswith(".weight"):
+                outputs, inputs, *kernel = shape
+                layer = nn.Conv2d(inputs, outputs, kernel[0]) if kernel else nn.Linear(inputs, outputs)
+                self.add_module(name.removesuffix(".weight"), layer)
+        self._logits = kubeflow_logits if params["network"] == "kubeflow" else logits
         self.seen: dict[str, Tensor] | None = None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return logits(dict(self.named_parameters()), pixels, self.seen)
+        return self._logits(dict(self.named_parameters()), pixels, self.seen)
 
 
-def _pooled(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Convolution, 2 x 2 pooling, ReLU. ReLU is monotonic: after pooling it has a quarter of the work."""
-    return F.max_pool2d(layer(x), 2).relu()
+def gradient_statistics(weights: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """The Euclidean norm of the gradient of each weight, and of all; of the global batch's mean loss.
 
-
-def build(params: Params, image_shape: tuple[int, int], n_classes: int, device: str = "cpu") -> nn.Module:
-    """The network that `params` describe, with PyTorch's initial weights from its global generator.
-
-    Its `forward` maps normalised pixels (n, h, w) to logits (n, n_classes).
-
-    Args:
-        params: of the architecture.
-        image_shape: (h, w).
-        n_classes: outputs.
-        device: where it is made; "meta" only checks and counts.
-
-    Raises:
-        ValueError: the images are too small.
+    All processes must call this, as with fsdp each has a shard of every gradient.
     """
-    with torch.device(device):
-        if params["network"] == "kubeflow":
-            return Kubeflow(image_shape, n_classes)
-        return Searched(params, image_shape, n_classes)
+    norms = {name: _norm(weight.grad) for name, weight in weights.items() if weight.grad is not None}
+    return {"all": float(torch.linalg.vector_norm(torch.tensor(list(norms.values()), dtype=torch.float64))), **norms}
+
+
+@torch.no_grad()
+def activation_statistics(network: Network, forward: Any, pixels: Tensor) -> dict[str, dict[str, float]]:
+    """Mean, standard deviation and the fraction of zeros of what each layer puts out for normalised pixels (n, h, w).
+
+    `forward` calls the network; all processes must take part.
+    """
+    network.seen = {}
+    try:
+        forward(pixels)
+        return {name: _figures(out.float()) for name, out in network.seen.items()}
+    finally:
+        network.seen = None
+
+
+def _norm(gradient: Tensor) -> float:
+    norm: Any = torch.linalg.vector_norm(gradient)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def _figures(out: Tensor) -> dict[str, float]:
+    return {"mean": float(out.mean()), "std": float(out.std()), "zeros": float((out == 0).float().mean())}

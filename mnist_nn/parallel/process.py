@@ -49,15 +49,9 @@ def what_torch_sees() -> str:
 
 
 def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) -> Exit:
-    """Train in this process as one rank.
+    """Train in this process as one rank, with the store at `address`, in which `name` is that of this attempt.
 
     Where an exception ends the training, the process ends at once, and the others soon after.
-
-    Args:
-        settings: of the training.
-        rank_info: which rank this is, on all hosts and on its own.
-        address: of the store.
-        name: of this attempt, in the store.
     """
     if rank_info.nodes > 1:
         tag_output(f"[{socket.gethostname()} {rank_info.rank}] ")

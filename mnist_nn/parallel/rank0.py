@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from common.data import N_CLASSES, load
+from common.images import outer_of
 from mnist_nn.images import Frame
 from mnist_nn.parallel import checkpoint
-from mnist_nn.parallel.architecture import KUBEFLOW, Parameters, best_of
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
-from mnist_nn.parallel.networks import build
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, LEARNING_RATE, MOMENTUM, Settings
 from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
 from mnist_nn.shapes import weights_of
+from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune.errors import StorageError, UsageError
 from mpitune.settings import result_settings
+from mpitune.storage.history import History, read_journal
 from mpitune.storage.provenance import versions
+
+Parameters = dict[str, float | int | str]
+KUBEFLOW: Parameters = {"network": "kubeflow"}
 
 
 class Job(NamedTuple):
@@ -50,11 +56,13 @@ class Inputs(NamedTuple):
     Attributes:
         arrays: images and labels, uint8.
         fixed: settings that a continuation must share.
+        n_weights: of the network.
         job: for all processes.
     """
 
     arrays: dict[str, np.ndarray]
     fixed: dict[str, Any]
+    n_weights: int
     job: Job
 
 
@@ -62,7 +70,11 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
     """Read the data, the network's parameters and the checkpoint. Raises UsageError for the user's errors."""
     arrays = load(settings.dataset, settings.data_folder, settings.train_size)
     params = best_of(settings.source) if settings.source else KUBEFLOW
-    _check_network(settings, params, arrays["train_images"])
+    _, height, width = arrays["train_images"].shape
+    try:
+        n_weights = weights_of(params, (height, width), N_CLASSES)
+    except ValueError as error:
+        raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
     rule = _rule(settings, params)
@@ -82,16 +94,47 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
     shapes = {name: array.shape for name, array in arrays.items()}
     if settings.scale_lr:
         rule = rule._replace(learning_rate=rule.learning_rate * n_processes)
-    return Inputs(arrays, fixed, Job(settings, params, rule, shapes, known))
+    return Inputs(arrays, fixed, n_weights, Job(settings, params, rule, shapes, known))
 
 
-def _check_network(settings: Settings, params: Parameters, images: np.ndarray) -> None:
+def best_of(folder: Path) -> Parameters:
+    """The parameters with the lowest mean validation loss among all bootstrap samples of a search.
+
+    Only sets whose folds are all known take part, so a search that still runs can be asked too.
+
+    Raises:
+        UsageError: the folder holds no search of mnist_nn, or one without such a set.
+    """
+    history = read_journal(folder)
+    if history is None:
+        raise UsageError(f"{folder} holds no search: give the results folder of mnist_nn")
+    settings = history.header["settings"]
+    if settings["experiment"] != "mnist_nn":
+        raise UsageError(f"{folder} holds a study of {settings['experiment']}: give the results folder of mnist_nn")
     try:
-        build(params, (images.shape[1], images.shape[2]), n_classes=N_CLASSES, device="meta")
+        sets = _sets(history, int(settings["folds"]))
+        best = best_set(np.array([losses for _, losses in sets])) if sets else None
+        if best is None:
+            raise UsageError(f"{folder} holds no parameter set with a finite loss on every fold: continue the search")
+        params = sets[best][0]
+        return {"network": "search", **{name: params[name] for name in HYPERPARAMETERS}}
     except UsageError:
         raise
-    except ValueError as error:
-        raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder} holds no search of mnist_nn as this version writes it ({error!r})") from error
+
+
+def _sets(history: History, folds: int) -> list[tuple[Parameters, list[float]]]:
+    """Each parameter set whose folds are all known, in the order of its sample and number, with their losses."""
+    losses: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    params: dict[tuple[int, int], Parameters] = {}
+    for key, trial in history.trials.items():
+        if "fold" in trial.params and outer_of(trial) is None:
+            number = int(trial.params["bootstrap"]), int(trial.params["tuning"])
+            losses[number][int(trial.params["fold"])] = history.results[key].value("loss")
+            params[number] = dict(trial.params)
+    whole = sorted(number for number, known in losses.items() if len(known) == folds)
+    return [(params[number], [losses[number][fold] for fold in range(folds)]) for number in whole]
 
 
 def _rule(settings: Settings, params: Parameters) -> Rule:
@@ -126,9 +169,7 @@ class Recorder:
             settings.log_path or settings.results / "log.jsonl", resume=known is not None, board=board,
             done=known.steps if known else 0,
         )  # fmt: skip
-        shape = inputs.arrays["train_images"].shape
-        n_weights = weights_of(self.job.params, (shape[1], shape[2]), N_CLASSES)
-        print(f"network {self.job.params['network']}: {n_weights:,} parameters", flush=True)
+        print(f"network {self.job.params['network']}: {inputs.n_weights:,} parameters", flush=True)
         try:
             settings.results.mkdir(parents=True, exist_ok=True)
             if not settings.resume:
@@ -138,7 +179,7 @@ class Recorder:
                 f"{settings.results} cannot be written ({error.strerror}): give another --results"
             ) from error
         layout = {"nodes": rank_info.nodes, "processes": rank_info.size, "device": device, "backend": backend}
-        self.log.write(run={**inputs.fixed, **layout, "parameters": n_weights}, versions=versions())
+        self.log.write(run={**inputs.fixed, **layout, "parameters": inputs.n_weights}, versions=versions())
 
     def epoch_done(self, state: Checkpoint) -> UsageError | None:
         """Say what the epoch came to, and keep the state."""

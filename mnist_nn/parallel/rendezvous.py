@@ -145,18 +145,12 @@ def _number(host: str) -> str:
 
 
 def open_store(address: Address, is_master: bool = False, anywhere: bool = False) -> Any:
-    """A connection of its own to the store, which the master listens for.
+    """A connection of its own to PyTorch's TCPStore, which the master listens for. Raises UsageError.
 
     Args:
         address: host and port of the master; port 0 is one that is free.
         is_master: whether this process is the master.
         anywhere: other hosts reach a master at LOOPBACK too. Otherwise they do not, since the store asks for no secret.
-
-    Returns:
-        PyTorch's TCPStore.
-
-    Raises:
-        UsageError: the master is not reached, or cannot listen.
     """
     from torch.distributed import DistError, TCPStore
 

@@ -17,14 +17,9 @@ States = tuple[dict[str, Any], dict[str, Any]]
 
 
 def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
-    """The network with what its strategy adds to it.
+    """The network, which is on the device, with what its strategy adds to it.
 
     CPUs are faster with the channels last in memory; FSDP refuses that.
-
-    Args:
-        network: on the device.
-        strategy: "ddp" or "fsdp".
-        device: of this process.
     """
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh

@@ -25,11 +25,10 @@ from common.data import N_CLASSES
 from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
-from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
 from mnist_nn.parallel.optimizer import Rule, make_optimizer
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
-from mnist_nn.parallel.statistics import activation_statistics, gradient_statistics
 from mnist_nn.parallel.strategy import load_states, whole_states, wrap_model
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
@@ -81,21 +80,12 @@ class DistributedTraining:
         device: torch.device,
         data: TrainingData,
     ) -> None:
-        """All processes must construct this together.
-
-        Args:
-            settings: those of rank 0.
-            rule: how weights are updated.
-            params: of the network.
-            rank_info: which process this is.
-            device: of this process.
-            data: on that device.
-        """
+        """All processes must construct this together, with the settings and the rule of rank 0."""
         prepare(device)
         torch.backends.cudnn.deterministic = False  # on an H100 it made gradients wrong by 1e-3
         torch.manual_seed(settings.seed)
         self.settings, self.rule, self.rank_info, self.device, self.data = settings, rule, rank_info, device, data
-        self._module = build(params, data.train_images.shape, N_CLASSES).to(device)
+        self._module = Network(params, data.train_images.shape, N_CLASSES).to(device)
         self.network = wrap_model(self._module, settings.strategy, device)
         self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if settings.compile else self.network

@@ -5,16 +5,16 @@ from a CUDA graph, it takes 0.56 to 0.78 of the time of the best plain way (benc
 """
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.steps import STEPS, kernels
-from mnist_nn.steps.autograd import AutogradStep
-from mnist_nn.steps.hidden import DenseHidden, Hidden, KernelHidden
-from mnist_nn.steps.manual import ManualStep
+from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
 
 MOST_THREADS = 3  # with more, PyTorch's products, which use all of them, are faster than kernels on one
 _log = logging.getLogger(__name__)
@@ -27,15 +27,47 @@ class Step(Protocol):
     def finish(self) -> net.Weights: ...
 
 
-def warm_up(image_shape: tuple[int, int], n_classes: int, name: str, batch_size: int) -> None:
-    """Have what this step needs compiled for a CPU, by a step of a small network, so that no trial is charged for it.
+class AutogradStep:
+    """One step of SGD with momentum per call, in plain PyTorch: the reference of all others.
 
     Args:
-        image_shape: height and width.
-        n_classes: outputs of the network.
-        name: of the step, or "auto".
-        batch_size: what is compiled depends on it.
+        weights: of the network; they are updated in place.
+        learning_rate, momentum: as in `torch.optim.SGD`: velocity = momentum * velocity + gradient;
+            weight -= learning_rate * velocity.
     """
+
+    def __init__(self, weights: net.Weights, *, learning_rate: float, momentum: float) -> None:
+        self.weights = {name: weight.requires_grad_() for name, weight in weights.items()}
+        self.optimizer = torch.optim.SGD(self.weights.values(), lr=learning_rate, momentum=momentum)
+
+    def __call__(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        """Learn from normalised pixels (n, h, w) and labels (n,); return the sum of losses before the step."""
+        self.optimizer.zero_grad()
+        with _without_cudnn(pixels.device):
+            loss = F.cross_entropy(net.logits(self.weights, pixels), labels)
+            loss.backward()
+        self.optimizer.step()
+        return loss.detach() * len(pixels)
+
+    def finish(self) -> net.Weights:
+        """The weights after the last step."""
+        return {name: weight.detach() for name, weight in self.weights.items()}
+
+
+def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
+    """On a GPU, PyTorch's own convolutions.
+
+    cuDNN's gradient of a convolution's weights either is added up in any order, or (`cudnn.deterministic`, PyTorch 2.11
+    on an H100) is wrong by up to 3e-3 of its largest, though TF32 is off: docs/gpu.md.
+    """
+    if device.type == "cpu":
+        return nullcontext()
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=False, allow_tf32=False)
+    return flags
+
+
+def warm_up(image_shape: tuple[int, int], n_classes: int, name: str, batch_size: int) -> None:
+    """Have what this step needs compiled for a CPU, by a step of a small network: no trial is charged for it."""
     if name == "autograd" or batch_size > kernels.LARGEST_BATCH:
         return
     params = dict(n_conv_layer=2, kernel_size=2, n_hidden_layer=17)
@@ -71,7 +103,7 @@ def make_step(
         and batch_size <= kernels.LARGEST_BATCH
     )
 
-    def make_hidden(hidden: Tensor) -> Hidden:
+    def make_hidden(hidden: Tensor) -> DenseHidden | KernelHidden:
         return (KernelHidden if by_kernels else DenseHidden)(hidden, **sgd)
 
     return ManualStep(weights, image_shape, make_hidden, **sgd)

@@ -152,16 +152,9 @@ _EIGHT, _ONE = (0,) * ROWS, (0,)
 
 @compiled
 def forward(batch: Batch, w: Array, a: Array, z: Array, part: Array, features: int, units: int) -> None:
-    """z = a.T @ w, packed. All arrays are flat float32.
+    """z = a.T @ w, packed. All arrays are flat float32; `part` is of the size of z, and overwritten.
 
-    Args:
-        batch: any tuple with one element per image.
-        w: weights, (features, units).
-        a: features of the batch.
-        z: gets the product.
-        part: of the size of z, overwritten.
-        features: features of an image.
-        units: units of the layer.
+    `batch` is any tuple with one element per image.
     """
     z[:] = 0
     for start in range(0, features, SUM_ROWS):

@@ -14,12 +14,8 @@ from mpitune.experiment import WorkerContext
 def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: int, n_points: int) -> Solver:
     """The solver of that name for this worker. `SvmGrid.check` says whether it can work there.
 
-    Args:
-        name: "auto", "shared", "sklearn" or "cuml".
-        worker: its device, and the buffers that workers of the node share.
-        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest).
-        memory: bytes that this worker may use, which the shared-kernel solver keeps to.
-        n_points: the most points of one gamma that it will be asked for at once.
+    memory: bytes that this worker may use, which the shared solver keeps to. n_points: the most points of one gamma
+    that it will be asked for at once.
     """
     if name in ("auto", "shared"):
         from mnist_svm.solvers.cpu import SharedSolver

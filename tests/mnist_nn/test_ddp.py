@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from mnist_nn.ddp import main
-from mnist_nn.parallel.architecture import best_of
+from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.predict import load_model
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.journal import Journal

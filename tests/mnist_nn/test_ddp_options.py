@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from mnist_nn.ddp import main
 from mnist_nn.net import normalised
-from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.networks import Network
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.train import order_of
 from mpitune.errors import Exit
@@ -177,7 +177,7 @@ def third_epoch(before: dict[str, Any], data: Path) -> dict[str, torch.Tensor]:
 
     arrays = load("mnist", data)
     images, labels = torch.tensor(arrays["train_images"]), torch.tensor(arrays["train_labels"]).long()
-    network = build({"network": "kubeflow"}, (28, 28), 10)
+    network = Network({"network": "kubeflow"}, (28, 28), 10)
     named = dict(network.named_parameters())
     optimizer = torch.optim.AdamW(named.values(), lr=0.001, weight_decay=0.01)
     network.load_state_dict(before["weights"])

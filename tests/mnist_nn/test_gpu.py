@@ -16,8 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.experiment import Bagging  # noqa: E402
-from mnist_nn.steps.autograd import AutogradStep  # noqa: E402
-from mnist_nn.steps.choose import make_step  # noqa: E402
+from mnist_nn.steps.choose import AutogradStep, make_step  # noqa: E402
 from mnist_nn.steps.graphed import WARM_UP, Graphed  # noqa: E402
 from mpitune.experiment import WorkerContext  # noqa: E402
 from mpitune.trial import Evaluation, NoRoom, Trial  # noqa: E402

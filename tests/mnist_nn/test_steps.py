@@ -8,10 +8,8 @@ import torch
 
 from mnist_nn import net, training
 from mnist_nn.steps import kernels
-from mnist_nn.steps.autograd import AutogradStep
-from mnist_nn.steps.choose import make_step
-from mnist_nn.steps.hidden import DenseHidden, KernelHidden
-from mnist_nn.steps.manual import ManualStep
+from mnist_nn.steps.choose import AutogradStep, make_step
+from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
 from tests.mnist_nn.networks import TOLERANCE, architecture, batches
 
 pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("one_thread")]

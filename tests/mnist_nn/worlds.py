@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mnist_nn.net import Images
-from mnist_nn.parallel.networks import build
+from mnist_nn.parallel.networks import Network
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
@@ -75,7 +75,7 @@ def reference() -> dict[str, np.ndarray]:
     train, labels = data().train_images.normalised(), data().train_labels
     test, truth = data().test_images.normalised(), data().test_labels
     torch.manual_seed(SEED)
-    network: nn.Module = build(KUBEFLOW, (28, 28), 10)
+    network: nn.Module = Network(KUBEFLOW, (28, 28), 10)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
 
     def evaluate() -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,7 @@ class Bagging(ImageSettings):
     goal = "minimize loss"
     no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
     report_modules = ("mnist_nn.figures",)
-    doctor_checks = DoctorChecks(
-        settings=DatasetSettings,
-        libraries={"cpu": ("torch",), "cuda": ("torch",)},
-    )
+    doctor_checks = DoctorChecks(settings=DatasetSettings, libraries={"cpu": ("torch",), "cuda": ("torch",)})
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
     n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
@@ -196,17 +193,13 @@ class Bagging(ImageSettings):
         return weights_of(params, self.image_shape, N_CLASSES)
 
     def objective(self, worker: WorkerContext) -> Objective:
-        from mnist_nn.objective import BaggingObjective, TrainingOptions
+        from mnist_nn.objective import BaggingObjective
 
-        options = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
-        return BaggingObjective(TrainingOptions(**options), worker)
+        return BaggingObjective(self, worker)
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            n_trials=self.n_trials(),
-            cost=self.cost,
-            memory_bytes=self.memory_bytes,
-            preload=("mnist_nn.objective",),
+            n_trials=self.n_trials(), cost=self.cost, memory_bytes=self.memory_bytes, preload=("mnist_nn.objective",)
         )
 
     def cost(self, trial: Trial) -> float:
@@ -217,7 +210,7 @@ class Bagging(ImageSettings):
         images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
-    def memory_bytes(self, trial: Trial, data: Data) -> int:
+    def memory_bytes(self, trial: Trial, data: Data | None = None) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 

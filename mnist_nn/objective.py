@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,25 +17,13 @@ from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.net import Images
-from mnist_nn.shapes import memory_bytes
 from mnist_nn.steps.choose import warm_up
 from mpitune.devices.devices import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Settings of all trainings of a study; the names are those of `mnist_nn.experiment.Bagging`."""
-
-    seed: int
-    folds: int
-    epochs: int
-    batch_size: int
-    tolerance: float
-    step: str
-    max_pixel: int
-    save_models: bool
+if TYPE_CHECKING:
+    from mnist_nn.experiment import Bagging
 
 
 class BaggingObjective:
@@ -54,7 +42,7 @@ class BaggingObjective:
     that, or on the other trials of a batch.
     """
 
-    def __init__(self, options: TrainingOptions, worker: WorkerContext) -> None:
+    def __init__(self, options: Bagging, worker: WorkerContext) -> None:
         self.options, self._report_step = options, worker.report_step
         self.device = torch.device(worker.device)
         there = {name: on_device(array, self.device) for name, array in worker.data.items()}
@@ -70,16 +58,11 @@ class BaggingObjective:
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
-            needed = self.memory_bytes(trial)
+            needed = self.options.memory_bytes(trial)
             answer = self._evaluated(trial) if needed <= self._memory else _refused(trial, needed, self._memory)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # another worker may share this GPU
             yield answer
-
-    def memory_bytes(self, trial: Trial) -> int:
-        """The bytes of the device's memory that a trial takes."""
-        options, shape = self.options, self.images["train_images"].shape
-        return memory_bytes(trial.params, shape, N_CLASSES, batch_size=options.batch_size, step=options.step)
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         images, labels, folds, unseen = self._sample(Sample.of(trial))

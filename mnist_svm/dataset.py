@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -120,12 +119,8 @@ class LittleMemory(MemoryError):
     """A solver cannot work with the memory that it may use here; its text says what it needs."""
 
 
-class Solver(ABC):
-    """A way to fit the points of a grid."""
-
-    @abstractmethod
-    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
-        """A Fit of each point of one gamma, in their order, each as soon as it is known."""
+# From the data, a gamma and points of it to a Fit of each point, in their order, each as soon as it is known.
+Solver = Callable[[Dataset, float, Sequence[GridPoint]], Iterator[Fit]]
 
 
 def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:

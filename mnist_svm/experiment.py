@@ -93,7 +93,7 @@ class SvmGrid(ImageSettings):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
-            preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers.cpu", "mpitune.svm.solved"),
+            preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers", "mpitune.svm.solved"),
             why_cores=self.why_cores(),
         )
 

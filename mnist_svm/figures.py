@@ -57,12 +57,7 @@ def draw_figures(
 
 @styled()
 def box_plot(
-    errors: np.ndarray,
-    gamma: float,
-    *,
-    penalties: np.ndarray,
-    limits: tuple[float, float],
-    best_gamma: bool,
+    errors: np.ndarray, gamma: float, *, penalties: np.ndarray, limits: tuple[float, float], best_gamma: bool
 ) -> Any:
     """Errors of the folds, (folds, n_C), against log10 C: all folds as dots, the middle half of them as a box.
 

@@ -26,10 +26,9 @@ from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
-from mnist_nn.parallel.optimizer import Rule, make_optimizer
+from mnist_nn.parallel.optimizer import Rule, load_states, make_optimizer, whole_states, wrap_model
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
-from mnist_nn.parallel.strategy import load_states, whole_states, wrap_model
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 

@@ -1,14 +1,7 @@
 import numpy as np
 import pytest
 
-from mnist_nn.bootstrap import (
-    bootstrap_sample,
-    disagreement,
-    error_of_surest,
-    least_sure,
-    majority_vote,
-    out_of_bag,
-)
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, error_of_surest, least_sure, majority_vote, out_of_bag
 from mpitune.trial import seed_of
 
 

@@ -266,10 +266,7 @@ def test_a_file_of_options_that_cannot_work_ends_in_one_line(
         ("--optimizer adam", "'adam' is not one of sgd, adamw"),
         ("--amp fp8", "'fp8' is not one of bf16, fp16"),
         ("--warmup-steps -1", "-1 is too small"),
-        (
-            "--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1",
-            "--warmup-steps 5 takes all 3 steps",
-        ),
+        ("--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1", "--warmup-steps 5 takes all 3 steps"),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
     ],

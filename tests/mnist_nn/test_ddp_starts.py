@@ -40,10 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
             f"--backend nccl needs GPUs: PyTorch {torch.__version__} sees no GPU: give --backend gloo",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
-        (
-            "--dataset digits",
-            "--dataset digits does not fit the network: the Kubeflow network needs images of",
-        ),
+        ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
         ("--network search", "--network search needs --from RESULTS"),
         ("--network kubeflow --from x", "name two networks"),
         ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no search"),

@@ -337,7 +337,7 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
 
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     trial, data = computed()[0].trial, TINY.data()
-    needed = TINY.memory_bytes(trial, data)
+    needed = TINY.memory_bytes(trial)
     for workers, free, fits in [(1, needed, True), (1, needed - 1, False), (4, 4 * needed, True), (4, needed, False)]:
         monkeypatch.setattr("mnist_nn.objective.free_memory", lambda free=free: free)
         (result,) = TINY.objective(WorkerContext("cpu", data, n_workers=workers))((trial,))

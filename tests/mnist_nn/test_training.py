@@ -18,13 +18,7 @@ from mpitune.devices.devices import Device, environment  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
 
 CPU = torch.device("cpu")
-PARAMS = {
-    "n_conv_layer": 6,
-    "kernel_size": 3,
-    "n_hidden_layer": 24,
-    "learning_rate": 0.03,
-    "momentum": 0.3,
-}
+PARAMS = {"n_conv_layer": 6, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.3}
 
 pytestmark = pytest.mark.numerical
 

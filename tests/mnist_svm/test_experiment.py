@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from common.images import ImageSettings, standardised
-from mnist_svm.dataset import Dataset, Fit, GridPoint, Solver, check_classes
+from mnist_svm.dataset import Dataset, Fit, GridPoint, check_classes
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.solvers.pointwise import fit_cuml, fit_sklearn
+from mnist_svm.solvers import fit_cuml, fit_sklearn
 from mpitune import evaluate
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
@@ -196,15 +196,14 @@ def test_the_shared_solver_answers_as_scikit_learn(multiclass: str) -> None:
 def test_results_come_one_by_one() -> None:
     fits = []
 
-    class Knowing(Solver):
-        def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
-            for point in points:
-                fits.append(point)
-                yield Fit(point.split.labels, 1)
+    def knowing(dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+        for point in points:
+            fits.append(point)
+            yield Fit(point.split.labels, 1)
 
     from mnist_svm.objective import SvmObjective
 
-    objective = SvmObjective(Dataset.of(SMALL.data(), 5, 16), Knowing())
+    objective = SvmObjective(Dataset.of(SMALL.data(), 5, 16), knowing)
     (search,) = SMALL.searches()
     results = objective(next(search)[0])
     assert next(results).values == {"error": 0.0, "n_support": 1.0, "converged": 1.0}
@@ -261,7 +260,7 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
 
 def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a resume the first batch may be a single point; the plan has room for the largest one all the same."""
-    from mnist_svm.solvers import cpu
+    from mnist_svm import solvers
 
     planned = []
 
@@ -269,8 +268,8 @@ def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.M
         planned.append(n_points)
         return kept(samples, multiclass, n_points, *others)
 
-    kept = cpu.keep
-    monkeypatch.setattr(cpu, "keep", keep)
+    kept = solvers.keep
+    monkeypatch.setattr(solvers, "keep", keep)
     experiment = replace(SMALL, solver="shared")
     (search,) = experiment.searches()
     batch = next(search)[0]

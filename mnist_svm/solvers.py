@@ -1,13 +1,15 @@
-"""The grid solver of `mpitune.svm`."""
+"""The solvers of a grid: all points of a gamma together (`mpitune.svm`), or point by point (scikit-learn, cuML)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver, Split, grids
+from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, LittleMemory, Solver, Split, grids
 from mpitune import svm
 from mpitune.experiment import WorkerContext
 from mpitune.svm.memory.matrices import Matrices, keep
@@ -15,17 +17,25 @@ from mpitune.svm.memory.matrices import Matrices, keep
 MAX_ITER = 100_000_000  # iterations per binary problem and C
 
 
-class SharedSolver(Solver):
+def make_solver(name: str, worker: WorkerContext, *, multiclass: str, memory: int, n_points: int) -> Solver:
+    """The solver of that name for this worker. `SvmGrid.check` says whether it can work there.
+
+    memory: bytes that this worker may use, which the shared solver keeps to. n_points: the most points of one gamma
+    that it will be asked for at once.
+    """
+    if name in ("auto", "shared"):
+        return SharedSolver(worker, multiclass, memory=memory, n_points=n_points)
+    importlib.import_module({"sklearn": "sklearn.svm", "cuml": "cuml.svm"}[name])  # missing is no trial's fault
+    return partial(point_by_point, fit_sklearn if name == "sklearn" else fit_cuml, multiclass)
+
+
+class SharedSolver:
     """All points of one gamma together; matrices are kept, and shared with other processes, as memory allows.
 
     At a C so small that all decision values of one-vs-rest differ by less than the tolerance, predictions are those of
     one of many solutions that satisfy it, as in LIBSVM.
 
-    Args:
-        worker: its buffers are matrices that the workers of the node share.
-        multiclass: "ovo" or "ovr".
-        memory: bytes that this process may use.
-        n_points: the most points (folds times C) of one gamma that it will be asked for at once.
+    n_points: the most points (folds times C) of one gamma that it will be asked for at once.
     """
 
     def __init__(self, worker: WorkerContext, multiclass: str, *, memory: int, n_points: int) -> None:
@@ -79,3 +89,46 @@ def _fits(solved: svm.Solved, predictions: np.ndarray) -> list[Fit]:
     """The answers for each penalty, from its predictions (n_penalties, n)."""
     n_support, converged = solved.solutions.n_support.tolist(), solved.solutions.converged.tolist()
     return [Fit(*point) for point in zip(predictions, n_support, converged, strict=True)]
+
+
+def point_by_point(
+    fit: Callable[..., Fit], multiclass: str, dataset: Dataset, gamma: float, points: Sequence[GridPoint]
+) -> Iterator[Fit]:
+    """As `Solver`, by a function such as `fit_sklearn`."""
+    for penalty, split in points:
+        images, labels = dataset.images[split.train], dataset.labels[split.train]
+        point = {"penalty": penalty, "gamma": gamma, "multiclass": multiclass}
+        yield fit(images, labels, dataset.predicted(split), **point)
+
+
+def fit_sklearn(
+    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, *, penalty: float, gamma: float, multiclass: str
+) -> Fit:
+    """One SVM by scikit-learn's SVC, which is LIBSVM (C.-C. Chang, C.-J. Lin, 2011). On the CPU."""
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import SVC
+
+    model: Any = SVC(C=penalty, gamma=gamma, kernel="rbf", tol=TOLERANCE, cache_size=CACHE_MIB)
+    if multiclass == "ovo":
+        model.fit(images, labels)
+        support = model.support_
+    else:
+        model = OneVsRestClassifier(model).fit(images, labels)
+        support = np.concatenate([binary.support_ for binary in model.estimators_])
+    return Fit(model.predict(validation), len(np.unique(support)))
+
+
+def fit_cuml(
+    images: np.ndarray, labels: np.ndarray, validation: np.ndarray, *, penalty: float, gamma: float, multiclass: str
+) -> Fit:
+    """One SVM by cuML's SVC (25.6 or later). On the GPU that this process can see."""
+    import cupy
+    from cuml.svm import SVC
+
+    model = SVC(
+        C=penalty, gamma=gamma, kernel="rbf", tol=TOLERANCE, cache_size=CACHE_MIB, decision_function_shape=multiclass
+    )
+    model.fit(cupy.asarray(images), cupy.asarray(labels, dtype=cupy.float32))
+    predictions = cupy.asnumpy(cupy.asarray(model.predict(cupy.asarray(validation))))
+    n_support = len(cupy.unique(cupy.asarray(model.support_)))
+    return Fit(predictions.astype(labels.dtype), n_support, converged=None)

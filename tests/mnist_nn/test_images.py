@@ -12,7 +12,6 @@ from mpitune.errors import UsageError
 
 MNIST = Frame(28, 28, 255, 20)
 DIGITS = Frame(8, 8, 16, 8)
-DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def drawing(height: int = 90, width: int = 120, ink: int = 255, paper: int = 0) -> np.ndarray:
@@ -32,9 +31,8 @@ def test_the_frame_of_the_digits_is_what_they_fill() -> None:
     assert Frame.of(load("digits", Path())["train_images"], 16) == DIGITS
 
 
-@pytest.mark.skipif(not (DATA / "MNIST").exists(), reason="../shared/data has no MNIST")
-def test_the_frame_of_mnist_is_what_its_authors_say() -> None:
-    assert Frame.of(load("mnist", DATA)["train_images"], 255) == MNIST
+def test_the_frame_of_mnist_is_what_its_authors_say(mnist: Path) -> None:
+    assert Frame.of(load("mnist", mnist)["train_images"], 255) == MNIST
 
 
 @pytest.mark.parametrize("frame", [MNIST, DIGITS, Frame(28, 20, 255, 18)])

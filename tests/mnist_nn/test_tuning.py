@@ -110,26 +110,12 @@ def test_the_first_epochs_of_a_training_are_the_same_however_far_it_goes() -> No
 
 
 @pytest.mark.slow
-def test_a_raced_study_of_sobol_sets(program: Any, tmp_path: Any) -> None:
-    arguments = [
-        "-m", "mnist_nn", "--dataset", "digits", "--train-size", 150, "--test-size", 40, "--folds", 3,
-        "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
-        "sobol", "--racing",
-    ]  # fmt: skip
-    one = program(*arguments, "--workers", 1, "--results", tmp_path / "a", 1, 6)
-    assert "ensemble of 1" in one.stdout
-    program(*arguments, "--workers", 1, "--results", tmp_path / "b", 1, 6, ranks=2)
-    tables = [(tmp_path / name / "predictions.npz").read_bytes() for name in "ab"]
-    assert tables[0] == tables[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["tpe", "hyperband"])
+@pytest.mark.parametrize("strategy", ["tpe", "hyperband", "sobol --racing"])
 def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str, tmp_path: Any) -> None:
     arguments = [
         "-m", "mnist_nn", "--dataset", "digits", "--train-size", 100, "--test-size", 40, "--folds", 2,
         "--max-channels", 4, "--max-hidden-layer", 16, "--epochs", 3, "--gpu", "none", "--plot", 0, "--strategy",
-        strategy,
+        *strategy.split(),
     ]  # fmt: skip
     program(*arguments, "--workers", 1, "--results", tmp_path / "a", 2, 10)
     program(*arguments, "--workers", 1, "--results", tmp_path / "b", 2, 10, ranks=2)

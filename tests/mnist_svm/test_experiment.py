@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.images import ImageSettings, standardised
+from common.images import standardised
 from mnist_svm.dataset import Dataset, Fit, GridPoint, check_classes
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers import fit_cuml, fit_sklearn
@@ -22,10 +20,9 @@ from mpitune import evaluate
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext, per_trial
-from mpitune.settings import result_settings
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
-from tests.helpers import ROOT, reported, table_without_run
+from tests.helpers import reported, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -94,14 +91,6 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
 
 
-def test_the_best_point_is_refitted() -> None:
-    outcomes = study(SMALL, bowl)
-    assert len(outcomes) == SMALL.n_trials()
-    refit = outcomes[-1].trial
-    assert refit.key == "refit"
-    assert refit.params == {"C": SMALL.penalties[1], "gamma": SMALL.gammas[1]}
-
-
 def test_nothing_is_refitted_when_every_point_has_a_failed_fold() -> None:
     outcomes = study(SMALL, lambda trial: failed(trial) if trial.params["fold"] == 3 else bowl(trial))
     assert len(outcomes) == SMALL.n_trials() - 1
@@ -110,12 +99,6 @@ def test_nothing_is_refitted_when_every_point_has_a_failed_fold() -> None:
 def test_costs_put_both_ends_of_gamma_first() -> None:
     costs = [SMALL.cost(Trial("t", {"gamma": gamma})) for gamma in (1e-6, 1e-4, 1e-2)]
     assert costs[0] > costs[1] < costs[2]
-
-
-def test_an_experiment_can_be_sent_to_a_worker() -> None:
-    assert pickle.loads(pickle.dumps(SMALL)) == SMALL
-    assert isinstance(SMALL, ImageSettings)
-    assert result_settings(SMALL)["n_tuning"] == 3
 
 
 # The objective
@@ -210,52 +193,9 @@ def test_results_come_one_by_one() -> None:
     assert len(fits) == 1
 
 
-def test_real_mnist_is_learned(mnist: Path) -> None:
-    experiment = SvmGrid(1, data_folder=mnist, train_size=600, test_size=300)
-    objective = experiment.objective(WorkerContext("cpu", experiment.data()))
-    batch = tuple(Trial(f"C{c}", {"C": c, "gamma": 1e-3, "fold": 4}) for c in (1e-3, 10.0))
-    chance, learned = (result.value("error") for result in objective(batch))
-    assert learned < 0.2 < 0.8 < chance
-
-
 def test_cuml_without_a_gpu_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match=r"cuml needs a GPU.*--solver shared"):
         SvmGrid(3, solver="cuml").check("cpu", "")
-
-
-def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(
-    program: Callable[..., Any], tmp_path: Path
-) -> None:
-    """A cuML that does not know its scikit-learn, on the second of the GPUs that the user shows."""
-    (tmp_path / "lib" / "cuml").mkdir(parents=True)
-    broken = "import os\nraise AttributeError('no _get_default_requests on ' + os.environ['CUDA_VISIBLE_DEVICES'])\n"
-    (tmp_path / "lib" / "cuml" / "__init__.py").write_text(broken)
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)'\n")
-    smi.chmod(0o755)
-    env = {
-        "PYTHONPATH": f"{tmp_path / 'lib'}:{ROOT}",
-        "PATH": f"{smi.parent}:{os.environ['PATH']}",
-        "CUDA_VISIBLE_DEVICES": "4,7",
-    }
-    command = (
-        "-m",
-        "mnist_svm",
-        2,
-        "--dataset",
-        "digits",
-        "--gpu",
-        "1",
-        "--solver",
-        "cuml",
-        "--results",
-        tmp_path / "r",
-    )
-    done = program(*command, env=env, status=2)
-    assert "--solver cuml: cuml cannot use cuda:7 (AttributeError: " in done.stderr
-    assert "_get_default_requests on 7)" in done.stderr and "--solver shared" in done.stderr
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "r").exists()
 
 
 def test_the_memory_plan_is_the_grids_whatever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

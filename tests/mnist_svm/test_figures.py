@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.figures import box_plot, draw_figures, heat_map
+from mnist_svm.figures import draw_figures, heat_map
 from mnist_svm.points import best_point
 from mpitune.plotting import FIGURES_PER_HELPER, draw_all, save
 
@@ -72,36 +72,3 @@ def test_many_figures_are_drawn_by_helpers_into_the_same_files(
         for kind in ("svg", "png"):
             one, other = (tmp_path / folder / f"{name}.{kind}" for folder in ("all", "one"))
             assert one.read_bytes() == other.read_bytes()
-
-
-def test_the_layout_of_one_box_plot_is_that_of_all(tmp_path: Path) -> None:
-    """The same files as where each has its own."""
-    grid, errors = SvmGrid(3), GRIDS["usual"]
-    draw_figures(tmp_path / "all", errors, gammas=grid.gammas, penalties=grid.penalties, best=(1, 1))
-    limits = float(errors.min()), float(errors.max())
-    save(
-        box_plot(errors[:, 2], grid.gammas[2], penalties=grid.penalties, limits=limits, best_gamma=False),
-        tmp_path,
-        "own",
-    )
-    for kind in ("svg", "png"):
-        drawn = tmp_path / "all" / "figures" / f"gamma_02.{kind}"
-        assert drawn.read_bytes() == (tmp_path / f"own.{kind}").read_bytes()
-
-
-def test_the_map_shows_means_and_hatches_what_failed() -> None:
-    grid, errors = SvmGrid(3), GRIDS["one failed fold"]
-    figure = heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=(0, 0))
-    (mesh,) = figure.axes[0].collections
-    np.testing.assert_array_equal(mesh.get_array().mask, np.isnan(errors.mean(axis=0)))
-    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["30.0"] * 8
-
-
-def test_every_fold_is_a_dot_of_its_error() -> None:
-    grid, errors = SvmGrid(3), GRIDS["usual"]
-    figure = box_plot(errors[:, 1], grid.gammas[1], penalties=grid.penalties, limits=(0.01, 0.9), best_gamma=False)
-    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    for c, line in enumerate(dots):
-        np.testing.assert_array_equal(line.get_ydata(), errors[:, 1, c])
-        np.testing.assert_allclose(line.get_xdata(), np.log10(grid.penalties[c]), atol=0.15 * 4.5 + 1e-9)
-    assert len(dots) == 3

@@ -17,7 +17,7 @@ from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
 from mpitune.devices.devices import usable_cores
 from mpitune.experiment import WorkerContext
-from tests.helpers import journal_lines
+from tests.helpers import ROOT, journal_lines
 from tests.stand_ins import A, B, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="cuml")
@@ -40,6 +40,19 @@ def test_cuml_does_not_tell_whether_it_converged_so_its_results_have_no_such_val
     )
 
 
+def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(program: Any, tmp_path: Path) -> None:
+    """A cuML that does not know its scikit-learn, on the second of the GPUs that the user shows."""
+    (tmp_path / "lib" / "cuml").mkdir(parents=True)
+    broken = "import os\nraise AttributeError('no _get_default_requests on ' + os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    (tmp_path / "lib" / "cuml" / "__init__.py").write_text(broken)
+    machine = Machine(tmp_path / "machine", gpus={A: (), B: ()})
+    given = ("--dataset", "digits", "--gpu", "1", "--solver", "cuml", "--results", tmp_path / "r")
+    env = machine.environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
+    (line,) = program("-m", "mnist_svm", 2, *given, env=env, status=2).stderr.splitlines()
+    assert f"--solver cuml: cuml cannot use cuda:{B} (AttributeError: " in line
+    assert f"_get_default_requests on {B})" in line and "--solver shared" in line and not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize("gpu", [(), pytest.param(("--gpu", "all"), marks=pytest.mark.slow)])
 def test_the_grid_is_solved_on_cores_where_there_are_gpus(gpu: tuple[str, ...], program: Any, tmp_path: Path) -> None:
     environ = Machine(tmp_path / "machine", gpus={A: (), B: ()}).environ()
@@ -60,34 +73,9 @@ def test_only_cuml_uses_gpus() -> None:
     ]  # fmt: skip
 
 
-ASKED = """
-from dataclasses import dataclass
-from pathlib import Path
-
-from mpitune.cli import run
-from mpitune.experiment import per_trial
-from mnist_svm.experiment import SvmGrid
-
-
-@dataclass(frozen=True)
-class Grid(SvmGrid):
-    def shared_cost(self, batch, workers):
-        cost = super().shared_cost(batch, workers)
-        Path(__file__).with_suffix(".asked").write_text(f"{workers} {cost > 0}")
-        return cost
-
-    def objective(self, worker):
-        return per_trial(lambda trial: {"error": 0.5, "test_error": 0.5})
-
-
-if __name__ == "__main__":
-    run(Grid)
-"""
-
-
-@pytest.mark.slow
-def test_folds_of_workers_that_share_a_matrix_are_divided_at_once(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "grid.py").write_text(ASKED)
-    options = ("--multiclass", "ovr", "--dataset", "digits", "--train-size", "300", "--results", tmp_path / "r")
-    program(tmp_path / "grid.py", 2, *options, "--gpu", "none", "--workers", "2", status=None)
-    assert (tmp_path / "grid.asked").read_text() == "2 False"
+@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
+def test_folds_of_workers_that_share_a_matrix_are_divided_at_once(multiclass: str) -> None:
+    grid = SvmGrid(2, dataset="digits", multiclass=multiclass)
+    (search,) = grid.searches()
+    batch = next(search)[0]
+    assert grid.shared_cost(batch, 1) > 0 and (grid.shared_cost(batch, 2) > 0) == (multiclass == "ovo")

@@ -146,10 +146,7 @@ class Bagging(ImageSettings):
         return sample.refit_key(self.save_models and sample.outer is None, self.select)
 
     def _chosen(self, sample: Sample, losses: np.ndarray) -> int | None:
-        """By `--select`, of the parameter sets that are as good the one with the fewest weights; None if there is none.
-
-        losses: float64 (n_tuning, folds), what its search returned.
-        """
+        """By `--select`, of the parameter sets that are as good the one with the fewest weights; None for none."""
         best = best_set(losses)
         if best is None or self.select == "best":
             return best
@@ -157,11 +154,7 @@ class Bagging(ImageSettings):
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
     def _cross_validation(self, sample: Sample) -> Losses:
-        """Every fold of every parameter set, unless --racing or a strategy leaves some out.
-
-        Returns:
-            Losses float64 (n_tuning, folds): inf where a training diverged, NaN where it failed or was left out.
-        """
+        """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
 
         def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
             return self._batches(sample, tuning, limit, folds)

@@ -63,14 +63,8 @@ def draw_ensemble(
 ) -> None:
     """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-...
 
-    Args:
-        folder: where the figures go.
-        probabilities: float32 (n_networks, n_test, n_classes).
-        extra: the same of the image that is no digit, then of the user's images.
-        paths: their files.
-        data: as `Bagging.data` returns them.
-        n: test images to draw, at most.
-        noun: what a class is, such as "digit".
+    probabilities: float32 (n_networks, n_test, n_classes), of which n images are drawn at most. extra: the same of the
+    image that is no digit, then of the user's images, whose files are `paths`. noun: what a class is, such as "digit".
     """
     save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
     unsure = unsure_of(probabilities, data, n)

@@ -57,18 +57,19 @@ def train(
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
 
     Training ends after `epochs` epochs, after an epoch whose mean loss is above `tolerance` times that of
-    the epoch before, or as soon as a loss is not finite.
+    the epoch before, or as soon as a loss is not finite. The last batch of an epoch is smaller where `batch_size` does
+    not divide n.
 
     Args:
         params: `n_conv_layer`, `kernel_size`, `n_hidden_layer`, `learning_rate` and `momentum`.
         images: at least one, on `device`.
         labels: int64 (n,) on `device`, in 0..n_classes-1.
-        seed: of the initial weights and of the order of the images; it is not advanced.
         n_classes: outputs of the network.
+        seed: of the initial weights and of the order of the images; it is not advanced.
         device: where the images are.
         epochs: at most.
+        batch_size: images of a step.
         tolerance: see above.
-        batch_size: the last batch of an epoch is smaller where it does not divide n.
         step: one of `mnist_nn.steps.STEPS`.
         told: hears how many epochs are done, with fractions, now and then.
 

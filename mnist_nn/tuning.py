@@ -28,6 +28,7 @@ ROUND = 8  # sets that TPE proposes at a time; with all their folds, and those o
 Most = tuple[int, int, int]  # the largest number of channels, side of the kernel, and number of hidden units
 # (tuning, limit, folds) -> the batches of the set of this number on these folds, trained for so many epochs at most.
 Batches = Callable[[int, int, np.ndarray], list[Batch]]
+# Returns losses float64 (sets, folds): inf where a training diverged, NaN where it failed.
 Losses = Generator[Sequence[Batch], list[Result], np.ndarray]
 
 
@@ -55,11 +56,7 @@ class ParameterSets:
         }
 
     def proposed(self, sample: str, folds: int, epochs: int, batches: Batches) -> Losses:
-        """The cross-validation of sets that are proposed by the losses of those before.
-
-        Returns:
-            Losses float64 (n, folds): inf where a training diverged, NaN where it failed or its set was stopped early.
-        """
+        """The cross-validation of sets proposed by the losses of those before; NaN where one was stopped early."""
         problem = _problem(self._seed, sample, self._n, self._most)
         schedulers = chosen_strategy(self._strategy, epochs).begin(problem)
         shape = self._n, folds
@@ -118,18 +115,14 @@ def _up_to(low: int, high: int) -> Int | int:
 
 
 def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
-    """Every fold of every set, in one round: losses float64 (sets, folds), NaN where a training failed."""
+    """Every fold of every set, in one round."""
     folds = np.arange(shape[1])
     results = yield [batch for tuning in range(shape[0]) for batch in batches(tuning, epochs, folds)]
     return np.array([result.value("loss") for result in results]).reshape(shape)
 
 
 def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
-    """Fold after fold, without the sets that would hardly win.
-
-    Returns:
-        Losses float64 (sets, folds): inf where a training diverged, NaN where it failed or was left out.
-    """
+    """Fold after fold, without the sets that would hardly win; NaN where a training failed or was left out."""
     losses, race = np.full(shape, np.nan), Race(range(shape[0]), shape[1])
     while pairs := race.next_folds():
         folds: dict[int, list[int]] = {}
@@ -145,11 +138,7 @@ def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
 
 
 def best_set(losses: np.ndarray) -> int | None:
-    """The parameter set of the lowest mean loss, the first of equal ones; None when there is none.
-
-    Args:
-        losses: (n_sets, folds). A set with a fold that failed (NaN) or diverged (inf) does not take part.
-    """
+    """The parameter set of the lowest mean of (n_sets, folds) losses, the first of equal ones; None for none."""
     means = losses.mean(axis=1)
     finite = np.flatnonzero(np.isfinite(means))
     return int(finite[np.argmin(means[finite])]) if len(finite) else None

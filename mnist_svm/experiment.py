@@ -136,11 +136,7 @@ class SvmGrid(ImageSettings):
         return [TuningGrid(self.penalties, self.gammas, self.folds, outer, self.select) for outer in self.outer]
 
     def _search(self, grid: TuningGrid) -> Rounds:
-        """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any.
-
-        Returns:
-            What `TuningGrid.errors` says.
-        """
+        """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any."""
         folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
         results = yield [tuple(grid.trial(g, c, fold) for fold in folds for c in columns) for g in rows]
         errors = grid.errors({result.key: result for result in results})

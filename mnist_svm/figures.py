@@ -35,14 +35,8 @@ def draw_figures(
 ) -> None:
     """heat_map in `folder`, and gamma_00, gamma_01, ... in `folder`/figures; each as SVG and PNG.
 
-    All box plots share one scale, so that they can be leafed through.
-
-    Args:
-        folder: where the figures go.
-        errors: float64 (folds, n_gamma, n_C), fractions, NaN where failed.
-        gammas: float64 (n_gamma,).
-        penalties: float64 (n_C,).
-        best: indices of gamma and C, or None where all have failed.
+    All box plots share one scale, so that they can be leafed through. errors: float64 (folds, n_gamma, n_C), fractions,
+    NaN where failed. best: indices of gamma and C, or None where all have failed.
     """
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))

@@ -86,12 +86,10 @@ class TuningGrid:
 
 
 def best_point(errors: np.ndarray) -> Point | None:
-    """(gamma index, C index) of the least mean error over folds; None when every point has a failed fold.
+    """(gamma index, C index) of the least mean error over (folds, n_gamma, n_C); None when each has a failed fold.
 
-    Args:
-        errors: (folds, n_gamma, n_C), NaN where failed. Of equal points the one with the smaller C wins, then the one
-            with the smaller gamma. Means are compared to 12 decimals, because the last bits of a mean depend on the
-            order of its folds.
+    Of equal points the one with the smaller C wins, then the one with the smaller gamma. Means are compared to 12
+    decimals, because the last bits of a mean depend on the order of its folds.
     """
     means = np.round(errors.mean(axis=0), 12).T
     means[np.isnan(means)] = np.inf

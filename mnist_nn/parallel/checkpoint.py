@@ -19,14 +19,7 @@ NAME, FORMAT, BEFORE = "checkpoint.pt", 3, "checkpoint-before.pt"
 
 
 class Checkpoint(NamedTuple):
-    """What a training continues from.
-
-    Attributes:
-        epochs: those that are done.
-        steps: number of steps that are done.
-        weights: by name.
-        optimizer, scaler: as PyTorch's `state_dict` gives them.
-    """
+    """What a training continues from: epochs and number of steps that are done, weights, states of PyTorch."""
 
     epochs: list[Epoch]
     steps: int
@@ -52,11 +45,7 @@ def set_aside(folder: Path) -> None:
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
-    """The checkpoint in `folder`, on the CPU; None where there is none.
-
-    Raises:
-        UsageError: the file is no checkpoint, or one of other settings, which it names.
-    """
+    """The checkpoint in `folder`, None where there is none. Raises UsageError for one of other settings, or none."""
     path = folder / NAME
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

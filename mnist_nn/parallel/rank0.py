@@ -36,9 +36,6 @@ class Job(NamedTuple):
     """The job that rank 0 sends to all processes.
 
     Attributes:
-        settings: of rank 0.
-        params: of the network.
-        rule: how weights are updated.
         shapes: of the uint8 arrays that follow.
         checkpoint: to continue from; None for a training from the start.
     """
@@ -51,14 +48,7 @@ class Job(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Data and checkpoint that rank 0 has read.
-
-    Attributes:
-        arrays: images and labels, uint8.
-        fixed: settings that a continuation must share.
-        n_weights: of the network.
-        job: for all processes.
-    """
+    """Data and checkpoint that rank 0 has read; `fixed` are the settings that a continuation must share."""
 
     arrays: dict[str, np.ndarray]
     fixed: dict[str, Any]
@@ -98,12 +88,9 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
 
 
 def best_of(folder: Path) -> Parameters:
-    """The parameters with the lowest mean validation loss among all bootstrap samples of a search.
+    """The parameters with the lowest mean validation loss among all bootstrap samples of a search. Raises UsageError.
 
     Only sets whose folds are all known take part, so a search that still runs can be asked too.
-
-    Raises:
-        UsageError: the folder holds no search of mnist_nn, or one without such a set.
     """
     history = read_journal(folder)
     if history is None:

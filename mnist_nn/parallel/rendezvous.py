@@ -206,8 +206,7 @@ def ranks_here(
         allow_mixed_versions: where the versions of two processes differ, rank 0 warns, and the training goes on.
 
     Raises:
-        UsageError: a process has a problem; versions differ and may not; `processes` are asked for and the launcher has
-            already started several on a host; or an exclusive GPU would have two.
+        UsageError: one of these conditions is not met, on any host.
     """
     me, key = rendezvous.launch, f"{rendezvous.run}/here/"
     rendezvous.store.set(

@@ -20,9 +20,7 @@ _log = logging.getLogger(__name__)
 class Graphed:
     """A step on a GPU whose whole batches are replayed; a smaller batch is computed by the step itself.
 
-    Args:
-        step: which allocates nothing that it needs in a later step.
-        batch_size: images of a whole batch.
+    The step must allocate nothing that it needs in a later step.
     """
 
     def __init__(self, step: Step, batch_size: int) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
+from mpitune.memory.cache import Cache, NoCache, NotPicklable, buffers_for, in_memory
 from mpitune.memory.shared_arrays import Spec
-from mpitune.memory.value_cache import Keeper, Nowhere, Unkept, buffers_for, in_memory
 from mpitune.optimize.objectives import InvalidReturnValue, ObjectiveTrial, is_staged
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import label_of
@@ -121,7 +121,7 @@ class Chain:
 
     def __call__(self, trial: ObjectiveTrial) -> Any:
         """One trial by itself, for a debugger: nothing is kept."""
-        return _Links(self._steps, Nowhere(), 0)(trial)
+        return _Links(self._steps, NoCache(), 0)(trial)
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class _Step:
 class _Links:
     """A chain in a worker."""
 
-    def __init__(self, steps: list[_Step], keeper: Keeper, seed: int):
+    def __init__(self, steps: list[_Step], cache: Cache, seed: int):
         *self._before, self._last = steps
-        self._keeper, self._seed = keeper, seed
+        self._cache, self._seed = cache, seed
 
     def __call__(self, trial: ObjectiveTrial) -> Any:
         values: dict[str, Any] = {}
@@ -154,12 +154,12 @@ class _Links:
             compute = partial(step.work, given, **{name: values[name] for name in step.takes})
             place = json.dumps([keys[step.name], trial.device])
             try:
-                values[step.name] = self._keeper.value(place, compute)
-            except Unkept as unkept:
+                values[step.name] = self._cache.value(place, compute)
+            except NotPicklable as error:
                 told = "return arrays, numbers, or what else can be pickled"
                 raise InvalidReturnValue(
-                    f"the link {step.name} returned {unkept}, which cannot be kept: {told}"
-                ) from unkept
+                    f"the link {step.name} returned {error}, which cannot be kept: {told}"
+                ) from error
         return self._last.work(trial, **{name: values[name] for name in self._last.takes})
 
     def _label(self, trial: ObjectiveTrial, use: str) -> Any:

@@ -21,8 +21,8 @@ from sklearn.pipeline import Pipeline
 
 from mpitune.devices.devices import free_memory
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Scheduling, WorkerContext
+from mpitune.memory.cache import Cache, buffers_for, in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
-from mpitune.memory.value_cache import Keeper, buffers_for, in_memory
 from mpitune.settings import without_address
 from mpitune.sklearn.answers import Answer, Raised, decoded, encoded, exception_of, raised
 from mpitune.sklearn.fit_graph import configured
@@ -250,7 +250,7 @@ class Evaluator:
         self._sharing, self._config, self._buffers = sharing, config, buffers
 
     @cached_property
-    def _cache(self) -> Keeper:
+    def _cache(self) -> Cache:
         return in_memory(self._buffers, _room())
 
     @cached_property
@@ -263,7 +263,7 @@ class Evaluator:
         groups = groups_of(list(self._tasks.values()), self._sharing)
         return {key: len(group.keys) for group in groups for key in group.keys}
 
-    def _cache_for(self, group: Group) -> Keeper | None:
+    def _cache_for(self, group: Group) -> Cache | None:
         """The cache where others may have another part of a batch: they need the same samples between steps."""
         if not isinstance(self._tasks[group.keys[0]].estimator, Pipeline):
             return None

@@ -17,7 +17,7 @@ from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
 
-from mpitune.memory.value_cache import Keeper
+from mpitune.memory.cache import Cache
 from mpitune.sklearn.fit_graph import StepFit, configured
 from mpitune.sklearn.scores import FittedModel, answer
 from mpitune.sklearn.shared_steps import Steps, computed_once, extended
@@ -29,7 +29,7 @@ _KNOWN = ("sklearn", "mpitune", "lightgbm", "xgboost")  # packages whose paramet
 
 
 def walked(
-    tasks: Mapping[int, Any], fits: tuple[StepFit, ...], cache: Keeper | None = None
+    tasks: Mapping[int, Any], fits: tuple[StepFit, ...], cache: Cache | None = None
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Fit and score candidates of one split that share fits.
 
@@ -62,7 +62,7 @@ class _Walk:
     tasks: Mapping[int, Any]
     split: int
     labels: Any
-    cache: Keeper | None
+    cache: Cache | None
 
     def below(
         self, fits: tuple[StepFit, ...], part: SplitPart, steps: Steps, fit_time: float, score_time: float

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import joblib
 from sklearn.pipeline import Pipeline
 
-from mpitune.memory.value_cache import Keeper, Unkept
+from mpitune.memory.cache import Cache, NotPicklable
 
 Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of them has none
 
@@ -38,7 +38,7 @@ def extended(steps: Steps, model: Any) -> Steps:
         return None
 
 
-def computed_once(cache: Keeper | None, kind: Kind, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
+def computed_once(cache: Cache | None, kind: Kind, split: int, steps: Steps, compute: Callable[[], Any]) -> Any:
     """What `compute` returns for the training samples of this split after these steps, or a copy that is kept."""
     if cache is None or steps is None:
         return compute()
@@ -50,14 +50,14 @@ def computed_once(cache: Keeper | None, kind: Kind, split: int, steps: Steps, co
 
     try:
         return copy.deepcopy(cache.value(_key(kind, split, steps), computed))  # the next step may write to it
-    except Unkept:
+    except NotPicklable:
         return made[0]
 
 
 class SharedSteps:
     """Stands for the `memory` of a Pipeline, scikit-learn's own way to keep fitted transformers."""
 
-    def __init__(self, cache: Keeper) -> None:
+    def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._split = 0
         self._steps: Steps = ()

@@ -29,8 +29,8 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 from sklearn.svm import SVC
 
 from mpitune.experiment import WorkerContext
+from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
-from mpitune.memory.value_cache import in_memory
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk, searches
 from mpitune.sklearn.scores import standard
 from mpitune.sklearn.shared_steps import SharedSteps

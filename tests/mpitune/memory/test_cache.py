@@ -12,9 +12,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpitune.memory.cache import BUFFER, INDEX, SharedCache, _Packed, _read, in_memory
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.memory.shared_cache import INDEX, SharedCache
-from mpitune.memory.value_cache import BUFFER, _Packed, in_memory
 from tests.helpers import PATIENCE
 
 SIZE = 4096
@@ -68,7 +67,7 @@ def test_the_longest_unused_gives_way() -> None:
 
 
 def _worker(specs: dict[str, Spec], file: str, seconds: float, pipe: Connection) -> None:
-    keeper: Any = in_memory(SharedArrays.attach(specs, writeable=True), 0)
+    cache: Any = in_memory(SharedArrays.attach(specs, writeable=True), 0)
 
     def compute() -> np.ndarray:
         with open(file, "a") as lines:
@@ -77,7 +76,7 @@ def _worker(specs: dict[str, Spec], file: str, seconds: float, pipe: Connection)
         time.sleep(seconds)
         return np.arange(100.0)
 
-    pipe.send(float(keeper.value("a", compute).sum()))
+    pipe.send(float(cache.value("a", compute).sum()))
 
 
 def test_one_process_computes_and_if_it_is_killed_the_next_one_does(tmp_path: Path) -> None:
@@ -112,8 +111,6 @@ def test_one_process_computes_and_if_it_is_killed_the_next_one_does(tmp_path: Pa
     text=st.text(max_size=20),
 )
 def test_values_are_packed_whole(arrays: list[tuple[str, int, bool]], text: str) -> None:
-    from mpitune.memory.value_cache import _read
-
     made = [np.arange(3 * n).reshape(3, n, order="F" if fortran else "C").astype(kind) for kind, n, fortran in arrays]
     value = {"text": text, "arrays": made, "function": lambda x: x + 1}
     packed = _Packed(value)

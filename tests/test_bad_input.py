@@ -169,7 +169,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir(parents=True)
     (folder / "other" / NAME).write_text("a story\nin two lines\n")
     (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
-    (folder / "garbage" / NAME).write_text('{"format": 1, "settings": {"experiment": "mnist_svm"}}\n\0\0\0\n')
+    Journal(folder / "garbage", HEADER).close()
+    with open(folder / "garbage" / NAME, "ab") as file:
+        file.write(b"\0\0\0\n")
     (folder / "models" / "models" / "bootstrap-00.pt").write_text("no model")
     Journal(folder / "toys", HEADER).close()
     raw = folder / "damaged" / "MNIST" / "raw"

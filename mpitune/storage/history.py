@@ -26,7 +26,6 @@ from mpitune.storage.records import (
     RunLine,
     all_checked,
     checked,
-    has_checksum,
     pack,
     read_death,
     read_other,
@@ -37,7 +36,7 @@ from mpitune.storage.stored import StoredResults, StoredTrials
 from mpitune.trial import Result, Trial
 
 NAME = JOURNAL
-FORMAT = 2  # 1 has no checksums; it is still read, and continued
+FORMAT = 2
 BEGINNING = b'{"format":'
 BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
@@ -133,7 +132,7 @@ def _read_some(
     for number, line in enumerate(lines, start):
         try:
             if not sound:
-                require_checksum(line, history.header["format"] >= 2)
+                require_checksum(line)
             try:
                 record = read_trial(line)
             except msgspec.MsgspecError:
@@ -254,23 +253,18 @@ def no_collection() -> Iterator[None]:
 
 def _read_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        require_checksum(line, needed=False)
         header = read_other(line)
         if not isinstance(header, dict):
             raise _no_header(path)
         version = header["format"]
-        if type(version) is int and version > FORMAT:
-            raise UsageError(
-                f"{path} has format {version}, this program reads up to {FORMAT}: use a newer version of it"
-            )
-        checked(header, HeaderLine)
+        if type(version) is int and version != FORMAT:
+            raise UsageError(f"{path} has format {version}, this program reads {FORMAT}: use the version that wrote it")
+        require_checksum(line)
+        return checked(header, HeaderLine)
     except UsageError:
         raise
     except UNREADABLE as error:
         raise _no_header(path) from error
-    if version >= 2 and not has_checksum(line):
-        raise _no_header(path)
-    return header
 
 
 def _no_header(path: Path) -> UsageError:

@@ -1,7 +1,6 @@
 """The memory of a study: an append-only file of JSON lines, written by rank 0 alone.
 
     journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
-                             older ones have "beginnings", which nobody reads
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
                               "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ UNPACKABLE = (TypeError, ValueError, OverflowError)  # what packing raises, for 
 _LARGEST = 2**62  # no number of a machine is so large
 _END = b',"crc":"%08x"}'  # how a line ends
 _END_BYTES = len(_END % 0)
-_CHECKED = re.compile(rb',"crc":"[0-9a-f]{8}"\}\Z')
 
 Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther from 1970
 Seconds = Annotated[float, Meta(ge=0, le=9e9)]
@@ -116,7 +114,6 @@ class HeaderLine(Struct):
     versions: dict[str, str] = {}
     commit: str | None = None
     command: list[str] = []
-    beginnings: dict[str, Any] = {}
     goal: str | None = None
 
 
@@ -188,13 +185,10 @@ def all_checked(lines: Sequence[bytes]) -> bool:
     return b"".join([line[-_END_BYTES:] for line in lines]) == _END * len(lines) % checksums
 
 
-def require_checksum(line: bytes, needed: bool) -> None:
-    """Raise ValueError for a wrong checksum, and for none where one is needed."""
+def require_checksum(line: bytes) -> None:
+    """Raise ValueError for a wrong checksum, or none."""
     if not all_checked([line]):
-        if has_checksum(line):
-            raise ValueError("its checksum is not that of its content")
-        if needed:
-            raise ValueError("it has no checksum")
+        raise ValueError("its checksum is not that of its content")
 
 
 def read_other(line: bytes) -> TrialLine | dict[str, Any]:
@@ -246,9 +240,4 @@ def written_trial(trial: Trial, result: Result) -> bytes:
 
 def with_checksum(line: bytes) -> bytes:
     """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
-    return line if has_checksum(line) else line[:-1] + _END % zlib.crc32(line[:-1])
-
-
-def has_checksum(line: bytes) -> bool:
-    """Whether a line ends as one with a checksum does."""
-    return _CHECKED.search(line) is not None
+    return line[:-1] + _END % zlib.crc32(line[:-1])

@@ -11,15 +11,15 @@ from pathlib import Path
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import StoredArrays
 from mpitune.storage.files import sync_folder, written_whole
-from mpitune.storage.history import FORMAT, NAME, Damage, History, read_lines, whole_lines
+from mpitune.storage.history import NAME, Damage, History, read_lines, whole_lines
 from mpitune.storage.journal import locked, unused
-from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, with_checksum, written
+from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, written
 
 
 def repair(folder: Path) -> tuple[list[Damage], Path]:
     """Set the damaged lines of a journal aside, and trials whose arrays are damaged, in a file of their own.
 
-    The journal is then written again, whole or not at all, with all other lines as they were, each with a checksum.
+    The journal is then written again, whole or not at all, with all other lines as they were.
 
     Returns:
         (what was damaged, in the order of lines; the file that holds these lines, which is made only if there is any).
@@ -45,7 +45,7 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
                 lost = {damage.key for damage in damaged if damage.key is not None}
                 failed = {key for key in lost & history.results.keys() if history.results[key].failed}
                 numbers = {damage.number for damage in damaged} | {number for number, _ in _lines_of(failed, lines)}
-                _set_lines_aside(folder, history, lines, numbers, aside)
+                _set_lines_aside(folder, lines, numbers, aside)
             return damaged, aside
     except OSError as error:
         raise UsageError(f"{folder} cannot be repaired: {error.strerror}") from error
@@ -69,19 +69,19 @@ def _lines_of(keys: Set[str], lines: Sequence[bytes]) -> list[tuple[int, str]]:
     numbers = []
     for number, line in enumerate(lines, start=1) if keys else ():
         with suppress(*UNREADABLE):
-            require_checksum(line, needed=False)
+            require_checksum(line)
             record = read_other(line)
             if isinstance(record, TrialLine) and record.key in keys:
                 numbers.append((number, record.key))
     return numbers
 
 
-def _set_lines_aside(folder: Path, history: History, lines: Sequence[bytes], numbers: set[int], aside: Path) -> None:
+def _set_lines_aside(folder: Path, lines: Sequence[bytes], numbers: set[int], aside: Path) -> None:
     """Write the lines with these numbers to `aside`, then the journal without them."""
     with written_whole(aside) as file:
         file.writelines(line + b"\n" for number, line in enumerate(lines, 1) if number in numbers)
-    kept = [with_checksum(line) + b"\n" for number, line in enumerate(lines, 1) if number > 1 and number not in numbers]
     note = {"repair": {"lines": len(numbers), "aside": aside.name, "time": time.strftime("%FT%T%z")}}
     with written_whole(folder / NAME) as file:
-        file.writelines([written({**history.header, "format": FORMAT}), *kept, written(note)])
+        file.writelines(line + b"\n" for number, line in enumerate(lines, 1) if number not in numbers)
+        file.write(written(note))
     sync_folder(folder)

@@ -73,14 +73,14 @@ def test_a_line_without_a_checksum_is_damaged_in_a_journal_that_has_them(tmp_pat
     history_of(tmp_path, RUN)
     with open(tmp_path / NAME, "ab") as file:
         file.write(json.dumps(DONE).encode() + b"\n")
-    with pytest.raises(UsageError, match="line 3 is damaged: it has no checksum"):
+    with pytest.raises(UsageError, match="line 3 is damaged: its checksum"):
         read_journal(tmp_path)
 
 
 NO_HEADERS = [
     b"[1, 2, 3]",
     b"a line\n",
-    json.dumps({"settings": HEADER["settings"], "format": 1}).encode() + b"?",  # no newline, and none of ours
+    json.dumps({"settings": HEADER["settings"], "format": 2}).encode() + b"?",  # no newline, and none of ours
     json.dumps({"format": 2, **HEADER}).encode() + b"\n",  # no checksum
 ]
 

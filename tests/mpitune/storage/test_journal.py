@@ -138,7 +138,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
 
 
 def test_a_torn_header_is_no_study_yet(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'{"format": 1, "sett')
+    (tmp_path / NAME).write_bytes(b'{"format": 2, "sett')
     Journal(tmp_path, HEADER).append([outcome(0)])
     history = read_journal(tmp_path)
     assert history is not None and list(history.results) == ["a/0"]
@@ -157,14 +157,6 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"{name} = .*, not {value}: give another"):
             Journal(tmp_path, {**HEADER, "settings": {**HEADER["settings"], name: value}})
     assert (tmp_path / NAME).read_bytes() == before
-
-
-def test_facts_that_a_header_had_once_do_not_matter(tmp_path: Path) -> None:
-    """Rates of GPUs, by which studies chose how to compute."""
-    Journal(tmp_path, {**HEADER, "beginnings": {"Example GPU": {"batch_size": 10}}}).close()
-    Journal(tmp_path, HEADER).close()
-    history = read_journal(tmp_path)
-    assert history is not None and history.header["settings"] == HEADER["settings"]
 
 
 def test_two_jobs_cannot_share_a_folder(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shutil
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -16,9 +15,7 @@ from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.repair import repair
 from mpitune.tools import report
-from tests.helpers import HEADER, ROOT, journal_of, outcome, studied
-
-OLD = ROOT / "tests" / "data" / "journal-format-1"
+from tests.helpers import HEADER, journal_of, outcome, studied
 
 
 def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
@@ -95,16 +92,6 @@ def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path:
     damaged, _ = repair(tmp_path)
     assert [damage.key for damage in damaged] == ["a/1"]
     assert read_study(tmp_path).results.keys() == {"a/0"}
-
-
-def test_a_repaired_journal_of_format_1_has_checksums(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path / "r")
-    content = (OLD / NAME).read_bytes().splitlines()
-    (tmp_path / "r" / NAME).write_bytes(b"\n".join([*content[:3], b"\0" * 9, *content[4:-1]]) + b"\n")
-    damaged, _ = repair(tmp_path / "r")
-    assert [damage.number for damage in damaged] == [4]
-    history = read_study(tmp_path / "r")
-    assert history.header["format"] == 2 and len(history.results) == 7 and not history.complete
 
 
 def test_a_study_whose_start_was_set_aside_has_a_report(tmp_path: Path) -> None:

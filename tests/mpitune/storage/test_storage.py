@@ -31,7 +31,6 @@ from tests.helpers import (
 from tests.toys import Toy
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
-OLD = ROOT / "tests" / "data" / "journal-format-1"
 
 # A mount namespace of the script's own: its file systems vanish with it, whatever happens.
 PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
@@ -192,30 +191,6 @@ def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
     foreign["arrays-2/mine.npz"] = foreign.pop("arrays/mine.npz")  # set aside together with the study's own
     assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
     assert (tmp_path / "journal-2.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_a_journal_of_format_1_is_read_and_continued(program: Any, tmp_path: Path) -> None:
-    """Written by the first release, interrupted, its last line torn; kept so that every later one reads it."""
-    history = read_journal(OLD)
-    assert history is not None and not history.complete and len(history.runs) == 1
-    assert len(history.results) == 8
-    assert [key for key, result in history.results.items() if result.failed] == ["c1/r0/t1"]
-    assert history.trials["c0/r1/t2"].params == {"x": 2, "offset": 5}
-    assert history.results["c0/r1/t2"].values == {"square": 9.0, "drawn": 0.8872975563668897}
-    assert str(history.results["c0/r1/t2"].place) == "node0/0/1/cpu"
-    folder = tmp_path / "r"
-    shutil.copytree(OLD, folder)
-    arguments = ("3", "--courses", "2", "--rounds", "2", "--array-size", "3", *OPTIONS)
-    program(*TOYS, *arguments, "--results", folder, "--retry-failed")
-    program(*TOYS, *arguments, "--results", tmp_path / "clean")
-    assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-    assert (folder / NAME).read_bytes().startswith((OLD / NAME).read_bytes().rpartition(b"\n")[0])
-    old, new = read_journal(OLD), read_journal(tmp_path / "clean")
-    assert old is not None and new is not None
-    for key, result in old.results.items():
-        for name in result.arrays:
-            np.testing.assert_array_equal(result.arrays[name], new.results[key].arrays[name])
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpitune.errors import UsageError, utf8
-from mpitune.export.extras import needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records_given
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
@@ -110,6 +110,15 @@ class ExportedStudy:
         rest = [name for name in names if not name.startswith(("param_", "value_"))]
         columns = [*rest[:2], *order, *rest[2:]]
         return [{name: row.get(name) for name in columns} for row in rows]
+
+
+@contextmanager
+def needs(name: str) -> Iterator[None]:
+    """Around the import of an optional package. Raises UsageError, which names the extra, where it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f'{name} is not installed ({error}): pip install "mpitune[export]"') from error
 
 
 class LoadedStudy(NamedTuple):

@@ -12,30 +12,15 @@ What csv and json do not need is in the extra: pip install "mpitune[export]".
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named, printable
-from mpitune.export.files import to_csv, to_json, to_parquet
-from mpitune.export.mlflow import to_mlflow
-from mpitune.export.optuna import to_optuna
-from mpitune.export.tensorboard import to_tensorboard
+from mpitune.export.formats import FORMATS
 from mpitune.export.trials import ExportedStudy, read
-from mpitune.export.wandb import to_wandb
 from mpitune.optimize.search_study import COMPLETE
 from mpitune.settings import program, setting
-
-# What writes a format, and the name in the results folder that it gets if no other is given.
-FORMATS: dict[str, tuple[Callable[[ExportedStudy, Path], None], str]] = {
-    "csv": (to_csv, "export.csv"),
-    "parquet": (to_parquet, "export.parquet"),
-    "json": (to_json, "export.json"),
-    "optuna": (to_optuna, "optuna.log"),
-    "mlflow": (to_mlflow, "mlflow.db"),
-    "tensorboard": (to_tensorboard, "tensorboard"),
-    "wandb-offline": (to_wandb, "wandb-offline"),
-}
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.tools.doctor_programs import programs
 from mpitune.tools.merge import MergeOptions
+from mpitune.tools.programs import doctor_checks
 from mpitune.tools.scaling import ScalingOptions
 from mpitune.tools.status import StatusOptions
 
@@ -43,7 +43,7 @@ def accepted(program: str, arguments: Sequence[str]) -> RunOptions | None:
         kinds: tuple[type, ...] = (EXPERIMENTS[program], RunOptions)
         parser = parser_of(EXPERIMENTS[program], program)
     else:
-        doctor = dict.fromkeys(checks.settings for checks in programs().values() if checks.settings)
+        doctor = dict.fromkeys(checks.settings for checks in doctor_checks().values() if checks.settings)
         kinds = (*doctor, RunOptions) if program == "mpitune doctor" else OTHERS[program]
         parser = Parser(prog=program)
         for kind in kinds:

@@ -16,8 +16,7 @@ from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
 from mpitune.plotting import DPI, PNG_DPI, STYLE, save, subplots
-from mpitune.tools.scaling import compare, figure_of
-from mpitune.tools.timings import RunTiming
+from mpitune.tools.scaling import RunTiming, compare, figure_of
 
 # Text is drawn a little otherwise by another version of FreeType; a box that moves or changes its colour is far more.
 pictured = pytest.mark.mpl_image_compare(baseline_dir="images", style=STYLE, savefig_kwargs={"dpi": 60}, tolerance=8)

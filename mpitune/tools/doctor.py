@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +29,13 @@ from mpitune.tools.doctor_checks import (
     GIB,
     Examined,
     GpuInfo,
-    check_clocks,
+    advice,
     check_mpi,
     check_ranks,
     check_results,
-    memory_of_jobs_that_have_gone,
+    check_sharing,
 )
-from mpitune.tools.doctor_gpus import advice, check_sharing, leftovers
-from mpitune.tools.doctor_programs import kinds_of, programs
+from mpitune.tools.programs import doctor_checks, kinds_of
 from mpitune.trial import Place
 
 PROG = "python -m mpitune doctor"
@@ -56,9 +54,7 @@ def examine(rank: int, options: RunOptions) -> Examined:
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
-    examined.problems.extend(leftovers(host))
-    examined.problems.extend(memory_of_jobs_that_have_gone(host))
-    every = programs()
+    every = doctor_checks()
     broken: set[str] = set()
     asked = {}
     for number, device in enumerate(dict.fromkeys(devices)):
@@ -113,8 +109,7 @@ def table(examined: Iterable[Examined]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
-           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
+def report(examined: Sequence[Examined], launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
     mpi, problems = check_mpi(launch, dict(os.environ))
     results, found = check_results(options.results or Path("results"))
@@ -133,8 +128,6 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
         allow_mixed_versions=options.allow_mixed_versions,
     )
     problems += check_ranks(examined, n_bytes)
-    before, after = between
-    problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)
     print(table(examined))
     print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
     for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
@@ -147,11 +140,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
 def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
-    before = time.time()
-    transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
-    clocks = transport.gather(time.time())
-    between = (before, time.time())
-    status = report(examined, clocks, between, launch, options, sources) if transport.rank == 0 else Exit.DONE
+    status = report(examined, launch, options, sources) if transport.rank == 0 else Exit.DONE
     transport.close(status)
     return status
 
@@ -160,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
     parser = Parser(prog=PROG, description="Would a study run here? Use the launcher and the options of the study.")
-    kinds = list(dict.fromkeys(checks.settings for checks in programs().values() if checks.settings))
+    kinds = list(dict.fromkeys(checks.settings for checks in doctor_checks().values() if checks.settings))
     try:
         for kind in (*kinds, RunOptions):
             add_settings(parser, kind)

@@ -1,4 +1,4 @@
-"""Checks of `python -m mpitune doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder, data."""
+"""Checks of `python -m mpitune doctor` beyond those of every start: hosts, GPUs, MPI, folder, data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpitune.devices.devices import CPU, environment
+from mpitune.devices.devices import CPU, Device, environment, nvidia_smi
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import UsageError
@@ -27,11 +25,19 @@ from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
 GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
 SMALL_DISK = GIB
-SKEW_S = 1.0
-SEGMENT = re.compile(r"(sm_segment\..+)\.\d+")  # of Open MPI: host, user and job, then the rank
-SHOWN = 10  # names in a line
-JUST_MADE_S = 60.0  # a job that starts maps its memory after it has made it
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
+
+# Fixes for what a library or the driver says, by words in it.
+ADVICE = {
+    "busy or unavailable": "another process has it, in EXCLUSIVE_PROCESS mode: end that, or nvidia-smi "
+    "--compute-mode=DEFAULT",
+    "driver combination": "the driver was updated: restart the machine",
+    "version mismatch": "the driver was updated: restart the machine",
+    "driver": "install the build that fits the driver",
+    "no kernel image": "install a build for this GPU",
+    "libnvrtc": "put the folder of NVRTC on LD_LIBRARY_PATH",
+    "cannot open shared object": "install the build that fits this CUDA, or put its folder on LD_LIBRARY_PATH",
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,24 @@ class Examined:
     node: Node
     gpus: dict[str, GpuInfo] = field(default_factory=dict)
     problems: list[Finding] = field(default_factory=list)
+
+
+def advice(error: str, otherwise: str) -> str:
+    """The fix for an error."""
+    return next((fix for words, fix in ADVICE.items() if words in error), otherwise)
+
+
+def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
+    """Devices for several workers whose mode admits only one."""
+    listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
+    modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
+    for device, n in Counter(devices).items():
+        if n > 1 and modes.get(device.visible) == "Exclusive_Process":
+            yield Finding(
+                f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, or "
+                "nvidia-smi --compute-mode=DEFAULT",
+                fatal=True,
+            )
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
@@ -111,17 +135,6 @@ def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding(f"{host}: other processes hold {taken} of {name}: nvidia-smi names them")
 
 
-def check_clocks(hosts: Sequence[str], clocks: Sequence[float], *, before: float, after: float) -> Iterator[Finding]:
-    """Clocks that are wrong. All hosts read theirs, in seconds, while rank 0's clock went from `before` to `after`."""
-    for host, clock in dict(zip(hosts, clocks, strict=True)).items():
-        skew = clock - min(max(clock, before), after)
-        if abs(skew) > SKEW_S:
-            yield Finding(
-                f"{host}: its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} rank 0's, so its logs "
-                "mislead: let chrony or ntpd set it"
-            )
-
-
 def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Finding]]:
     """Which MPI library mpi4py found, and whether the launcher on PATH belongs to it."""
     with environment(CPU, 1):
@@ -143,40 +156,6 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Fin
         text = f"mpi4py uses {library}, but {launcher} is of version {numbers[1][0]}: put the mpirun of that MPI first"
         return described, [Finding(f"{text} on PATH")]
     return described, []
-
-
-def memory_of_jobs_that_have_gone(host: str, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Shared memory that Open MPI has left in files of this user, as it does where all of a job is killed by SIGKILL.
-
-    Nothing is removed here.
-    """
-    jobs: dict[str, int] = {}
-    try:
-        for path in sorted(folder.glob("sm_segment.*")):
-            found, job = path.lstat(), SEGMENT.fullmatch(path.name)
-            if job and found.st_uid == os.getuid() and time.time() - found.st_mtime > JUST_MADE_S:
-                jobs[job[1]] = jobs.get(job[1], 0) + 512 * found.st_blocks
-    except OSError:  # a job has just ended
-        return
-    used = _mapped(f"{folder}/sm_segment.") if jobs else ""
-    gone = [job for job in jobs if f"{folder}/{job}." not in used]
-    if gone:
-        files = " ".join(f"{folder}/{job}.*" for job in gone[:SHOWN])
-        more = f" (and those of {len(gone) - SHOWN} more)" if len(gone) > SHOWN else ""
-        size = sum(jobs[job] for job in gone) / MIB
-        yield Finding(
-            f"{host}: Open MPI has left {size:.1f} MiB of shared memory of {len(gone)} job{'s' * (len(gone) > 1)} that "
-            f"nothing here uses any more: rm {files}{more}"
-        )
-
-
-def _mapped(prefix: str) -> str:
-    """Lines of all processes' maps that name a file which begins so."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):  # another user's, or it has just ended
-            lines += [line for line in path.read_text(errors="replace").splitlines() if prefix in line]
-    return "\n".join(lines)
 
 
 def check_results(folder: Path) -> tuple[str, list[Finding]]:
@@ -220,15 +199,8 @@ def check_results(folder: Path) -> tuple[str, list[Finding]]:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that `path` is on, such as ext4 or nfs4; "unknown" where it cannot be told."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return "unknown"
-    kind, longest, resolved = "unknown", 0, path.resolve()
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
-        if len(point.parts) >= longest and resolved.is_relative_to(point):
-            kind, longest = rest.split()[0], len(point.parts)
-    return kind
+    """The kind of file system that `path` is on, such as tmpfs or nfs, by coreutils' name for it."""
+    return (
+        subprocess.run(["stat", "-f", "-c", "%T", "--", path], capture_output=True, text=True).stdout.strip()
+        or "unknown"
+    )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import mpitune
-from mpitune.experiment import Experiment
+from mpitune.experiment import DoctorChecks, Experiment
 
 
 def checkout() -> Path | None:
@@ -29,4 +29,20 @@ def experiments() -> dict[str, type[Experiment]]:
         for _, cls in inspect.getmembers(module, inspect.isclass):
             if issubclass(cls, Experiment) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
                 found[name] = cls
+    return found
+
+
+def doctor_checks() -> dict[str, DoctorChecks]:
+    """The checks that `python -m mpitune doctor` makes for each program, by its name."""
+    return {name: experiment.doctor_checks for name, experiment in experiments().items()}
+
+
+def kinds_of(every: dict[str, DoctorChecks], device: str) -> dict[str, list[str]]:
+    """Libraries for "cpu" or "cuda", each with the programs that cannot run without it; none for an optional one."""
+    found: dict[str, list[str]] = {}
+    for name, checks in every.items():
+        for library in checks.libraries.get(device, ()):
+            found.setdefault(library, []).append(name)
+        for library in checks.optional.get(device, ()):
+            found.setdefault(library, [])
     return found

@@ -11,8 +11,7 @@ import pytest
 from mpitune.errors import Exit
 from mpitune.storage.history import History
 from mpitune.storage.journal import Journal
-from mpitune.tools.scaling import compare, main
-from mpitune.tools.timings import RunTiming, timing_of
+from mpitune.tools.scaling import RunTiming, compare, main, timing_of
 from tests.helpers import TOYS
 
 SLOTS = ["node1/0/0/cuda:0", "node2/1/0/cuda:0"]

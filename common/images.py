@@ -61,6 +61,7 @@ class ImageSettings(DatasetSettings, Experiment):
         return arrays
 
     def data_here(self) -> Data | None:
+        """The arrays of `data` where nothing must be downloaded for them."""
         return self.data() if is_present(self.dataset, self.data_folder) else None
 
 

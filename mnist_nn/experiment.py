@@ -40,7 +40,7 @@ from mnist_nn.tuning import (
 from mpitune import statistics
 from mpitune.devices import probe
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, Scheduling, WorkerContext
+from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
@@ -57,9 +57,6 @@ class Bagging(ImageSettings):
     network with the best ones on the whole sample.
     """
 
-    goal = "minimize loss"
-    no_parameters = ("bootstrap", "tuning", EPOCH_LIMIT)
-    report_modules = ("mnist_nn.figures",)
     doctor_checks = DoctorChecks(settings=DatasetSettings, libraries={"cpu": ("torch",), "cuda": ("torch",)})
 
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
@@ -262,6 +259,12 @@ class Bagging(ImageSettings):
             )
             write_table(folder / "nested.csv", nested)
             print_nested(nested)
+
+    def reporting(self) -> Reporting:
+        return Reporting(
+            "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
+            self.data_here,
+        )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_nn.sections import sections_of

@@ -18,7 +18,7 @@ from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.devices import free_memory
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, Scheduling, WorkerContext
+from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.panels import Section
 from mpitune.settings import setting
@@ -40,8 +40,6 @@ class SvmGrid(ImageSettings):
     training images.
     """
 
-    goal = "minimize error"
-    report_modules = ("mnist_svm.figures",)
     doctor_checks = DoctorChecks(
         settings=DatasetSettings,
         libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
@@ -219,6 +217,11 @@ class SvmGrid(ImageSettings):
             file.write("\n")
         draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=grid.chosen(errors))
         print_summary(summary, errors.size)
+
+    def reporting(self) -> Reporting:
+        return Reporting(
+            "minimize error", modules=("mnist_svm.figures",), sections=self.report_sections, data_here=self.data_here
+        )
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of

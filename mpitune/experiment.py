@@ -125,6 +125,29 @@ class Scheduling:
         return max(map(self.cost, batch)) if self.shared_cost is None else self.shared_cost(batch, workers)
 
 
+@dataclass(frozen=True)
+class Reporting:
+    """What report.html says of an experiment beside what any study says; all of it is optional.
+
+    Its functions must not import heavy libraries.
+
+    Attributes:
+        goal: such as "minimize loss", by which the best trial is chosen.
+        no_parameters: names of trials' parameters that are not searched.
+        modules: what `Experiment.report` imports: rank 0 does so while the first trials run.
+        sections: of the journal and the data: sections for this kind of study, see `mpitune.panels`. Called at the end
+            of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are None
+            where they are not at hand.
+        data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
+    """
+
+    goal: str = ""
+    no_parameters: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
+    data_here: Callable[[], Data | None] = lambda: None
+
+
 class Experiment(ABC):
     """Settings, searches, objective and report of one kind of study.
 
@@ -150,9 +173,6 @@ class Experiment(ABC):
     """
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
-    goal: ClassVar[str] = ""  # such as "minimize loss": by this report.html chooses the best trial
-    no_parameters: ClassVar[tuple[str, ...]] = ()  # names of trials' parameters that are not searched
-    report_modules: ClassVar[tuple[str, ...]] = ()  # what `report` imports: rank 0 does so while the first trials run
 
     def check(self, device: str, visible: str) -> None:  # noqa: B027 - most have nothing to check
         """Raise UsageError if these settings cannot work here. Called on every rank.
@@ -169,6 +189,10 @@ class Experiment(ABC):
     def scheduling(self) -> Scheduling:
         """What helps to place the trials. Called once on every rank; the trials are asked about on rank 0 only."""
         return Scheduling()
+
+    def reporting(self) -> Reporting:
+        """What report.html says of it."""
+        return Reporting()
 
     def digest(self, data: Data) -> str:
         """A digest of the data. A study continues only with data of the same digest."""
@@ -213,22 +237,6 @@ class Experiment(ABC):
             folder: the results folder.
         """
         write_trials(folder / "trials.csv", outcomes)
-
-    def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
-        """Sections of report.html for this kind of study, added to those of any study: see `mpitune.panels`.
-
-        Called at the end of a study, and by `python -m mpitune report` at any time, when results may be missing.
-        Must not import heavy libraries.
-
-        Args:
-            history: the journal.
-            data: what `data()` returned; None if the images or samples are not at hand.
-        """
-        return ()
-
-    def data_here(self) -> Data | None:
-        """The arrays of `data` for the report of an older study; None if they would have to be downloaded."""
-        return None
 
 
 def per_trial(function: Callable[[Trial], Mapping[str, float] | Evaluation | NoRoom]) -> Objective:

@@ -81,7 +81,7 @@ class RankZero:
         journal, study = self.journal, self._study()
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)
-        importing = _importing(self.experiment.report_modules, load_finish) if load_finish else None
+        importing = _importing(self.experiment.reporting().modules, load_finish) if load_finish else None
         try:
             loop(self.transport, agent, Leader(coordinator, progress, self.scheduling.n_trials))
         finally:

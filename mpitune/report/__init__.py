@@ -1,11 +1,11 @@
 """A study as one page to look at: `python -m mpitune report RESULTS`, and report.html at the end of every study.
 
-    journal -> findings.py, timeline.py: what happened     experiment.report_sections() -> content.py: what it means
-    parts.py: what any study says    panels.py, drawings.py: static drawings, by svg.py
+    journal -> candidates.py, timeline.py, importance.py: what happened
+    parts.py: what any study says     Experiment.reporting().sections: what an experiment adds
     chart_data.py: what report.js draws
     page.py: all of it -> report.html
 
-The page shows static drawings without JavaScript; with it, report.js draws by Apache ECharts, which is in the file.
+report.js draws by Apache ECharts, which is in the file; without JavaScript the page has tables.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ if TYPE_CHECKING:
 
 def page_writer() -> Callable[[Path, Experiment, Mapping[str, np.ndarray]], None]:
     """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.node.run`."""
-    from mpitune.report.build import write_at_the_end
+    from mpitune.report.page import write_at_the_end
 
     return write_at_the_end

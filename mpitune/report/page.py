@@ -1,11 +1,13 @@
-"""The page: what a journal says, filled into the template, as one file that needs nothing else."""
+"""The page: what a journal and its experiment say, filled into the template, as one file that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import hashlib
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mpitune.errors import StorageError
+from mpitune.experiment import Data, Experiment, Reporting
 from mpitune.panels import Drawing, Panel, Section, Table
 from mpitune.report import chart_data, parts
-from mpitune.report.candidates import ReportedStudy
+from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.files import written_whole
+from mpitune.storage.history import History, read_study
+from mpitune.storage.journal import is_running
+
+log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 NAME = "report.html"
@@ -34,6 +42,61 @@ class Report:
     study: ReportedStudy
     sections: Sequence[Section] = ()
     dollars: float | None = None
+
+
+def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
+    """Write report.html into the results folder of a study that has just ended.
+
+    Raises:
+        StorageError: That fails. The study is done, and its journal says so.
+    """
+    try:
+        write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
+    except Exception as error:  # whatever an experiment's own sections raise
+        log.debug(NAME, exc_info=True)
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise StorageError(
+            f"all trials are done, but {NAME} was not written ({why}): the same command tries again, "
+            f"and python -m mpitune report {folder}"
+        ) from error
+
+
+def report_of(
+    folder: Path,
+    history: History,
+    experiment: Experiment | None,
+    data: Data | None,
+    *,
+    goal: str | None = None,
+    price: float | None = None,
+) -> Report:
+    """What the page shows of one study.
+
+    Args:
+        folder: of its results.
+        history: its journal.
+        experiment: whose study it is; None where that is not known, which leaves out what only it can say.
+        data: what its `data()` returned, if that is at hand.
+        goal: such as "minimize loss"; needed if the experiment and the journal do not say it.
+        price: dollars for a node and an hour.
+    """
+    settings = history.header["settings"]
+    objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
+    reporting = experiment.reporting() if experiment else Reporting()
+    said = [goal, reporting.goal, history.header.get("goal")]
+    searched = _first_goal([*said, *(objectives if isinstance(objectives, list) else ())])
+    candidates = read_candidates(history, searched, reporting.no_parameters)
+    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder))
+    return Report(study, reporting.sections(history, data), price)
+
+
+def _first_goal(said: Sequence[Any]) -> Goal | None:
+    """The first of these that is a goal."""
+    for words in said:
+        if isinstance(words, str):
+            with suppress(ValueError):
+                return Goal.of(words)
+    return None
 
 
 def write_report(path: Path, reports: Sequence[Report]) -> None:

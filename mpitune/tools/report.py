@@ -12,9 +12,8 @@ from pathlib import Path
 
 from mpitune.errors import Exit, UsageError
 from mpitune.panels import Note, Section
-from mpitune.report.build import report_of
 from mpitune.report.candidates import Goal
-from mpitune.report.page import NAME, Report, write_report
+from mpitune.report.page import NAME, Report, report_of, write_report
 from mpitune.settings import program, restored, setting
 from mpitune.storage.history import read_study
 from mpitune.tools.programs import experiments
@@ -61,7 +60,7 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
         if options.data_folder is not None and hasattr(experiment, "data_folder"):
             experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
         try:
-            data = experiment.data_here()
+            data = experiment.reporting().data_here()
         except UsageError as error:
             notes.append(f"The study's data cannot be read: {error}")
         if data is not None and experiment.digest(data) != settings.get("data_sha256"):

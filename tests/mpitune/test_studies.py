@@ -15,7 +15,7 @@ import pytest
 import mpitune
 from mpitune import Experiment, RunOptions, Trial, evaluate, one_round, per_trial, run_study
 from mpitune.errors import UsageError
-from mpitune.experiment import WorkerContext
+from mpitune.experiment import Reporting, WorkerContext
 from mpitune.studies import StudyError
 from mpitune.trial import NoRoom, Outcome
 from tests.helpers import PATIENCE, ROOT, journal_lines, on_one_core
@@ -177,13 +177,15 @@ def test_a_folder_keeps_the_study(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "trials.csv").exists()
 
 
-class Reporting(Listed):
+class Reported(Listed):
     """Writes which modules its report needs, and whether they were there when it began."""
 
-    report_modules = ("no_such_module", "needed_by_the_report")
+    def reporting(self) -> Reporting:
+        return Reporting(modules=("no_such_module", "needed_by_the_report"))
 
     def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
-        (folder / "there").write_text(" ".join(name for name in self.report_modules if name in sys.modules))
+        there = [name for name in self.reporting().modules if name in sys.modules]
+        (folder / "there").write_text(" ".join(there))
 
 
 def test_what_the_report_imports_is_there_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +193,7 @@ def test_what_the_report_imports_is_there_when_it_begins(tmp_path: Path, monkeyp
     (tmp_path / "needed_by_the_report.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
-    run_study(Reporting(lambda trial: {"x": 1.0}), options)
+    run_study(Reported(lambda trial: {"x": 1.0}), options)
     assert (tmp_path / "r" / "there").read_text() == "needed_by_the_report"
 
 

@@ -160,6 +160,7 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any
 SCRIPT = """
 from dataclasses import dataclass
 from mpitune import Experiment, Trial, one_round, per_trial, run, setting
+from mpitune.experiment import Reporting
 
 @dataclass(frozen=True)
 class Broken(Experiment):
@@ -171,7 +172,10 @@ class Broken(Experiment):
     def objective(self, worker):
         return per_trial(lambda trial: {"loss": 1.0})
 
-    def report_sections(self, history, data):
+    def reporting(self):
+        return Reporting(sections=self.sections)
+
+    def sections(self, history, data):
         raise RuntimeError("a section that breaks")
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +31,13 @@ from mpitune.tools.doctor_checks import (
     Examined,
     GpuInfo,
     advice,
+    check_clocks,
     check_mpi,
     check_ranks,
     check_results,
     check_sharing,
+    leftovers,
+    memory_of_jobs_that_have_gone,
 )
 from mpitune.tools.programs import doctor_checks, kinds_of
 from mpitune.trial import Place
@@ -54,6 +58,8 @@ def examine(rank: int, options: RunOptions) -> Examined:
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
+    examined.problems.extend(leftovers(host))
+    examined.problems.extend(memory_of_jobs_that_have_gone(host))
     every = doctor_checks()
     broken: set[str] = set()
     asked = {}
@@ -109,7 +115,8 @@ def table(examined: Iterable[Examined]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def report(examined: Sequence[Examined], launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
+def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
+           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
     mpi, problems = check_mpi(launch, dict(os.environ))
     results, found = check_results(options.results or Path("results"))
@@ -128,6 +135,8 @@ def report(examined: Sequence[Examined], launch: Launch, options: RunOptions, so
         allow_mixed_versions=options.allow_mixed_versions,
     )
     problems += check_ranks(examined, n_bytes)
+    before, after = between
+    problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)
     print(table(examined))
     print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
     for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
@@ -140,7 +149,11 @@ def report(examined: Sequence[Examined], launch: Launch, options: RunOptions, so
 def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
-    status = report(examined, launch, options, sources) if transport.rank == 0 else Exit.DONE
+    before = time.time()
+    transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
+    clocks = transport.gather(time.time())
+    between = (before, time.time())
+    status = report(examined, clocks, between, launch, options, sources) if transport.rank == 0 else Exit.DONE
     transport.close(status)
     return status
 

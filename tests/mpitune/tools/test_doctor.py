@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -18,9 +19,11 @@ from mpitune.tools.doctor_checks import (
     GIB,
     Examined,
     GpuInfo,
+    check_clocks,
     check_ranks,
     check_results,
     file_system,
+    memory_of_jobs_that_have_gone,
 )
 from mpitune.trial import Place
 from tests.helpers import PATIENCE, ROOT, TOYS, start, wait_for_lines, write_files
@@ -59,6 +62,24 @@ def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
     # Where there are none, the ranks run on CPUs.
     assert said([node("a", 0, device="cpu"), node("a", 1, device="cpu")]) == ""
     assert said([node("a", 0, device="cpu"), node("a", 1, device="cuda:0")]).startswith("error:")
+
+
+def test_shared_memory_of_jobs_that_have_gone_is_named(tmp_path: Path) -> None:
+    """Not that which a process maps, nor that of a job which is starting."""
+    for name in ("a.0.1.0", "a.0.1.1", "a.0.2.0", "a.0.3.0"):
+        path = tmp_path / f"sm_segment.{name}"
+        path.write_bytes(bytes(1 << 20))
+        if name != "a.0.3.0":
+            os.utime(path, (0, 0))
+    with open(tmp_path / "sm_segment.a.0.2.0", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        (finding,) = memory_of_jobs_that_have_gone("a", tmp_path)
+    assert str(finding).endswith(
+        "a: Open MPI has left 2.0 MiB of shared memory of 1 job that nothing here uses any more: "
+        f"rm {tmp_path}/sm_segment.a.0.1.*"
+    )
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert not list(memory_of_jobs_that_have_gone("a", tmp_path))
 
 
 def test_hosts_with_other_versions_are_named() -> None:
@@ -117,6 +138,16 @@ def test_gpus_that_are_not_one_ranks_own() -> None:
     assert judged(here, Examined(node(rank=1), {"cuda:0": replace(whole, uuid="def")})) == ""
     taken = Examined(node(), {"cuda:0": replace(whole, free=20 * GIB)})
     assert judged(taken) == "warning: node0: other processes hold 120.0 of 140.0 GiB of cuda:0: nvidia-smi names them"
+
+
+def test_clocks_are_compared_no_better_than_they_were_read() -> None:
+    hosts = ["a", "b", "c", "d"]
+    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], before=100.0, after=101.5)]
+    assert [text.split(", so")[0] for text in found] == [
+        "warning: b: its clock is 2 s behind rank 0's",
+        "warning: d: its clock is 68 s ahead of rank 0's",
+    ]
+    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], before=90.0, after=1000.0))
 
 
 def test_this_machine_is_surveyed() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpitune.errors import Exit
-from tests.helpers import write_files
+from tests.helpers import ROOT, alive, write_files
 from tests.stand_ins import SLICES, A, B, Machine
 
 DOCTOR = ("-m", "mpitune", "doctor")
@@ -68,3 +72,48 @@ def test_a_library_that_works_nowhere_stops_only_the_programs_that_need_it(docto
     said = doctor(libraries=broken)
     assert "warning:" in said and "torch does not work on" in said
     assert "mnist_nn cannot run: install a build for this GPU" in said and "a study can run here" in said
+
+
+ORPHAN = """
+import os, time
+if os.fork():
+    os._exit(0)
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def orphan() -> Iterator[int]:
+    """A process whose parent has ended."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert started.stdout is not None
+    pid = int(started.stdout.readline())
+    started.wait()
+    yield pid
+    os.kill(pid, 9)
+    started.stdout.close()
+
+
+@pytest.mark.slow
+def test_leftover_processes_are_named_and_not_ended(doctor: Any, orphan: int) -> None:
+    parent = int(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[1])
+    if parent != 1 or Path("/proc/1/comm").read_text().startswith("python"):
+        pytest.skip("orphans have another parent here")
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], cwd=ROOT)
+    try:
+        said = doctor(apps=((orphan, A, 4321), (child.pid, A, 99), (1, B, 7), (999_999_999, B, 7)))
+    finally:
+        child.kill()
+        child.wait()
+    (line,) = (line for line in said.splitlines() if "of yours holds" in line)
+    assert f"process {orphan} of yours holds 4321 MiB of {A} and belongs to no running job (since 20" in line
+    assert "import os, time" in line and f"`kill {orphan}` ends it" in line
+    assert alive({orphan})

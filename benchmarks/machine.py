@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpitune.devices.devices import usable_cores
-from mpitune.storage.provenance import commit, processor, versions
+from mpitune.storage.provenance import commit, versions
 
 
 def circumstances(*libraries: str, **facts: Any) -> str:
@@ -21,6 +22,17 @@ def circumstances(*libraries: str, **facts: Any) -> str:
             ", ".join(f"{name} = {value}" for name, value in facts.items()),
         ]
     )
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def load() -> float:

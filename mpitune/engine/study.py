@@ -10,7 +10,7 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.storage.history import no_collection
-from mpitune.storage.stored import not_known
+from mpitune.storage.records import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
 
 

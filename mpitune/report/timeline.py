@@ -137,11 +137,11 @@ def timeline_of(history: History) -> Timeline | None:
     failed = {key for key, result in history.results.items() if result.failed and not result.ended}
     failed_at = {death.key: death.time for death in history.deaths if death.key in failed}
     for death in history.deaths:
-        number = _run_of(death.time, begins)
-        deaths[number].append((death.time, str(death.place), death.cause))
+        number, place = _run_of(death.time, begins), "/".join(map(str, death.place))
+        deaths[number].append((death.time, place, death.cause))
         if death.key:
             kind = "failed" if death.time == failed_at.get(death.key) else "lost"
-            events[number].append(_Ended(death.time, death.seconds, str(death.place), death.key, kind))
+            events[number].append(_Ended(death.time, death.seconds, place, death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
     killed, offset = False, 0.0

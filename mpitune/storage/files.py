@@ -199,12 +199,7 @@ def remove_parts(folder: Path) -> None:
     """Remove what writers of `written_whole` that were killed left in a folder. No writer may be at work there."""
     try:
         with _parent_of(folder / "any") as descriptor:
-            listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
-            try:
-                names = os.listdir(listed)
-            finally:
-                os.close(listed)
-            for name in names:
+            for name in os.listdir(f"/proc/self/fd/{descriptor}"):
                 if re.fullmatch(r"\..+\.\d+\.part", name):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=descriptor)

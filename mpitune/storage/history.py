@@ -24,15 +24,15 @@ from mpitune.storage.records import (
     HeaderLine,
     Packed,
     RunLine,
+    StoredResults,
+    StoredTrials,
     all_checked,
     checked,
     pack,
-    read_death,
     read_other,
     read_trial,
     require_checksum,
 )
-from mpitune.storage.stored import StoredResults, StoredTrials
 from mpitune.trial import Result, Trial
 
 NAME = JOURNAL
@@ -288,7 +288,7 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         history.open = False
         history.complete = end["complete"]
     elif "death" in record:
-        history.deaths.append(read_death(record["death"]))
+        history.deaths.append(msgspec.convert(record["death"], Death))
     elif "repair" not in record:  # which says for people what was set aside
         raise ValueError("it has no key, run or end")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.trial import LONGEST_KEY, Place, Result, Trial, Used
+from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
@@ -139,30 +139,21 @@ class EndLine(Struct):
     failed: Count = 0
 
 
-class _DeathLine(Struct):
-    time: Time
-    seconds: Seconds
-    place: PlaceParts
-    key: str
-    cause: str
-
-
-@dataclass(frozen=True)
-class Death:
+class Death(Struct):
     """The end of a worker that was not asked to end.
 
     Attributes:
         time: when rank 0 heard of it, Unix time.
         seconds: that the worker had worked on its trial; 0 with none. Where its rank was lost, since the slot was given
             the trial.
-        place: of the slot.
+        place: of the slot: host, rank, slot, device.
         key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
         cause: one line.
     """
 
-    time: float
-    seconds: float
-    place: Place
+    time: Time
+    seconds: Seconds
+    place: PlaceParts
     key: str
     cause: str
 
@@ -171,12 +162,6 @@ def checked(record: Any, kind: type[Struct]) -> dict[str, Any]:
     """A record by the names of its parts, once these are known to be of this kind. Raises ValidationError."""
     msgspec.convert(record, kind)
     return dict(record)
-
-
-def read_death(death: Any) -> Death:
-    """The death of a worker. Raises ValidationError."""
-    read = msgspec.convert(death, _DeathLine)
-    return Death(read.time, read.seconds, _place(read.place), read.key, read.cause)
 
 
 def all_checked(lines: Sequence[bytes]) -> bool:
@@ -241,3 +226,75 @@ def written_trial(trial: Trial, result: Result) -> bytes:
 def with_checksum(line: bytes) -> bytes:
     """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
     return line[:-1] + _END % zlib.crc32(line[:-1])
+
+
+class StoredTrials(Mapping[str, Trial]):
+    """The trials of packed records, made when they are looked at."""
+
+    def __init__(self, records: Mapping[str, Packed]):
+        self._records = records
+
+    def __getitem__(self, key: str) -> Trial:
+        return unpacked(self._records[key]).trial
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def others(self, asked: Iterable[Trial]) -> Iterator[Trial]:
+        """Those of the asked trials that are not known to be the same; few that are the same may be among them."""
+        record_of = self._records.get
+        for trial in asked:
+            record = record_of(trial.key)
+            try:  # a packed list of few parts begins with one byte, then with the parameters
+                if isinstance(record, bytes) and record.startswith(pack(trial.params), 1):
+                    continue
+            except UNPACKABLE:
+                pass
+            yield trial
+
+
+class StoredResults(UserDict[str, Result]):
+    """The results of packed records, made when they are looked at, and others that are set.
+
+    A copy shares the records until one of both is changed, as there may be a million.
+    """
+
+    data: dict[str, Packed | Result]  # type: ignore[assignment]
+
+    def __init__(self, folder: Path, records: dict[str, Any]):
+        self.data, self._folder, self._shared = records, folder, True
+
+    def __copy__(self) -> StoredResults:
+        self._shared = True
+        return type(self)(self._folder, self.data)
+
+    def __getitem__(self, key: str) -> Result:
+        record = self.data[key]
+        return record if isinstance(record, Result) else unpacked(record).result(self._folder)
+
+    def __setitem__(self, key: str, result: Result) -> None:
+        self._own_records()[key] = result
+
+    def __delitem__(self, key: str) -> None:
+        del self._own_records()[key]
+
+    def _own_records(self) -> dict[str, Packed | Result]:
+        if self._shared:
+            self.data, self._shared = dict(self.data), False
+        return self.data
+
+
+def not_known(
+    known: Mapping[str, Trial], asked: Iterable[Trial]
+) -> Iterator[tuple[Trial, Mapping[str, Parameter] | None]]:
+    """The asked trials that are not known, with None, and those known with other parameters, with these."""
+    for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
+        params = known[trial.key].params if trial.key in known else None
+        if params is None or dict(params) != dict(trial.params):
+            yield trial, params

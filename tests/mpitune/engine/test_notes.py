@@ -27,7 +27,7 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
     agents.coordinator.handle(2, Lost())
     history = read_journal(tmp_path)
     assert history is not None
-    assert [(death.cause, death.key, death.seconds, str(death.place)) for death in history.deaths] == [
+    assert [(death.cause, death.key, death.seconds, "/".join(map(str, death.place))) for death in history.deaths] == [
         ("no memory", "t3", 2.513, "host0/0/0/cpu"),
         ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
         ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
@@ -34,10 +35,10 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         outcome(5, used=Used(0.5, 1 << 30, None, 1 << 33)),
         outcome(6, used=Used(0.5, 1 << 30, compile_seconds=2.5)),
     ]
-    death = Death(1.7e9, 2.5, written[0][1].place, "a/0", "killed by SIGKILL")
+    death = Death(1.7e9, 2.5, ("vm", 0, 1, "cpu"), "a/0", "killed by SIGKILL")
     journal = Journal(tmp_path, HEADER)
     stored = journal.append(written)
-    journal.note(death={**vars(death), "place": [*vars(death.place).values()]})
+    journal.note(death=asdict(death))
     journal.note(end={"complete": True})
     journal.close()
     history = read_journal(tmp_path)

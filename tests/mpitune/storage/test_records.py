@@ -17,9 +17,19 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
-from mpitune.storage.records import UNPACKABLE, UNREADABLE, pack, read_other, read_trial, unpacked, with_checksum
+from mpitune.storage.records import (
+    UNPACKABLE,
+    UNREADABLE,
+    StoredResults,
+    StoredTrials,
+    not_known,
+    pack,
+    read_other,
+    read_trial,
+    unpacked,
+    with_checksum,
+)  # fmt: skip
 from mpitune.storage.repair import repair
-from mpitune.storage.stored import StoredResults, StoredTrials, not_known
 from mpitune.trial import Result, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 

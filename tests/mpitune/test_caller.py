@@ -96,25 +96,6 @@ def test_an_error_that_no_search_raised_is_pythons_own(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr and "low must be below high" in done.stderr.splitlines()[-1]
 
 
-CAUGHT = """
-from mpitune import Float, search
-from mpitune.errors import UsageError
-try:
-    search(print, {"x": Float(0, 1)}, strategy="no such", n_trials=2, minimize="loss", workers=0)
-except UsageError as error:
-    caught = error
-"""
-
-
-@pytest.mark.parametrize(
-    ("then", "status", "lines"),
-    [("raise caught", 2, 1), ("raise UsageError('another')", 1, 4), ("raise caught from KeyError()", 2, 1)],
-)
-def test_the_error_of_a_search_alone_is_one_line(tmp_path: Path, then: str, status: int, lines: int) -> None:
-    done = script(CAUGHT + then, tmp_path, status=status)
-    assert len(done.stderr.splitlines()) >= lines and (status == 1) == ("Traceback" in done.stderr)
-
-
 def test_the_hook_is_there_no_longer_than_the_error_can_end_the_script(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

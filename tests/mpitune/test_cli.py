@@ -1,4 +1,4 @@
-"""Command lines: what is refused, how, and what is written then (nothing)."""
+"""Command lines: what is refused before anything is written, and help; single values are in tests/test_bad_input.py."""
 
 import re
 from pathlib import Path
@@ -8,51 +8,6 @@ import pytest
 
 from mpitune.errors import Exit
 from tests.helpers import ROOT, TOYS
-
-REFUSED = {
-    (): "n",
-    ("0",): "0 is too small",
-    ("-1",): "-1",
-    ("ten",): "'ten' is not a whole number",
-    ("1.5",): "'1.5' is not a whole number",
-    ("3", "4"): "4",
-    ("3", "--rounds"): "--rounds",
-    ("3", "--rounds", "0"): "0 is too small",
-    ("3", "--rounds", "nan"): "'nan' is not a whole number",
-    ("3", "--seconds", "nan"): "'nan' is not a number",
-    ("3", "--seconds", "-1"): "-1 is too small",
-    ("3", "--rounds", "1", "--rounds", "2"): "--rounds is given twice",
-    ("3", "--round", "1"): "--round",
-    ("3", "--fault", "flud"): "'flud' is not one of",
-    ("3", "--gpu", "x"): "'x'",
-    ("3", "--gpu", "99"): "no GPU is visible",
-    ("3", "--gpu", "all"): "no GPU is visible",
-    ("3", "--gpu", "-1"): "-1",
-    ("3", "--gpu", ""): "empty",
-    ("3", "--gpu", "none", "--workers", "0"): "0 is too small",
-    ("3", "--workers", "2", "--gpu", "0"): "--workers 2",
-    ("3", "--threads", "0"): "0 is too small",
-    ("3", "--trial-timeout", "0"): "0 is too small",
-    ("3", "--trial-timeout", "inf", "--trial-timeout", "1"): "twice",
-    ("3", "--expect-nodes", "2"): "--expect-nodes 2",
-    ("3", "--results", "\0"): "empty",
-    ("3", "--marks", "\udcff"): "UTF-8",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_bad_input_is_one_line(arguments: tuple[str, ...], monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
-    from mpitune.cli import main
-    from mpitune.storage.waiting import spoken
-    from tests.toys import Toy
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    spoken()  # else a slow moment is told: this process has been silent for long
-    assert main(Toy, arguments) == Exit.USAGE
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1 and REFUSED[arguments] in printed.err, printed.err
-    assert printed.out == "" and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])

@@ -70,12 +70,6 @@ def test_the_best_so_far_only_improves(tmp_path: Path) -> None:
     assert points == [(BEGAN + 1, 0.5), (BEGAN + 3, 0.3), (BEGAN + 5, 0.2)]
 
 
-@pytest.mark.parametrize("words", ["loss", "least loss", "minimize", ""])
-def test_a_goal_is_minimize_or_maximize_and_a_name(words: str) -> None:
-    with pytest.raises(ValueError, match="write it as"):
-        Goal.of(words)
-
-
 def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
     lines = [
         trial_line("a", {"x": 1}, {"loss": 1.0}, begin=5, end=25),

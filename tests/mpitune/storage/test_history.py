@@ -1,6 +1,5 @@
 """Reading a journal: headers that cannot be trusted, notes between the trials, files that cannot be read."""
 
-import gc
 import json
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpitune.errors import UsageError
-from mpitune.storage.history import NAME, History, no_collection, read_header, read_journal, read_study
+from mpitune.storage.history import NAME, History, read_header, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.repair import repair
 from tests.helpers import HEADER, journal_of, outcome
@@ -114,12 +113,3 @@ def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, way: str) -> Non
     for read in (read_journal, read_header):
         with pytest.raises(UsageError, match=f"{NAME} cannot be read: "):
             read(tmp_path)
-
-
-def test_the_garbage_collector_is_as_it_was(tmp_path: Path) -> None:
-    with no_collection():
-        assert not gc.isenabled()
-        with no_collection():
-            pass
-        assert not gc.isenabled()
-    assert gc.isenabled()

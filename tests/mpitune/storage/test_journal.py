@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
 from mpitune.storage import journal as journal_module
-from mpitune.storage.history import FORMAT, NAME, read_journal, read_study
+from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.records import Death
 from mpitune.storage.repair import repair
@@ -145,12 +145,6 @@ def test_a_torn_header_is_no_study_yet(tmp_path: Path) -> None:
     assert history is not None and list(history.results) == ["a/0"]
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, **HEADER}) + "\n")
-    with pytest.raises(UsageError, match=f"format {FORMAT + 1}"):
-        Journal(tmp_path, HEADER)
-
-
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     Journal(tmp_path, HEADER).close()
     before = (tmp_path / NAME).read_bytes()
@@ -211,16 +205,6 @@ def test_what_a_killed_writer_left_is_removed_and_a_file_in_the_way_is_named(tmp
     assert not any(path.exists() for path in left)
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         Journal(tmp_path / NAME / "below", HEADER)
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_journal_that_was_removed_takes_nothing(tmp_path: Path, replaced: bool) -> None:
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        (tmp_path / NAME).unlink()
-        if replaced:
-            (tmp_path / NAME).write_text("another")
-        with pytest.raises(StorageError, match="was removed or replaced while the study ran"):
-            journal.append([outcome(0)])
 
 
 def test_a_look_at_the_folder_does_not_keep_a_job_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

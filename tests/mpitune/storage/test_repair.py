@@ -64,11 +64,6 @@ def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == rotten
 
 
-def test_a_journal_that_is_written_is_not_repaired(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, HEADER)), pytest.raises(UsageError, match="another job is writing"):
-        repair(tmp_path)
-
-
 def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
     """In the file of arrays lies a text under the name of an array; an error is a number."""
     with closing(Journal(tmp_path, HEADER)) as journal:

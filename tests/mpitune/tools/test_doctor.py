@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -272,50 +270,6 @@ def test_an_mpirun_of_another_mpi_is_told(program: Any, light: Any, tmp_path: Pa
     if "MPI cannot be used" in done.stdout:
         pytest.skip("no MPI here")
     assert f"but {tmp_path / 'mpirun'} is of version 4.1.4" in done.stdout
-
-
-# A driver of one GPU, for machines that have none: the functions that are called, with NVIDIA's names and types.
-DRIVER = """
-#include <string.h>
-#include <stddef.h>
-int cuInit(unsigned f) { return FAIL; }
-int cuGetErrorString(int e, const char **s) { *s = "initialization error"; return 0; }
-int cuDeviceGet(int *d, int n) { *d = n; return 0; }
-int cuDeviceGetName(char *s, int n, int d) { strncpy(s, "Example GPU", n); return 0; }
-int cuDeviceGetUuid_v2(unsigned char u[16], int d) { for (int i = 0; i < 16; i++) u[i] = i; return 0; }
-int cuDevicePrimaryCtxRetain(void **c, int d) { *c = 0; return 0; }
-int cuCtxSetCurrent(void *c) { return 0; }
-int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = 79ull << 30; return 0; }
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
-def test_gpus_are_asked_through_the_driver(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: Example GPU (UUID: GPU-00010203)'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    write_library(tmp_path, "torch", "import numpy\ndef ones(n, device): return numpy.ones(n)\n")
-    write_files(tmp_path / "MNIST" / "raw")
-    environ = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "PYTHONPATH": f"{tmp_path}:{ROOT}",
-        "CUDA_VISIBLE_DEVICES": "0",
-    }
-
-    def build(status: int) -> None:
-        command = ["gcc", "-shared", "-fPIC", f"-DFAIL={status}", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
-        subprocess.run(command, input=DRIVER, text=True, check=True)
-
-    arguments = ("--data", tmp_path, "--results", tmp_path / "r")
-    build(0)
-    done = program(*DOCTOR, *arguments, env=environ)
-    assert "cuda:0  1        Example GPU  79.0 of 80.0 GiB" in done.stdout, done.stdout
-    done = program(*DOCTOR, *arguments, "--allow-shared-host", ranks=2, env=environ)
-    assert "ranks 0, 1 share GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in done.stdout
-    build(3)
-    done = program(*DOCTOR, *arguments, env=environ, status=Exit.USAGE)
-    assert "no worker can use cuda:0 (OSError: cuInit: initialization error (3))" in done.stdout
 
 
 @pytest.mark.gpu

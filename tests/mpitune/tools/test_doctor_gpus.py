@@ -25,16 +25,24 @@ def doctor(program: Any, tmp_path: Path) -> Any:
     write_files(tmp_path / "MNIST" / "raw")
     libraries = {"torch": TORCH, "sklearn": ""}
 
-    def run(*options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, **machine: Any) -> str:
+    def run(
+        *options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, ranks: int = 0, **machine: Any
+    ) -> str:
         environ = Machine(tmp_path / "machine", **machine).environ(CUDA_DEVICE_ORDER="PCI_BUS_ID")
         for name, content in libraries.items():
             (tmp_path / "libraries" / name).mkdir(parents=True, exist_ok=True)
             (tmp_path / "libraries" / name / "__init__.py").write_text(content)
         environ["PYTHONPATH"] = f"{tmp_path / 'libraries'}:{environ['PYTHONPATH']}"
         arguments = ("--data", tmp_path, "--results", tmp_path / "r", *options)
-        return program(*DOCTOR, *arguments, env=environ, status=status).stdout
+        return program(*DOCTOR, *arguments, env=environ, status=status, ranks=ranks).stdout
 
     return run
+
+
+@pytest.mark.slow
+def test_gpus_are_asked_through_the_driver(doctor: Any) -> None:
+    assert f"cuda:{A}  1        Example GPU  79.0 of 80.0 GiB" in doctor("--gpu", "0")
+    assert "ranks 0, 1 share GPU-" in doctor("--allow-shared-host", ranks=2)
 
 
 @pytest.mark.slow

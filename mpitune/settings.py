@@ -70,17 +70,9 @@ class Parser(argparse.ArgumentParser):
 def program(
     settings: type, action: Callable[[Any], Exit], arguments: Sequence[str] | None, *, prog: str, description: str
 ) -> Exit:
-    """Run a program whose command line is one class of settings.
+    """Run a program whose command line is one class of settings; `action` is what it does with an instance of it.
 
-    Args:
-        settings: dataclass with fields made by `setting`.
-        action: what the program does with an instance of it.
-        arguments: of the command line; None for those of this process.
-        prog: the program, as the user calls it.
-        description: the first line of its help.
-
-    Returns:
-        The exit status of `action`, or of the UsageError that was printed.
+    Returns the exit status of `action`, or of the UsageError that was printed.
     """
     parser = Parser(prog=prog, description=description)
     try:
@@ -111,12 +103,8 @@ def add_settings(parser: Parser, cls: type, group: str = "") -> None:
     """Declare on `parser` every field of dataclass `cls` that was made by `setting`.
 
     Fields may be int, float, str, Path, bool (a switch, default False), `X | None`, or
-    `tuple[X, ...]` (one or more values). If one is advanced, the parser gets the option `--help-all`.
-
-    Args:
-        parser: of the command line.
-        cls: the dataclass.
-        group: heading of the help for options that have none of their own.
+    `tuple[X, ...]` (one or more values). If one is advanced, the parser gets the option `--help-all`. `group` is the
+    heading of the help for options that have none of their own.
     """
     hints = typing.get_type_hints(cls)
     settings = [field for field in dataclasses.fields(cls) if "help" in field.metadata]

@@ -137,11 +137,6 @@ class ReportedStudy:
         return "complete" if self.history.complete else "running" if self.running else "unfinished"
 
     @cached_property
-    def timed(self) -> bool:
-        """Whether the journal says when each candidate with a value was done."""
-        return all(candidate.ended for candidate in self.candidates if candidate.value is not None)
-
-    @cached_property
     def timeline(self) -> Timeline | None:
         """What each slot did; None where the journal does not say it."""
         return timeline_of(self.history)
@@ -158,25 +153,18 @@ class ReportedStudy:
         """Of work, over all slots."""
         return math.fsum(result.seconds for result in self.history.results.values())
 
-    @property
-    def in_time(self) -> list[tuple[float, Candidate]]:
-        """Each candidate with the Unix time at which it was done, or its number where times are not known."""
-        return [
-            (candidate.ended if self.timed else float(n), candidate) for n, candidate in enumerate(self.candidates, 1)
-        ]
-
     def best_so_far(self) -> list[tuple[float, float]]:
-        """The time and the value of each candidate that was better than all before it, by the times of `in_time`."""
+        """The Unix time and the value of each candidate that was better than all before it."""
         if self.goal is None:
             return []
         most = max((len(candidate.folds) for candidate in self.candidates), default=0)
         best: list[tuple[float, float]] = []
-        for at, candidate in sorted(self.in_time, key=lambda pair: pair[0]):
+        for candidate in sorted(self.candidates, key=lambda candidate: candidate.ended):
             value = candidate.value
             if value is None or not math.isfinite(value) or len(candidate.folds) < most:
                 continue
             if not best or self.goal.better(value, best[-1][1]):
-                best.append((at, value))
+                best.append((candidate.ended, value))
         return best
 
 
@@ -184,12 +172,7 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
     """The candidates of a journal.
 
     A trial is no candidate where others have a fold and it has none, as a refit, or where it has values but not the
-    goal's.
-
-    Args:
-        history: of the journal.
-        goal: whose value they have.
-        besides: names of parameters that tell candidates apart, but are not searched.
+    goal's. `besides` are names of parameters that tell candidates apart, but are not searched.
     """
     pairs = [(trial, history.results[key]) for key, trial in history.trials.items()]
     staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE

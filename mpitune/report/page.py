@@ -45,11 +45,7 @@ class Report:
 
 
 def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
-    """Write report.html into the results folder of a study that has just ended.
-
-    Raises:
-        StorageError: That fails. The study is done, and its journal says so.
-    """
+    """Write report.html of a study that has just ended. Raises StorageError where that fails; the study is done."""
     try:
         write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
     except Exception as error:  # whatever an experiment's own sections raise
@@ -70,15 +66,10 @@ def report_of(
     goal: str | None = None,
     price: float | None = None,
 ) -> Report:
-    """What the page shows of one study.
+    """What the page shows of one study. Without its experiment, or the data of that, it leaves out what only they say.
 
-    Args:
-        folder: of its results.
-        history: its journal.
-        experiment: whose study it is; None where that is not known, which leaves out what only it can say.
-        data: what its `data()` returned, if that is at hand.
-        goal: such as "minimize loss"; needed if the experiment and the journal do not say it.
-        price: dollars for a node and an hour.
+    The goal, such as "minimize loss", is needed if neither experiment nor journal says it. The price is in dollars for
+    a node and an hour.
     """
     settings = history.header["settings"]
     objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so

@@ -129,32 +129,28 @@ def importance(study: ReportedStudy) -> Panel:
 
 
 def history_of(study: ReportedStudy) -> list[Panel]:
-    """The best value so far over the time of running, or over the candidates where times are not known."""
+    """The best value so far over the time of running; nothing where times are not known."""
     points, goal, time = study.best_so_far(), study.goal, study.timeline
-    if not points or goal is None:
+    if not points or goal is None or time is None:
         return []
-    axis, unit_seconds = "candidates", 1.0
-    if time is not None and study.timed:
-        unit, unit_seconds = _unit_of(time.seconds)
-        axis = f"{unit} of running"
-
-    def place(at: float) -> float:
-        return time.running(at) / unit_seconds if time is not None and study.timed else at
-
+    unit, unit_seconds = _unit_of(time.seconds)
     dots = [
-        (place(at), candidate.value)
-        for at, candidate in study.in_time
+        (time.running(candidate.ended) / unit_seconds, candidate.value)
+        for candidate in study.candidates
         if candidate.value is not None and math.isfinite(candidate.value)
     ]
     drawn = dots[:: -(-len(dots) // MOST_DOTS)]
     about = f"{goal.name}: the best so far as a line, candidates as dots"
     about += f"; {len(drawn):,} of {len(dots):,} are drawn." if len(drawn) < len(dots) else "."
-    x, y = [place(at) for at, _ in points], [value for _, value in points]
+    x, y = [time.running(at) / unit_seconds for at, _ in points], [value for _, value in points]
     line = [*x, max(at for at, _ in dots)], [*y, y[-1]]
     shown = [at for at, _ in drawn], [value for _, value in drawn]
     return [
-        Lines("History of the best", about, axis, goal.name, {"best so far": line}, goal.percent, shown, steps=True)
-    ]
+        Lines(
+            "History of the best", about, f"{unit} of running", goal.name, {"best so far": line}, goal.percent, shown,
+            steps=True,
+        )
+    ]  # fmt: skip
 
 
 def _unit_of(seconds: float) -> tuple[str, float]:

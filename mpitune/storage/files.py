@@ -27,12 +27,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be list
 def regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file. In the folder of a study no link is followed; at the path's end in no folder.
 
-    Args:
-        path: of the file.
-        flags: of `os.open`; with O_CREAT it is made where it is not there.
-
-    Raises:
-        OSError: it cannot be opened, or is something else.
+    With O_CREAT it is made where it is not there. Raises OSError where it is something else.
     """
     with _parent_of(path) as folder:
         with suppress(FileNotFoundError):  # it may be made
@@ -109,15 +104,8 @@ def remove_folder(path: Path) -> None:
 def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
     """Copy a folder, which appears under its new name when it is complete. No link is followed.
 
-    Links in it are copied as links: one that leads into the folder leads into its copy.
-
-    Args:
-        source: what to copy.
-        target: its new name, in a folder that is there.
-        but: files, by name, that have this text in the copy; none where it is empty.
-
-    Raises:
-        OSError: also for a pipe or a device.
+    Links in it are copied as links: one that leads into the folder leads into its copy. Files named in `but` have that
+    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe or a device.
     """
     part = f".{target.name}.{os.getpid()}"
     with _parent_of(source / "any") as old, _parent_of(target) as folder:

@@ -208,10 +208,9 @@ def read_header(folder: Path) -> dict[str, Any] | None:
 
 
 def read_study(folder: Path) -> History:
-    """Read the journal in `folder`, with all trials and results parsed, for those who look at them more than once.
+    """As `read_journal`, with all trials and results parsed, for those who look at them more than once.
 
-    Raises:
-        UsageError: as `read_journal`, and where there is none.
+    Raises UsageError where there is none, too.
     """
     history = read_journal(folder)
     if history is None:
@@ -226,12 +225,7 @@ def require_same_study(
 ) -> None:
     """Raise UsageError, which names the first setting that differs, unless two studies have the same settings.
 
-    Args:
-        folder: of the study with the settings `theirs`.
-        theirs: settings that are there.
-        mine: settings that are expected.
-        fix: what the user can do.
-        first: folder of the study with the settings `mine`; None where they are those of the command.
+    `theirs` are of the study in `folder`; `mine` are of that in `first`, or of the command. `fix` is what users can do.
     """
     if (name := differing_setting(mine, theirs)) is not None:
         there, wanted = (shortened(str(one.get(name)), 1000) for one in (theirs, mine))

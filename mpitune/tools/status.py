@@ -109,13 +109,7 @@ class Status:
 
 
 def status_of(folder: Path, history: History, running: bool) -> Status:
-    """The study of this journal.
-
-    Args:
-        folder: of the results.
-        history: what its journal says.
-        running: whether a job holds the folder now.
-    """
+    """The study of this journal; `running` where a job holds the folder now."""
     total = history.runs[-1].get("n_trials") if history.runs else None
     work: dict[tuple[str, int, int, str], Work] = {}
     for result in history.results.values():

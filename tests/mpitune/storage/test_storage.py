@@ -1,5 +1,6 @@
 """What becomes of a study whose folder fails it: full, read-only, removed, damaged, shared, or written long ago."""
 
+import errno
 import json
 import os
 import shutil
@@ -242,18 +243,24 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
     assert not (folder / "damaged-2.jsonl").exists()
 
 
-def test_a_file_system_without_locks_is_named(program: Any, tmp_path: Path) -> None:
-    """Lustre without -o flock and some NFS refuse the call: here a library that is loaded first does."""
+def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path) -> None:
+    """Lustre without -o flock and some NFS have none: here a library that is loaded first refuses the call."""
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("needs a C compiler")
     source, library = tmp_path / "flock.c", tmp_path / "flock.so"
-    source.write_text("#include <errno.h>\nint flock(int file, int how) { errno = ENOSYS; return -1; }\n")
+    code = 'int flock(int file, int how) { errno = atoi(getenv("REFUSED")); return -1; }\n'
+    source.write_text(f"#include <errno.h>\n#include <stdlib.h>\n{code}")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    env = {"LD_PRELOAD": str(library)}
-    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
-    assert "file system without locks (Function not implemented)" in one_line(done.stderr) and "-o flock" in done.stderr
+    studied(tmp_path / "there", 1)
     says = "import pathlib, sys, mpitune.tools.doctor_checks as d; print(*d.check_results(pathlib.Path(sys.argv[1])))"
-    assert "file system without locks" in program("-c", says, tmp_path / "r", env=env).stdout
+    for number, words in ((errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")):
+        env = {"LD_PRELOAD": str(library), "REFUSED": str(number)}
+        done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
+        assert words in one_line(done.stderr)
+        assert words[:15] in program("-c", says, tmp_path / "r", env=env).stdout
+        looked = "import pathlib, sys, mpitune.storage.journal as j; print(j.is_running(pathlib.Path(sys.argv[1])))"
+        done = program("-c", looked, tmp_path / "there", env=env, status=None)
+        assert (done.stdout == "False\n") == (number == errno.ENOSYS), "no job can hold it where there are no locks"
 
 
 def test_a_table_that_cannot_be_written_is_one_line_and_made_later(program: Any, tmp_path: Path) -> None:

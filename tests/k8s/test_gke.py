@@ -108,6 +108,20 @@ def test_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
+def test_gcloud_has_the_options_that_are_used() -> None:
+    """Asked of the real one, which needs no account for that."""
+    if shutil.which("gcloud") is None:
+        pytest.skip("no gcloud")
+    text = (ROOT / "k8s" / "gke" / "cluster.sh").read_text()
+    for command, start in (("node-pools", "node-pools create gpu"), ("clusters", "clusters create")):
+        used = set(re.findall(r" (--[a-z-]+)", re.split(r"\n\n|\n    [a-z]", text[text.index(start) :])[0]))
+        asked = ["gcloud", "container", command, "create", "--help"]
+        shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        known = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
+        assert len(used) >= 6 and not [name for name in used if name not in known]
+
+
 def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
     done = cloud.run("run", SPOT="1")
     assert done.returncode == 0, done.stderr

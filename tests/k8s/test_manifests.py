@@ -63,6 +63,17 @@ def test_other_kinds_are_valid(folder: Path) -> None:
             judge.validate({k: v for k, v in manifest.items() if k != "metadata"})
 
 
+def test_an_unknown_field_is_refused() -> None:
+    """The check above can fail: also deep in the pod of a job."""
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
+    job = mpijobs("svm")["svm"]
+    job = yaml.safe_load(yaml.safe_dump(job))
+    container(job, "Worker")["resourcs"] = {}
+    for judge in judges_of(job["apiVersion"], job["kind"]):
+        with pytest.raises(jsonschema.ValidationError, match="resourcs"):
+            judge.validate({k: v for k, v in job.items() if k != "metadata"})
+
+
 @functools.cache
 def judges_of(api_version: str, kind: str) -> list[Any]:
     """Validators by the operator's own definitions of that kind, in which every field must be known."""

@@ -33,16 +33,36 @@ class Charts:
 
     def add(self, panel: Panel) -> int | None:
         """Take a panel in. Returns its number; None where it is no chart."""
+        drawn: dict[str, Any]
         match panel:
             case HeatMap():
-                self.drawn.append(_grid(panel))
+                drawn = {
+                    "kind": "map",
+                    "x": _axis(*panel.x),
+                    "y": _axis(*panel.y),
+                    "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
+                    "seconds": [_numbers(map(float, row)) for row in panel.seconds],
+                    "places": [_texts(row) for row in panel.places],
+                    "best": panel.best,
+                }
             case Lines():
-                self.drawn.append(_lines(panel))
+                curves = [{"name": name, "x": _numbers(x), "y": _numbers(y)} for name, (x, y) in panel.curves.items()]
+                dots = [_numbers(values) for values in panel.dots]
+                drawn = {
+                    "kind": "lines", "x": panel.x, "y": panel.y, "curves": curves, "dots": dots, "steps": panel.steps
+                }  # fmt: skip
             case Bars():
-                self.drawn.append(_bars(panel))
+                ends = [[math.nan if end is None else end for end in bar] for bar in panel.bars.values()]
+                columns = {name: _numbers(bar[n] for bar in ends) for n, name in enumerate(("values", "lows", "highs"))}
+                drawn = {"kind": "bars", "names": list(panel.bars), **columns}
             case _:
                 return None
+        self.drawn.append({**drawn, "title": panel.title, "percent": panel.percent})
         return len(self.drawn) - 1
+
+
+def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
+    return {"name": name, "at": _numbers(map(float, values))}
 
 
 def study_json(study: ReportedStudy, charts: Charts) -> str:
@@ -104,48 +124,6 @@ def _used(results: Sequence[Result]) -> dict[str, Any]:
 
 def _mib(n_bytes: int | None) -> float | None:
     return None if n_bytes is None else round(n_bytes / (1 << 20))
-
-
-def _grid(panel: HeatMap) -> dict[str, Any]:
-    return {
-        "kind": "map",
-        "title": panel.title,
-        "x": {"name": panel.x[0], "at": _numbers(map(float, panel.x[1]))},
-        "y": {"name": panel.y[0], "at": _numbers(map(float, panel.y[1]))},
-        "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
-        "seconds": [_numbers(map(float, row)) for row in panel.seconds],
-        "places": [_texts(row) for row in panel.places],
-        "best": panel.best,
-        "percent": panel.percent,
-    }
-
-
-def _lines(panel: Lines) -> dict[str, Any]:
-    curves = [{"name": name, "x": _numbers(x), "y": _numbers(y)} for name, (x, y) in panel.curves.items()]
-    return {
-        "kind": "lines",
-        "title": panel.title,
-        "x": panel.x,
-        "y": panel.y,
-        "curves": curves,
-        "dots": [_numbers(values) for values in panel.dots],
-        "percent": panel.percent,
-        "steps": panel.steps,
-    }
-
-
-def _bars(panel: Bars) -> dict[str, Any]:
-    ends = zip(*((math.nan if end is None else end for end in bar) for bar in panel.bars.values()), strict=True)
-    values, lows, highs = map(_numbers, ends) if panel.bars else ([], [], [])
-    return {
-        "kind": "bars",
-        "title": panel.title,
-        "names": list(panel.bars),
-        "values": values,
-        "lows": lows,
-        "highs": highs,
-        "percent": panel.percent,
-    }
 
 
 class _Text(str):

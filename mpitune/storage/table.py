@@ -34,19 +34,16 @@ def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
     values = _union(outcome.result.values for outcome in outcomes)
     rows, on_gpus = [], any(outcome.result.used.gpu_bytes is not None for outcome in outcomes)
     for trial, result in outcomes:
-        row: dict[str, Any] = {"key": trial.key}
-        row.update({name: trial.params.get(name, "") for name in params})
-        missing = float("nan") if result.failed else ""
-        row.update({name: result.values.get(name, missing) for name in values})
-        used = result.used
-        row.update(
-            seconds=f"{result.seconds:.6g}", cpu_seconds=_short(used.cpu_seconds), peak_mib=_mib(used.peak_bytes)
+        missing, used = float("nan") if result.failed else "", result.used
+        gpu = {"gpu": _short(used.gpu), "gpu_mib": _mib(used.gpu_bytes)} if on_gpus else {}
+        rows.append(
+            {"key": trial.key}
+            | {name: trial.params.get(name, "") for name in params}
+            | {name: result.values.get(name, missing) for name in values}
+            | {"seconds": f"{result.seconds:.6g}", "cpu_seconds": _short(used.cpu_seconds)}
+            | {"peak_mib": _mib(used.peak_bytes), **gpu}
+            | {"place": str(result.place), "attempt": result.attempt, "error": last_line(result.error)}
         )
-        if on_gpus:
-            row.update(gpu=_short(used.gpu), gpu_mib=_mib(used.gpu_bytes))
-        row.update(place=str(result.place), attempt=result.attempt)
-        row["error"] = last_line(result.error)
-        rows.append(row)
     write_table(path, rows)
 
 

@@ -25,9 +25,7 @@ class ReportOptions:
 
     folders: tuple[Path, ...] = setting(help="results folders of studies")
     to: Path | None = setting(
-        None,
-        "file to write (default: report.html in the results folder; here for several studies)",
-        metavar="FILE",
+        None, "file to write (default: report.html in the results folder; here for several studies)", metavar="FILE"
     )
     goal: str | None = setting(
         None, "the goal, such as 'minimize loss', if the journal does not have it", metavar="GOAL"

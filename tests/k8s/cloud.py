@@ -22,11 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 QUOTA = "csv[no-heading](quotas.metric,quotas.limit,quotas.usage)"
 POOL = f"{PROJECT}.svc.id.goog"
 ADDONS = "HttpLoadBalancing,HorizontalPodAutoscaling,GcePersistentDiskCsiDriver,GcsFuseCsiDriver"
-MACHINES = {
-    "g2-standard-8": "8,32768",
-    "n1-standard-4": "4,15360",
-    "n1-standard-16": "16,61440",
-}
+MACHINES = {"g2-standard-8": "8,32768", "n1-standard-4": "4,15360", "n1-standard-16": "16,61440"}
 NEW: dict[str, Any] = {
     "services": ["container.googleapis.com", "compute.googleapis.com"],
     "images": ["us-docker.pkg.dev/test/search:gpu", "registry.io/search:gpu"],

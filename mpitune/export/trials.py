@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpitune.errors import UsageError, utf8
-from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records_given
+from mpitune.optimize.search_study import COMPLETE, FAILED, records_given
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
 from mpitune.storage.records import UNREADABLE
@@ -183,7 +183,8 @@ def read(folder: Path) -> ExportedStudy:
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
-    objectives = dict(map(_objective, settings["objectives"])) if searched else {}
+    goals = [goal.partition(" ") for goal in said] if searched else []
+    objectives = {name: way == "maximize" for way, _, name in goals}
     trials = _merged(history) if searched else [_plain(key, history) for key in history.results]
     return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
 
@@ -214,11 +215,6 @@ def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
     )
 
 
-def _objective(said: str) -> tuple[str, bool]:
-    way, _, name = said.partition(" ")
-    return name, way == "maximize"
-
-
 def _plain(key: str, history: History) -> ExportedTrial:
     trial, result = history.trials[key], history.results[key]
     state = FAILED if result.failed else COMPLETE
@@ -243,17 +239,9 @@ def _merged(history: History) -> list[ExportedTrial]:
         number = numbers[outcome.trial.key]
         if number not in last or (outcome.result.ended, outcome.result.key) >= (last[number].ended, last[number].key):
             last[number] = outcome.result
-    return [_of_search(record, last[record.number]) for record in records]
-
-
-def _of_search(record: TrialRecord, last: Result) -> ExportedTrial:
-    return ExportedTrial(
-        f"t{record.number:06}",
-        record.state,
-        record.params,
-        record.values,
-        record.steps,
-        record.seconds,
-        last,
-        record.error,
-    )
+    return [
+        ExportedTrial(
+            f"t{one.number:06}", one.state, one.params, one.values, one.steps, one.seconds, last[one.number], one.error
+        )
+        for one in records
+    ]

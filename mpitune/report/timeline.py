@@ -121,9 +121,8 @@ class Timeline:
 
 def timeline_of(history: History) -> Timeline | None:
     """The timeline of a study; None where its journal does not say when runs began and trials ended."""
-    results = [result for result in history.results.values() if result.ended]
-    runs = [run for run in history.runs if run.get("began")]
-    if not results or not runs or len(runs) < len(history.runs):
+    results, runs = [result for result in history.results.values() if result.ended], history.runs
+    if not results or not runs or not all(run.get("began") for run in runs):
         return None
     begins = [float(run["began"]) for run in runs]
     events: list[list[_Ended]] = [[] for _ in runs]
@@ -144,19 +143,17 @@ def timeline_of(history: History) -> Timeline | None:
             events[number].append(_Ended(death.time, death.seconds, place, death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
-    killed, offset = False, 0.0
-    for number, run in enumerate(runs):
-        last = max((event.ended for event in events[number]), default=begins[number])
-        end = begins[number] + float(run["seconds"]) if "seconds" in run else last
-        killed |= "seconds" not in run
-        end = max(end, last)
-        spans.append((offset, offset + end - begins[number]))
-        shift = offset - begins[number]
+    offset = 0.0
+    for number, (run, begin) in enumerate(zip(runs, begins, strict=True)):
+        last = max((event.ended for event in events[number]), default=begin)
+        end = max(begin + float(run.get("seconds", 0.0)), last)
+        spans.append((offset, offset + end - begin))
         for place in run.get("slots", ()):
             slots.setdefault(place, SlotTime(place))
+        shift = offset - begin
         _lay(run.get("slots", ()), events[number], deaths[number], slots, shift, last + shift, spans[-1])
         offset = spans[-1][1]
-    return Timeline(begins, spans, list(slots.values()), killed)
+    return Timeline(begins, spans, list(slots.values()), killed=any("seconds" not in run for run in runs))
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:
@@ -200,11 +197,7 @@ def _lay(
             slot.idle[reason] += begin - compiled - free
             slot.bars.append(Bar(begin, end, key, kind))
             free, reason = end, "wait"
-        if not of_slot[place]:
-            last_here = max(span[0], min(last, span[1]))
-            slot.idle["tail"] += last_here - free
-            free = last_here
-        elif last > free:
+        if last > free:
             slot.idle["tail"] += last - free
             free = last
         slot.idle["report"] += max(0.0, span[1] - free)

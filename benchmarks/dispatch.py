@@ -33,8 +33,8 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
 from mpitune.engine.node import run
 from mpitune.engine.options import RunOptions
-from mpitune.engine.pace import LATENCY
 from mpitune.engine.queue import Costs
+from mpitune.engine.slots import LATENCY
 from mpitune.engine.study import Study
 from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
 from mpitune.ranks.transport import LocalTransport

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.live import Overview, overview
 from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator
+from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given
 from mpitune.engine.study import Study
@@ -120,16 +120,12 @@ class Coordinator:
     def _out_of_time(self) -> bool:
         return self._stop_at is not None and time.monotonic() >= self._stop_at
 
-    def overview(self, total: int | None) -> Overview:
-        """How the study stands, for people.
-
-        Args:
-            total: trials that it will have, None where that is not known.
-        """
-        study, dispatch = self._study, self.dispatch
+    def overview(self) -> Overview:
+        """How the study stands, for people."""
+        study = self._study
         return overview(
-            list(dispatch.slots.values()), dispatch.queue, dispatch.pace, self._clock(),
-            done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=total,
+            self.dispatch, self._clock(),
+            done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=self._total,
         )  # fmt: skip
 
     def handle(self, sender: int, message: ToCoordinator) -> None:

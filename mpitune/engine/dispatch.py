@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 
 from mpitune.engine.gangs import Gangs
 from mpitune.engine.messages import Lend, Run, ToAgent
-from mpitune.engine.pace import Pace
 from mpitune.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
-from mpitune.engine.slots import IN_A_ROW, Given, SlotState
+from mpitune.engine.slots import IN_A_ROW, Given, Pace, SlotState
 from mpitune.trial import Batch, Gang, Place, Trial
 
 log = logging.getLogger(__name__)

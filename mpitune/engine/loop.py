@@ -7,7 +7,6 @@ import signal
 import threading
 from itertools import chain
 from types import FrameType
-from typing import NamedTuple
 
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
@@ -21,23 +20,13 @@ from mpitune.ranks.transport import GivenUp, Transport
 log = logging.getLogger(__name__)
 
 
-class Leader(NamedTuple):
-    """The parts of rank 0 beside its agent."""
-
-    coordinator: Coordinator
-    progress: Progress
-    total: int | None  # trials that the study will have, if that is known
-
-    def step(self) -> bool:
-        """Act on what has arrived, show it; whether the study has ended."""
-        coordinator, progress, total = self
-        coordinator.step()
-        progress.update(lambda: coordinator.overview(total), last=coordinator.finished)
-        return coordinator.finished
-
-
-def loop(transport: Transport, agent: Agent | InlineAgent, leader: Leader | None = None) -> None:
-    """Carry messages, results and deaths until the coordinator has said Stop."""
+def loop(
+    transport: Transport,
+    agent: Agent | InlineAgent,
+    coordinator: Coordinator | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Carry messages, results and deaths until the coordinator, which rank 0 has, says Stop."""
     signals: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -58,19 +47,24 @@ def loop(transport: Transport, agent: Agent | InlineAgent, leader: Leader | None
                     case GivenUp():
                         log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")
                         agent.handle(Stop())
-                    case _ if leader is not None:
-                        leader.coordinator.handle(sender, message)
+                    case _ if coordinator is not None:
+                        coordinator.handle(sender, message)
             if agent.stopped:
                 return
             if signals and not told:
                 told = True
                 transport.send(0, Interrupted(signals[0]))
-            if leader is not None and leader.step() and not stopping:
-                stopping = True
-                for rank in range(transport.size):
-                    transport.send(rank, Stop())
-            busy = transport.pending or (leader is not None and leader.coordinator.is_behind)
-            agent.step(0 if busy else transport.poll_seconds)
+            behind = False
+            if coordinator is not None:
+                coordinator.step()
+                behind = coordinator.is_behind
+                if progress is not None:
+                    progress.update(coordinator.overview, last=coordinator.finished)
+                if coordinator.finished and not stopping:
+                    stopping = True
+                    for rank in range(transport.size):
+                        transport.send(rank, Stop())
+            agent.step(0 if behind or transport.pending else transport.poll_seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,23 +1,9 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent    Run(slot, batch, life, beside, hosts)   evaluate this after what the slot has already; the
-                                                        agent starts a worker process where the slot has none. A
-                                                        gang also has the devices of the slots beside it
-                            Lend(slot)                  end the idle worker of a slot that a gang uses
-                            Drain()                     end each worker after the trial that it is running
-                            Stop()                      end all workers now, then yourself
-
-    agent -> coordinator    Returned(slot, results, batches_done)   trials finished, in the order they did
-                            Died(slot, cause, building, lost, seconds)  the worker is gone; what it had not returned
-                                                        is open again; lost: its process cannot be killed, the slot
-                                                        is lost; seconds: that it worked on its trial, for people
-                            Drained(slot)                as asked; what it had not returned is open again
-                            Interrupted(signal)          this rank was asked to end; the job should
-                            Stepped(steps)               how far its slots are, once a second at most; for people only:
-                                                        it may be lost, and nothing is decided by it
-
-    transport -> coordinator  Lost()                     the rank it comes from has died, and the others may go on
-    transport -> loop         GivenUp()                  rank 0 has given this rank up: end all workers, then yourself
+    coordinator -> agent      Run, Lend, Drain, Stop
+    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
+    transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
+    transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
 result that the worker managed to send has arrived before it. So the coordinator knows which trials are open. Messages
@@ -40,18 +26,18 @@ from mpitune.trial import Batch, NoRoom, Result
 
 @dataclass(frozen=True)
 class Run:
-    """Evaluate this batch after what the slot has already."""
+    """Evaluate this batch after what the slot has already; its agent starts a worker process where it has none."""
 
     slot: int
     batch: Batch
     life: int = 0  # deaths of this slot that the coordinator has heard of
-    beside: tuple[int, ...] = ()  # slots of the same rank whose devices it has as well
+    beside: tuple[int, ...] = ()  # slots of the same rank whose devices it has as well, as a gang
     hosts: tuple[str, ...] = ()  # nodes that it has to itself, its own first
 
 
 @dataclass(frozen=True)
 class Lend:
-    """End the idle worker of this slot: another slot uses its device."""
+    """End the idle worker of this slot: a gang uses its device."""
 
     slot: int
 
@@ -77,7 +63,13 @@ class Returned:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone; trials that it had not returned are open again."""
+    """A worker is gone; trials that it had not returned are open again.
+
+    Attributes:
+        building: it had not begun to evaluate.
+        lost: its process cannot be killed, so the slot is lost.
+        seconds: that it worked on its trial, for people.
+    """
 
     slot: int
     cause: str
@@ -132,7 +124,7 @@ STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and betwe
 
 @dataclass(frozen=True)
 class Stepped:
-    """How far slots are, those that have news."""
+    """How far slots are, those that have news, once a second at most. For people only: it may be lost."""
 
     steps: Mapping[int, WorkerProgress]
 

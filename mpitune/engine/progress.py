@@ -1,17 +1,21 @@
-"""Progress and log of rank 0: a bar on a terminal, a line now and then elsewhere, a small file for `mpitune status`."""
+"""What rank 0 tells people of a running study: a log, a bar on a terminal, a small file for `mpitune status`."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mpitune.engine.live import Overview
+import msgspec
+
+from mpitune.engine.dispatch import Dispatch
+from mpitune.engine.slots import SlotState
 from mpitune.errors import printable, printable_lines
 from mpitune.storage.files import read_at_most, replaced
 from mpitune.storage.waiting import spoken
@@ -21,8 +25,97 @@ FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
 STATUS_FILE = "status.json"
 RUNNING = "running"
+MOST_SHOWN = 50  # running trials of an overview, the longest first
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A trial that is being computed: its place, since how many seconds, and how far it is, as words."""
+
+    key: str
+    place: str
+    seconds: float
+    step: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A study at one moment.
+
+    Attributes:
+        done, failed: trials that are known, and those of this run that failed.
+        total: trials that there will be, as far as is known now.
+        more: whether there may be more than `total`.
+        slots: how many are in use.
+        n_running: trials that are being computed.
+        waiting: what other slots do, such as "starting", and how many do it.
+        running: trials that are being computed, the longest first, `MOST_SHOWN` at most.
+        left: seconds until all known trials are done, a guess; None before anything was timed.
+    """
+
+    done: int
+    failed: int
+    total: int
+    more: bool
+    slots: int
+    n_running: int
+    waiting: Mapping[str, int]
+    running: Sequence[Running]
+    left: float | None
+
+
+def overview(dispatch: Dispatch, now: float, *, done: int, asked: int, failed: int, total: int | None) -> Overview:
+    """The study now. It decides nothing.
+
+    Args:
+        dispatch: what waits, and what slots do.
+        now: by the coordinator's clock.
+        done: trials known.
+        asked: trials asked so far.
+        failed: those of this run that failed.
+        total: trials that there will be, None where that is not known.
+    """
+    states = list(dispatch.slots.values())
+    computing = sorted((state for state in states if state.is_computing), key=lambda state: state.given[0].since)
+    others = [state.step.unit for state in states if state.given and state.step and not state.is_computing]
+    unasked = max(0, (total or 0) - asked)
+    return Overview(
+        done=done,
+        failed=failed,
+        total=asked + unasked,
+        more=total is None,
+        slots=len(states),
+        n_running=len(computing),
+        waiting=dict(Counter(others)),
+        running=[_running(state, now) for state in computing[:MOST_SHOWN]],
+        left=_time_left(dispatch, now, unasked=unasked, n_open=asked - done),
+    )
+
+
+def _running(state: SlotState, now: float) -> Running:
+    given, step = state.given[0], state.step
+    n, n_open = len(given.waited.batch), len(given.open)
+    together = 1 if step is None else min(step.trials, n_open)
+    words = [f"trial {n - n_open + 1} of {n} of its batch"] if n > 1 and together < n else []
+    words += [str(step)] if step is not None and step.unit else []
+    return Running(next(iter(given.open), ""), str(state.place), round(now - given.since, 1), ", ".join(words))
+
+
+def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> float | None:
+    """Seconds until all is done, if slots that become free take the costliest batch that waits.
+
+    The guess is the work that is left divided by the number of slots, or its longest piece if that takes longer (R. L.
+    Graham, 1969, gives both as bounds).
+    """
+    pace, queue = dispatch.pace, dispatch.queue
+    if pace.seconds_per_cost is None or not dispatch.slots:
+        return None
+    left = [pace.left(state, now) for state in dispatch.slots.values()]
+    work = sum(left) + queue.cost
+    work += unasked * work / n_open if n_open else 0.0
+    return round(pace.seconds_per_cost * max(work / len(left), queue.longest, *left), 1)
 
 
 class _Stderr(logging.Handler):
@@ -62,6 +155,15 @@ def logging_here(rank: int, host: str, verbosity: int) -> Iterator[None]:
         logger.setLevel(level)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The last words of rank 0: its Unix time, its activity, and the state of the study."""
+
+    time: float
+    doing: str
+    overview: Overview
+
+
 class StatusFile:
     """What rank 0 tells of a running study, for readers on any machine that sees the results folder.
 
@@ -72,44 +174,25 @@ class StatusFile:
         self._path = folder / STATUS_FILE
 
     def write(self, doing: str, overview: Overview) -> None:
-        """Replace the file.
-
-        Args:
-            doing: RUNNING, or what the study waits for.
-            overview: how the study stands.
-        """
+        """Replace the file. `doing`: RUNNING, or what the study waits for."""
         with suppress(OSError):
-            content = {"time": round(time.time(), 3), "doing": doing, **overview.as_json()}
-            replaced(self._path, json.dumps(content))
+            replaced(self._path, msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)).decode())
 
     def remove(self) -> None:
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
-class Seen(NamedTuple):
-    """The last words of rank 0: its Unix time, its activity, and the state of the study."""
-
-    time: float
-    doing: str
-    overview: Overview
-
-
 def read_status_file(folder: Path) -> Seen | None:
     """None where rank 0 has said nothing, or somebody else has written the file."""
     try:
-        content = json.loads(read_at_most(folder / STATUS_FILE, 1 << 20))
-        return Seen(float(content["time"]), str(content["doing"]), Overview.from_json(content))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return msgspec.json.decode(read_at_most(folder / STATUS_FILE, 1 << 20), type=Seen)
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 
 
 class Progress:
-    """Shows an overview when one is due. No thread: `update` looks at the clock.
-
-    Args:
-        file: where it is kept too.
-    """
+    """Shows an overview when one is due, and writes it to `file`. No thread: `update` looks at the clock."""
 
     def __init__(self, quiet: bool, file: StatusFile):
         self._quiet, self._file = quiet, file
@@ -119,12 +202,7 @@ class Progress:
             self._bar = _bar()
 
     def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
-        """Show the study as it is, if that is due.
-
-        Args:
-            overview: gives how the study stands.
-            last: show it in any case.
-        """
+        """Show how the study stands, if that is due or it is the last time."""
         now = time.monotonic()
         draw = not self._quiet and (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS))
         write = now - self._written >= FILE_SECONDS

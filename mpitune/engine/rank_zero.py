@@ -16,7 +16,7 @@ from mpitune.devices.devices import CPU
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator, slots_of
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.loop import Leader, loop
+from mpitune.engine.loop import loop
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
@@ -83,7 +83,7 @@ class RankZero:
         progress = Progress(self.options.quiet, status)
         importing = _importing(self.experiment.reporting().modules, load_finish) if load_finish else None
         try:
-            loop(self.transport, agent, Leader(coordinator, progress, self.scheduling.n_trials))
+            loop(self.transport, agent, coordinator, progress)
         finally:
             progress.close()
         if not study.finished:
@@ -93,7 +93,7 @@ class RankZero:
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
         if importing:
             doing = "tables and figures are made"
-            status.write(doing, coordinator.overview(None))
+            status.write(doing, coordinator.overview())
             with working(doing, rank=0), written_into(journal.folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)

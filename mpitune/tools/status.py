@@ -102,7 +102,7 @@ class Status:
         """One line."""
         now = None
         if self.seen is not None:
-            now = {"time": self.seen.time, "doing": self.seen.doing, **self.seen.overview.as_json()}
+            now = {"time": self.seen.time, "doing": self.seen.doing, **asdict(self.seen.overview)}
         failures = [{"key": key, "place": place, "error": cause} for key, place, cause in self.failures]
         plain = {**vars(self), "folder": str(self.folder), "failures": failures, "work": [*map(asdict, self.work)]}
         return json.dumps({**plain, "seen": now})

@@ -1,7 +1,6 @@
 """What a running study says of itself: steps, the longest trial, the time left, the status file."""
 
 import fcntl
-import json
 import os
 import pickle
 import pty
@@ -19,9 +18,8 @@ import pytest
 
 from mpitune.devices.devices import Device
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.live import Overview
 from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress
-from mpitune.engine.progress import RUNNING, note_of, read_status_file
+from mpitune.engine.progress import RUNNING, StatusFile, note_of, read_status_file
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
@@ -51,19 +49,23 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     slots = {(0, n): Place("host", 0, n, "cpu") for n in range(3)}
     with_costs = Costs(lambda trial: 1.0)
     journal = Journal(tmp_path, {"settings": {"experiment": "toy"}})
-    coordinator = Coordinator(study, journal, tell=lambda r, m: None, slots=slots, costs=with_costs, clock=lambda: now)
+    coordinator = Coordinator(
+        study, journal, tell=lambda r, m: None, slots=slots, costs=with_costs, clock=lambda: now, total=6
+    )
     coordinator.step()
     coordinator.handle(0, Stepped({0: WorkerProgress(STARTING), 1: WorkerProgress("epoch", 2.4, 20), 2: WORKING}))
     now = 130.0
-    seen = coordinator.overview(6)
+    seen = coordinator.overview()
     assert (seen.n_running, dict(seen.waiting), seen.total, seen.left) == (2, {STARTING: 1}, 6, None)
     assert [(one.key, one.step) for one in seen.running] == [("t1", "epoch 3 of 20"), ("t2", "")]
     note = note_of(seen)
     assert note == "2 running, 1 starting; longest: t1 at host/0/1/cpu for 30.0 s, epoch 3 of 20"
     coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}, seconds=30.0),), 1))
     coordinator.step()
-    assert coordinator.overview(6).left == 30.0, "three trials of 30 s on three slots"
-    assert Overview.from_json(json.loads(json.dumps(seen.as_json()))) == seen
+    assert coordinator.overview().left == 30.0, "three trials of 30 s on three slots"
+    StatusFile(tmp_path).write(RUNNING, seen)
+    read = read_status_file(tmp_path)
+    assert read is not None and (read.doing, read.overview) == (RUNNING, seen)
 
 
 @pytest.mark.slow

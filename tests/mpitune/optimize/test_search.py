@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mpitune import Choice, Float, Int, RunOptions, Space, When, search
-from mpitune.engine import pace
+from mpitune.engine import slots
 from mpitune.errors import UsageError
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import Grid
@@ -397,7 +397,7 @@ def test_a_worker_has_its_next_trial_before_its_result_is_durable(monkeypatch: p
 
     at_once = Journal.append
     monkeypatch.setattr(Journal, "append", append)
-    monkeypatch.setattr(pace, "SHORT", 0.0)
+    monkeypatch.setattr(slots, "SHORT", 0.0)
     study = search(
         lambda trial: {"loss": 0.0, "begun": time.monotonic()},
         SPACE,

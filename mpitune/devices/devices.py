@@ -59,22 +59,11 @@ def workers_here() -> int:
 
 
 def set_hosts(hosts: Sequence[str]) -> None:
-    """Say in a worker which nodes the batch that follows has to itself."""
-    os.environ[HOSTS] = ",".join(hosts)
-
-
-@contextmanager
-def having_hosts(hosts: Sequence[str]) -> Iterator[None]:
-    """As `set_hosts`, in this context: for a batch that the rank's own process evaluates."""
-    before = os.environ.get(HOSTS)
-    set_hosts(hosts)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[HOSTS]
-        else:
-            os.environ[HOSTS] = before
+    """Say in the process that evaluates it which nodes the batch that follows has to itself."""
+    if hosts:
+        os.environ[HOSTS] = ",".join(hosts)
+    else:
+        os.environ.pop(HOSTS, None)
 
 
 def hosts_here() -> tuple[str, ...]:

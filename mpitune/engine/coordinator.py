@@ -44,15 +44,13 @@ class Coordinator:
     Args:
         tell: delivers a message to the agent of a rank.
         slots: places of all slots by (rank, slot).
-        costs: of trials and of what batches share.
+        gang_of: see `Scheduling.gang`.
+        examine: see `Experiment.examine`.
         grace: seconds that running trials are left once the job is told to stop.
-        gang_of: slots that a trial needs at a time, see `Scheduling.gang`.
-        examine: raises UsageError for a result that must end the study, see `Experiment.examine`.
         end: Unix time by which all work must be done. A batch that would take longer, by the seconds per cost of those
             before it, is not begun.
         started: when this run did, by the monotonic clock.
         total: trials that the study will have, None where that is not known.
-        clock: seconds, as time.monotonic.
     """
 
     def __init__(

@@ -67,10 +67,8 @@ class Dispatch:
         self, batch: Batch, attempt: int = 1, *, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
-        if self._gangs.of(batch) is None:
-            self.queue.push(batch, attempt, avoid=avoid, no_room=no_room)
-        else:
-            self._gangs.wait(batch, attempt, avoid)
+        queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
+        queue.push(batch, attempt, avoid=avoid, no_room=no_room)
 
     def put_back(self, given: Iterable[Given]) -> None:
         """Add again what has not returned of batches that a slot had."""
@@ -210,11 +208,16 @@ class Dispatch:
             if self.pace.is_too_late(waiting.cost):
                 self.n_too_long += 1
                 continue
-            now = self._clock()
-            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
-            self._tell(slot[0], Run(slot[1], waiting.batch, state.life))
+            self._send(slot, waiting)
             return True
         return False
+
+    def _send(
+        self, slot: SlotId, waiting: QueuedBatch, beside: tuple[int, ...] = (), hosts: tuple[str, ...] = ()
+    ) -> None:
+        state, now = self.slots[slot], self._clock()
+        state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
+        self._tell(slot[0], Run(slot[1], waiting.batch, state.life, beside, hosts))
 
     def _begin_gangs(self) -> None:
         """Give gangs the slots that they need, once these are idle."""
@@ -226,7 +229,6 @@ class Dispatch:
                 log.warning("trial %s was not run: %s", waiting.batch[0].key, reason)
                 continue
             lead, *others = slots
-            state = self.slots[lead]
             if self.pace.is_too_late(waiting.cost):
                 self.n_too_long += 1
                 self._gangs.ended(lead)
@@ -237,10 +239,7 @@ class Dispatch:
             places = {rank: self.slots[rank, slot].place for rank, slot in slots}
             gang = self._gangs.of(waiting.batch)
             hosts = tuple(place.host for place in places.values()) if gang is not None and gang.nodes else ()
-            now = self._clock()
-            state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, since=now))
-            beside = tuple(slot for rank, slot in others if rank == lead[0])
-            self._tell(lead[0], Run(lead[1], waiting.batch, state.life, beside, hosts))
+            self._send(lead, waiting, tuple(slot for rank, slot in others if rank == lead[0]), hosts)
 
     def _free_in(self, slot: SlotId) -> tuple[float, list[float]]:
         """When this slot and each other one will have finished their batches, in units of cost."""

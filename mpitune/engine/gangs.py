@@ -18,25 +18,15 @@ from mpitune.trial import Batch, Gang, Trial
 
 @dataclass
 class KeptSlots:
-    """Slots that are kept for a gang.
-
-    Attributes:
-        missing: how many it still needs of each rank.
-        taken: those that it has.
-    """
+    """Slots that are kept for a gang."""
 
     waited: QueuedBatch
-    missing: dict[int, int]
+    missing: dict[int, int]  # how many it still needs of each rank
     taken: list[SlotId] = field(default_factory=list)
 
     def wants(self, slot: SlotId) -> bool:
         """Whether it needs this slot."""
         return self.missing.get(slot[0], 0) > 0
-
-    def take(self, slot: SlotId) -> None:
-        """Keep this slot."""
-        self.taken.append(slot)
-        self.missing[slot[0]] -= 1
 
 
 class Gangs:
@@ -47,6 +37,9 @@ class Gangs:
         numbers: of batches in the order of their coming, the same as those of single ones.
         slots: all that there are.
         idle: those of them without work, from which slots are taken and to which they return.
+
+    Attributes:
+        queue: batches that wait for a gang.
     """
 
     def __init__(
@@ -59,26 +52,22 @@ class Gangs:
         idle: MutableMapping[SlotId, None],
     ):
         self._gang_of, self._slots, self._idle = gang_of, slots, idle
-        self._queue = Queue(costs, numbers)
+        self.queue = Queue(costs, numbers)
         self._kept: list[KeptSlots] = []
         self._lead_of: dict[SlotId, SlotId] = {}  # of slots that are lent
 
     def __bool__(self) -> bool:
-        return bool(self._queue) or bool(self._kept)
+        return bool(self.queue) or bool(self._kept)
 
     def of(self, batch: Batch) -> Gang | None:
         """The gang that a batch needs: that of its first trial, or None for a single slot."""
         gang = self._gang_of(batch[0])
         return None if gang is None or gang == Gang() else gang
 
-    def wait(self, batch: Batch, attempt: int, avoid: SlotId | None = None) -> None:
-        """Add a batch that needs a gang; `avoid`: the first slot of the one that it failed in."""
-        self._queue.push(batch, attempt, avoid=avoid)
-
     def clear(self) -> None:
         """Forget all that wait, and the slots kept for them."""
         self._cancel(self._kept)
-        self._queue.clear()
+        self.queue.clear()
 
     def keeps(self, slot: SlotId) -> bool:
         """Whether a slot is lent or kept for a gang. Then it gets no other work."""
@@ -101,12 +90,12 @@ class Gangs:
         decided: list[tuple[QueuedBatch, list[SlotId], str]] = []
         for kept in list(self._kept):
             self._fill(kept, decided)
-        while (first := self._queue.first) is not None and not (single is not None and single < first):
+        while (first := self.queue.first) is not None and not (single is not None and single < first):
             gang = self.of(first.batch) or Gang()
             if reason := self._lacks(gang):
-                decided.append((self._queue.take(), [], reason))
+                decided.append((self.queue.take(), [], reason))
             elif ranks := self._chosen(gang):
-                self._kept.append(KeptSlots(self._queue.take(), ranks))
+                self._kept.append(KeptSlots(self.queue.take(), ranks))
                 self._fill(self._kept[-1], decided)
             else:
                 break
@@ -134,7 +123,8 @@ class Gangs:
         """Take the idle slots that it wants; it begins once it has all."""
         for slot in list(self._idle):
             if kept.wants(slot):
-                kept.take(slot)
+                kept.taken.append(slot)
+                kept.missing[slot[0]] -= 1
                 del self._idle[slot]
         if not any(kept.missing.values()):
             self._kept.remove(kept)
@@ -147,17 +137,16 @@ class Gangs:
         for kept in list(some):
             self._kept.remove(kept)
             self._idle.update(dict.fromkeys(slot for slot in kept.taken if slot in self._slots))
-            self._queue.put_back(kept.waited)
+            self.queue.put_back(kept.waited)
 
     def _lacks(self, gang: Gang) -> str:
         """Why this job can never run a gang; "" where it can."""
         slots = Counter(rank for rank, _ in self._slots)
         if gang.nodes > len(slots):
             return f"it needs {gang.nodes} nodes, and this job has {len(slots)}"
-        if not gang.nodes and gang.devices > max(slots.values(), default=0):
-            return (
-                f"it needs {gang.devices} devices of a node, and the largest node has {max(slots.values(), default=0)}"
-            )
+        largest = max(slots.values(), default=0)
+        if not gang.nodes and gang.devices > largest:
+            return f"it needs {gang.devices} devices of a node, and the largest node has {largest}"
         return ""
 
     def _chosen(self, gang: Gang) -> dict[int, int]:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
-from mpitune.devices.devices import having_hosts
+from mpitune.devices.devices import set_hosts
 from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
@@ -28,12 +28,15 @@ class InlineAgent:
     def handle(self, message: ToAgent) -> None:
         match message:
             case Run(slot, batch, hosts=hosts):
-                with having_hosts(hosts):
+                set_hosts(hosts)
+                try:
                     if self._objective is None:
                         self._objective = self._experiment.objective(WorkerContext("cpu", self._data))
                     self._meter.begin()
                     for answer in evaluated(self._objective, batch, self._meter):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
+                finally:
+                    set_hosts(())
                 self._tell(Returned(slot, (), 1))
             case Drain():
                 self._tell(Drained(0))

@@ -151,12 +151,7 @@ class _RanksPart:
         journal, problem = None, None
         if self.transport.rank == 0:
             try:
-                check(
-                    nodes,
-                    options.workers,
-                    allow_shared_host=options.allow_shared_host,
-                    allow_mixed_versions=options.allow_mixed_versions,
-                )
+                check(nodes, options)
                 with working("the data are loaded", rank=0):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)

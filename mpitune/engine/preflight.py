@@ -1,8 +1,6 @@
-"""Checks of every start: each rank examines its host, rank 0 compares them. They take milliseconds.
+"""Checks of every start: each rank surveys its host, rank 0 compares them. They take milliseconds.
 
-survey     on every rank: a Node, gathered by rank 0
-problems   on rank 0, from all Nodes: what would go wrong, each with its fix
-check      the same at the start of a study; `python -m mpitune doctor` looks at more
+`python -m mpitune doctor` looks at more.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitune.devices.devices import CPU, free_memory, usable_cores
+from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Place
@@ -92,32 +91,17 @@ def widen_binding(transport: Transport, launcher: str) -> str:
     )
 
 
-def problems(
-    nodes: Sequence[Node],
-    workers: int | None,
-    *,
-    allow_shared_host: bool,
-    allow_mixed_versions: bool,
-    environ: Mapping[str, str] = os.environ,
-) -> list[Finding]:
-    """Problems of layout and versions: ranks on the same host, unused hosts, ranks bound to one core.
-
-    Args:
-        nodes: of all ranks, in their order.
-        workers: as given to the run.
-        allow_shared_host: as given to the run.
-        allow_mixed_versions: as given to the run.
-        environ: environment variables.
-    """
+def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Problems of the layout and the versions of all ranks: shared hosts, unused ones, ranks bound to one core."""
     findings = []
     if mixed := mixed_versions([(node.host, node.versions) for node in nodes]):
-        findings.append(Finding(mixed, fatal=not allow_mixed_versions))
+        findings.append(Finding(mixed, fatal=not options.allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)
     for host, ranks in together.items():
         on_gpus = any(place.device != CPU.name for rank in ranks for place in nodes[rank].places)
-        if len(ranks) > 1 and on_gpus and not allow_shared_host:
+        if len(ranks) > 1 and on_gpus and not options.allow_shared_host:
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
             findings.append(Finding(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
@@ -132,10 +116,11 @@ def problems(
         ))  # fmt: skip
     # A rank has a CPU worker for each core that it sees, unless their number was given.
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
-    pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or (not workers and node in on_cpu))]
+    unlimited = [] if options.workers else on_cpu
+    pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or node in unlimited)]
     if pinned:
         findings.append(Finding(
-            f"{hosts_of(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
+            f"{_hosts(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
             "give mpirun --bind-to none, or srun --cpus-per-task"
         ))  # fmt: skip
     return findings
@@ -144,9 +129,7 @@ def problems(
 def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Finding]:
     """Hosts whose CPU workers have too little memory each, and how many workers would fit.
 
-    Args:
-        nodes: of all ranks.
-        needed: bytes that each trial needs of its worker; 0 where that is not known.
+    `needed`: bytes that each trial needs of its worker; 0 where that is not known.
     """
     most = max(needed, default=0)
     small = [node for node in nodes if 0 < len(node.places) * most > node.memory and node.places[0].device == CPU.name]
@@ -157,16 +140,14 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Findin
     share = node.memory / len(node.places)
     advice = f"{fit} would fit (--workers {fit})" if fit else "not one would fit"
     return [Finding(
-        f"{hosts_of(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
+        f"{_hosts(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
         f"needs {most / 1e9:.3g} GB: {advice}; trials that fit no worker stay open"
     )]  # fmt: skip
 
 
-def check(nodes: Sequence[Node], workers: int | None, *, allow_shared_host: bool, allow_mixed_versions: bool) -> None:
+def check(nodes: Sequence[Node], options: RunOptions) -> None:
     """Log the problems of a run that begins. Raises UsageError for the first that is fatal."""
-    for problem in problems(
-        nodes, workers, allow_shared_host=allow_shared_host, allow_mixed_versions=allow_mixed_versions
-    ):
+    for problem in problems(nodes, options):
         if problem.fatal:
             raise UsageError(problem.text)
         log.warning(problem.text)
@@ -177,8 +158,7 @@ def cores_wanted(node: Node) -> int:
     return len(node.places) * node.threads
 
 
-def hosts_of(nodes: Sequence[Node]) -> str:
-    """The hosts by name, a few of them."""
+def _hosts(nodes: Sequence[Node]) -> str:
     return _a_few([node.host for node in nodes])
 
 

@@ -58,12 +58,9 @@ class Meter:
 
 
 class Peak:
-    """The most memory that a process has had, pages that it shares included.
+    """The most memory that the process `pid` has had, pages that it shares included.
 
     `getrusage` would count the process that it was forked from as well.
-
-    Args:
-        pid: of the process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -82,18 +79,11 @@ class Peak:
 
 
 class _Gpu:
-    """A thread that looks at one GPU.
-
-    Args:
-        nvml: the module.
-        handle: its name for the GPU.
-    """
+    """A thread that looks at one GPU, which the module `nvml` calls `handle`."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
-        self._lock = threading.Lock()
-        self._busy: list[float] = []
-        self._bytes: list[int] = []
+        self._looks: list[tuple[float | None, int]] = []  # how busy, and the bytes in use
         self._look()
         threading.Thread(target=self._look_on, name="gpu", daemon=True).start()
 
@@ -112,10 +102,10 @@ class _Gpu:
 
     def read(self) -> tuple[float | None, int | None]:
         """(mean share of time that it was busy, most bytes in use) since the last call, or at the last look."""
-        with self._lock:
-            busy, in_use = self._busy[1:] or self._busy, self._bytes[1:] or self._bytes  # the first was seen before
-            self._busy, self._bytes = self._busy[-1:], self._bytes[-1:]
-        return round(sum(busy) / len(busy), 4) if busy else None, max(in_use, default=None)
+        looks, self._looks = self._looks, self._looks[-1:]
+        looks = looks[1:] or looks  # the first was seen before
+        busy = [share for share, _ in looks if share is not None]
+        return round(sum(busy) / len(busy), 4) if busy else None, max((in_use for _, in_use in looks), default=None)
 
     def _look_on(self) -> None:
         wait = threading.Event().wait
@@ -123,10 +113,9 @@ class _Gpu:
             self._look()
 
     def _look(self) -> None:
-        with suppress(self._nvml.NVMLError):  # a slice of a GPU has no such figure; if the GPU is lost, the trial fails
+        busy = None
+        with suppress(self._nvml.NVMLError):  # if the GPU is lost, the trial fails
             in_use = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-            with self._lock:
-                self._bytes.append(in_use)
-            busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-            with self._lock:
-                self._busy.append(busy)
+            with suppress(self._nvml.NVMLError):  # a slice of a GPU has no such figure
+                busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
+            self._looks.append((busy, in_use))

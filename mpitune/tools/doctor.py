@@ -128,12 +128,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
         n_bytes = max(n_bytes, size)
         problems += [Finding(*what) for what in wrong]
     nodes = [one.node for one in examined]
-    problems += preflight.problems(
-        nodes,
-        options.workers,
-        allow_shared_host=options.allow_shared_host,
-        allow_mixed_versions=options.allow_mixed_versions,
-    )
+    problems += preflight.problems(nodes, options)
     problems += check_ranks(examined, n_bytes)
     before, after = between
     problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)

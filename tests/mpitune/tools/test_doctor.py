@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, problems, survey
 from mpitune.errors import Exit
 from mpitune.tools.doctor_checks import (
@@ -37,14 +38,8 @@ def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda
     return replace(sound, **changes)
 
 
-def said(nodes: list[Node], **options: Any) -> str:
-    defaults: dict[str, Any] = {
-        "workers": None,
-        "allow_shared_host": False,
-        "allow_mixed_versions": False,
-        "environ": {},
-    }
-    return "\n".join(map(str, problems(nodes, **{**defaults, **options})))
+def said(nodes: list[Node], environ: dict[str, str] | None = None, **options: Any) -> str:
+    return "\n".join(map(str, problems(nodes, RunOptions(**options), environ or {})))
 
 
 def test_a_sound_layout_has_no_problem() -> None:

@@ -160,12 +160,7 @@ def choose(
 ) -> tuple[list[Device], str]:
     """The devices of this rank's slots, one for each, and a line to tell the user ("" for nothing).
 
-    Args:
-        gpu: None (device 0 if there is one, else CPU), "all", "none", or a comma-separated list of positions in the
-            visible list and GPU-/MIG- names; an entry given twice makes two slots.
-        workers: CPU slots; None for as many as cores allow.
-        threads: of each CPU slot.
-        list_gpus: gives the names of the visible GPUs.
+    See `RunOptions` for what `gpu`, `workers` and `threads` mean.
 
     Raises:
         UsageError: a GPU that was asked for is not there.
@@ -183,9 +178,7 @@ def choose(
         return [_device(gpus[0])], ""
     if gpu == "all":
         if not gpus:
-            raise UsageError(
-                f"--gpu all, but no GPU is visible{why_no_gpu()}: give --gpu none, or check CUDA_VISIBLE_DEVICES"
-            )
+            raise _no_gpu("all")
         return [_device(entry) for entry in gpus], ""
     return [_device(_entry(part.strip(), gpus)) for part in gpu.split(",")], ""
 
@@ -203,12 +196,16 @@ def _entry(part: str, gpus: list[str]) -> str:
         if int(part) < len(gpus):
             return gpus[int(part)]
         if not gpus:
-            told = f"--gpu {part}, but no GPU is visible{why_no_gpu()}"
-            raise UsageError(f"{told}: give --gpu none, or check CUDA_VISIBLE_DEVICES")
+            raise _no_gpu(part)
         raise UsageError(f"--gpu {part}, but {len(gpus)} are visible: give positions from 0 to {len(gpus) - 1}")
     if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", part):
         return part
     raise UsageError(f"--gpu {part!r}: give positions such as 0,1, names such as GPU-..., all, or none")
+
+
+def _no_gpu(asked: str) -> UsageError:
+    fix = "give --gpu none, or check CUDA_VISIBLE_DEVICES"
+    return UsageError(f"--gpu {asked}, but no GPU is visible{why_no_gpu()}: {fix}")
 
 
 def _device(entry: str) -> Device:

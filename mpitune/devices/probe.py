@@ -60,9 +60,7 @@ def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str
 def why_unusable(library: str, visible: str) -> str:
     """Why a library cannot compute on a GPU, and the fix, in one line; "" if it can.
 
-    Args:
-        library: its name.
-        visible: CUDA_VISIBLE_DEVICES of a worker.
+    `visible`: CUDA_VISIBLE_DEVICES of a worker.
     """
     device = Device(f"cuda:{visible}", visible)
     found = answer(begin(device, library))

@@ -45,6 +45,3 @@ class InlineAgent:
 
     def step(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def close(self) -> None:
-        pass

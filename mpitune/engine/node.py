@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import cloudpickle
@@ -22,7 +22,7 @@ from mpitune.devices.devices import CPU, Device, choose, environment
 from mpitune.engine.agent import Agent
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
-from mpitune.engine.messages import Stop, ToCoordinator
+from mpitune.engine.messages import Stop
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
@@ -53,16 +53,10 @@ def run(
     host: str,
     load_finish: LoadFinish | None,
 ) -> Ended:
-    """One rank's part of the study called `name`.
+    """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 
-    Args:
-        experiment: the same on all ranks.
-        name: of the study; its results folder is results/ and this, by default.
-        options: how it is run.
-        transport: to the other ranks.
-        host: name of this one.
-        load_finish: returns what is called when a study is done, and is itself called while the first trials run, to
-            import it; None: the study makes no tables and figures.
+    `load_finish` returns what is called when a study is done. It is itself called while the first trials run, to import
+    that; None: the study makes no tables and figures.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -197,25 +191,19 @@ class _RanksPart:
         preload: Sequence[str],
     ) -> Agent | InlineAgent:
         """The agent of this rank. Its workers start with their first batch."""
-        options = self.options
-
-        def tell(message: ToCoordinator) -> None:
-            self.transport.send(0, message)
-
-        agent: Agent | InlineAgent
+        options, tell = self.options, partial(self.transport.send, 0)
         if options.workers == 0:
-            agent = InlineAgent(tell, self.experiment, shared.arrays)
-        else:
-            agent = Agent(
-                tell,
-                Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
-                devices,
-                places,
-                threads=options.threads,
-                trial_timeout=options.trial_timeout,
-                recycle=options.max_batches_per_worker,
-                preload=preload,
-            )
+            return InlineAgent(tell, self.experiment, shared.arrays)
+        agent = Agent(
+            tell,
+            Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
+            devices,
+            places,
+            threads=options.threads,
+            trial_timeout=options.trial_timeout,
+            recycle=options.max_batches_per_worker,
+            preload=preload,
+        )
         self.stack.callback(agent.close)
         return agent
 
@@ -229,11 +217,7 @@ class _RanksPart:
 
 
 def _packed(experiment: Experiment) -> bytes:
-    """The experiment as workers get it: classes and functions of a script or a notebook go by value.
-
-    Raises:
-        UsageError: it holds what cannot be sent to another process.
-    """
+    """The experiment as workers get it: classes and functions of a script or a notebook go by value."""
     try:
         return cloudpickle.dumps(experiment)
     except Exception as error:  # whatever the thing's own pickling raises

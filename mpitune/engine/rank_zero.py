@@ -25,7 +25,7 @@ from mpitune.engine.study import Shard, Study
 from mpitune.errors import Exit
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
-from mpitune.ranks.slurm import end_of_job
+from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
@@ -35,9 +35,8 @@ from mpitune.trial import Outcome
 
 log = logging.getLogger(__name__)
 
-# What the caller makes of a study that is done, from its folder. The loader imports what that needs, and returns it.
-Finish = Callable[[Path, Experiment, Data], None]
-LoadFinish = Callable[[], Finish]
+# Returns what the caller makes of a study that is done, from its folder, and imports what that needs.
+LoadFinish = Callable[[], Callable[[Path, Experiment, Data], None]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Signals that ask a study to stop while no loop hears them: before the first trial, and while results are written.
 
-The loop of a rank lets running trials finish. The work before and after it (preflight, data, tables, figures, report)
-has no trials. It ends where it is: everything that it writes is written whole, and the same command does it again.
+That work has no trials. It ends where it is: all that it writes is written whole, and the same command does it again.
 """
 
 from __future__ import annotations

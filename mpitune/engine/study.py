@@ -52,7 +52,7 @@ class Study:
     """Advances searches as their rounds become complete.
 
     Args:
-        searches: generators; each is independent of the others.
+        searches: each is independent of the others.
         trials, results: what a journal knows already, by key; such trials are answered from there. Results may have
             been deleted, and none added. They are copied, and only looked at when a search needs them.
         shard: which batches to run here. A search whose round has batches of other shards does not advance.

@@ -3,8 +3,7 @@
     every rank -> rank 0      {"words": 1, "host": "node7", "code": "1f8f61b0"}
     rank 0 -> every rank      {"words": 1, "refused": ""}          or why the job cannot run
 
-Both are a text of JSON, in a plain message. Whatever else ranks of one version say to each other comes afterwards. A
-version from before these words begins with other messages: then MPI itself ends the job, as that reaches every version.
+A version from before these words begins with others. Then MPI itself ends the job, as that reaches every version.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ FIX = "install the same on all"
 
 
 def greet(transport: Transport, host: str, code: str, *, allow_mixed_versions: bool) -> None:
-    """Begin a job; every rank calls it first.
-
-    Args:
-        transport: to the other ranks.
-        host: name of this one.
-        code: differs where the source code does.
-        allow_mixed_versions: whether ranks of different code may work together.
+    """Begin a job; every rank calls it first. `code` differs where the source code does.
 
     Raises:
         UsageError: on all ranks, where their code differs.

@@ -6,9 +6,7 @@ rank tells rank 0 regularly that it lives, and rank 0 tells all others.
 
 A thread does that, because the main thread may wait inside a call of the system: a write to Lustre or NFS takes minutes
 when a server fails over, and no signal handler of Python runs meanwhile. Such a rank is alive. The thread goes on,
-since Python releases its lock around such calls. Two other ways are worse. A process with sockets of its own would open
-a port to everybody on the network, and would say that a hung rank lives. If a thread wrote the journal instead, reading
-data and drawing figures would still block the main thread.
+since Python releases its lock around such calls. docs/architecture.md says why other ways are worse.
 """
 
 from __future__ import annotations
@@ -25,10 +23,6 @@ class Heartbeat:
 
     Silence is counted in one's own beats and not by a clock. A rank that was suspended made none meanwhile, so it
     blames nobody for the time that it slept.
-
-    Args:
-        size: Number of ranks.
-        timeout: Seconds without a word after which a rank counts as dead.
     """
 
     def __init__(self, size: int, timeout: float):
@@ -58,12 +52,7 @@ class Heartbeat:
 
 
 class Pulse:
-    """A thread that calls `beat` every `interval` seconds until it is stopped.
-
-    Args:
-        beat: Must return soon.
-        interval: Seconds.
-    """
+    """A thread that calls `beat`, which must return soon, every `interval` seconds until it is stopped."""
 
     def __init__(self, beat: Callable[[], None], interval: float):
         self._beat, self._interval = beat, interval

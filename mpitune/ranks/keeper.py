@@ -66,13 +66,7 @@ def has_keeper() -> bool:
 
 
 def begin(parent: int, work: Later, *pipes: Connection) -> None:
-    """Entry point of the outer keeper, whose grandchild calls `work` with the pipes.
-
-    Args:
-        parent: process id of the rank.
-        work: what the worker does.
-        pipes: to the agent, which only the worker keeps open.
-    """
+    """Entry point of the outer keeper, whose grandchild calls `work` with the pipes, which it alone keeps open."""
     # From here on it does not end by END alone. The rank's end sends it too.
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the rank may have been started with this signal ignored
@@ -107,7 +101,7 @@ def _become_worker(keeper: int) -> None:
         # ignored in the programs that this process starts; those with a function have their usual effect there.
         signal.signal(number, _unheard)
         signal.siginterrupt(number, False)
-    os.register_at_fork(before=_Forks.before, after_in_parent=_Forks.after, after_in_child=_Forks.after_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD, *STOPS})
 
 
@@ -115,36 +109,31 @@ def _unheard(number: int, frame: FrameType | None) -> None:
     pass
 
 
-class _Forks:
-    """Signals to stop end a fork of the worker, such as one of a pool of processes, which its parent ends by SIGTERM.
+# Signals to stop end a fork of the worker, such as one of a pool of processes, which its parent ends by SIGTERM. They
+# wait until that is so.
+_forking = threading.local()
 
-    They wait until that is so.
-    """
 
-    here = threading.local()
+def _before_fork() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
 
-    @classmethod
-    def before(cls) -> None:
-        cls.here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
 
-    @classmethod
-    def after(cls) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, cls.here.mask)
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
-    @classmethod
-    def after_in_child(cls) -> None:
-        for number in STOPS:
-            if signal.getsignal(number) is _unheard:
-                signal.signal(number, signal.SIG_DFL)
-        cls.after()
+
+def _after_fork_in_child() -> None:
+    for number in STOPS:
+        if signal.getsignal(number) is _unheard:
+            signal.signal(number, signal.SIG_DFL)
+    _after_fork()
 
 
 def _keep(worker: int, how: int) -> int:
     """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait.
 
-    Args:
-        worker: or the inner keeper, which ends with its status, and whose death ends it.
-        how: the signal that ends it. After END the inner keeper is waited for, so that both are there meanwhile.
+    `worker` may be the inner keeper, which ends with the worker's status. The signal `how` ends it. After END the inner
+    keeper is waited for, so that both are there meanwhile.
     """
     ended: dict[int, int] = {}
     while _has_children(ended) and worker not in ended:

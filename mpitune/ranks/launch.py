@@ -1,10 +1,12 @@
-"""What launched this process, and the transport to the other ranks that follows from it."""
+"""What launched this process, when its job ends, and the transport to the other ranks that follows from it."""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib.util
 import os
+import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -54,13 +56,25 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
     return Launch("", 1, 0)
 
 
-def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: float = 0.0) -> Transport:
-    """The transport that fits the launch; MPI is initialised once in a process.
+def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Unix time at which Slurm will end the job, None outside of one or where it has no limit.
 
-    Args:
-        launch: how this process was started.
-        expect_nodes: ranks that there must be; None for any number.
-        heartbeat_timeout: seconds without a sign of life after which another rank counts as dead; 0 for never.
+    Slurm sets SLURM_JOB_END_TIME from version 23.02 on; before, squeue is asked.
+    """
+    if (stated := environ.get("SLURM_JOB_END_TIME", "")).isdigit():
+        return float(stated)
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job.isdigit():
+        return None
+    try:
+        asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%e"], capture_output=True, text=True, timeout=10)
+        return time.mktime(time.strptime(asked.stdout.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+
+
+def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: float = 0.0) -> Transport:
+    """The transport that fits the launch; MPI is initialised once in a process. See `RunOptions` for the arguments.
 
     Raises:
         UsageError: mpirun or srun started several processes that cannot see each other (each would run the whole

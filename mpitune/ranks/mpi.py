@@ -27,12 +27,9 @@ class MpiTransport(Transport):
     """Messages over MPI_COMM_WORLD.
 
     A rank polls for them and sleeps in between, which takes about 2 % of a core. No call waits for another rank, so the
-    lock around every call is free again at once.
-
-    The thread of the heartbeat takes that lock too; no other thread calls MPI (heartbeat.py says why there is one). It
-    needs MPI_THREAD_SERIALIZED, which Open MPI 4.1 and 5, MPICH and Intel MPI give. The beats change only what belongs
-    to them: requests of beats, counts of silence, one flag. The main thread reads these when it looks for messages, and
-    acts on them.
+    lock around every call is free again at once. The thread of the heartbeat takes that lock too. The beats change only
+    what belongs to them: requests of beats, counts of silence, one flag. The main thread reads these when it looks for
+    messages, and acts on them.
 
     On rank 0 the last message of a rank that died is `Lost`. It comes if `mpirun --with-ft ulfm` lets the job survive
     the death (ULFM: W. Bland et al., 2013), or if a rank was silent for too long. A rank that was only asleep then

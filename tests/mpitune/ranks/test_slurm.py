@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.ranks.slurm import end_of_job
+from mpitune.ranks.launch import end_of_job
 from tests.helpers import TOYS, journal_lines
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +55,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" in asked and re.search(r"^pytestmark = \[?pytest\.mark\.slow", text, re.MULTILINE):
         return True
     return True if asked.startswith("numerical") and "pytest.mark.numerical" not in text else None
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Each process of pytest-xdist begins to import the test files elsewhere.
-
-    So in a fresh clone each file is compiled once, and not by all of them at the same time.
-    """
-    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if not number:
-        return
-    found = sorted(path for folder in session.config.args for path in Path(folder).resolve().rglob("test_*.py"))
-    files = [path for path in found if not pytest_ignore_collect(path, session.config)]
-    begin = len(files) * int(number) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    for path in files[begin:] + files[:begin]:
-        with suppress(Exception, pytest.skip.Exception):  # pytest imports that file again, and tells
-            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -215,28 +215,6 @@ def test_a_results_folder_that_hangs_costs_time_only(disk: Disk, tmp_path: Path,
     require_whole(folder, clean)
 
 
-def test_data_and_a_report_that_hang_cost_time_only(hosts: Hosts, tmp_path: Path, clean: str) -> None:
-    """Rank 0 waits in the kernel before the first and after the last trial, for several times --heartbeat-timeout."""
-    folder, marks = tmp_path / "r", tmp_path / "marks"
-    marks.mkdir()
-    gates = [marks / "data", marks / "report"]
-    for gate in gates:
-        os.mkfifo(gate)
-    program = [
-        word if word != "tests.toys" else "tests.cluster.stalls" for word in command(folder, "--heartbeat-timeout", "2")
-    ]
-    with (
-        open(tmp_path / "log", "w") as log,
-        hosts[0].popen(*mpirun(hosts, *program, "--marks", str(marks)), stdout=log, stderr=log) as job,
-    ):
-        for gate in gates:
-            with open(gate, "w"):  # returns once the study reads it
-                time.sleep(7)
-        assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
-    assert "lost" not in (tmp_path / "log").read_text()
-    require_whole(folder, clean)
-
-
 def test_an_objective_that_cannot_be_built_on_one_host_leaves_the_work_to_the_others(
     hosts: Hosts, tmp_path: Path, clean: str
 ) -> None:

@@ -8,12 +8,11 @@ import pytest
 
 from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Costs, Queue, end_of
+from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_journal
 from mpitune.trial import NoRoom, Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
-
-HEADER = {"settings": {"experiment": "toy"}}
 
 
 def trials(n: int, per_batch: int = 1) -> Rounds:
@@ -398,15 +397,6 @@ def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
     assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.dispatch.n_too_long == 3
 
 
-def test_the_first_batches_are_begun_as_nobody_knows_how_long_they_take(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(9), places(1), Costs(lambda trial: 0.01), end=time.time() + 30)
-    assert len(agents.given[0, 0]) == 1
-    agents.answer((0, 0), seconds=60.0)  # so a cost of 0.01 takes a minute
-    assert agents.given[0, 0] == [] and agents.coordinator.dispatch.n_too_long == 8
-    costly = FakeAgents(tmp_path / "costly", trials(99), places(1), end=time.time() + 30)
-    assert costly.keys((0, 0)) == [["t98"]]
-
-
 def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(2), places(1, 1))
     agents.die((0, 0))
@@ -418,12 +408,46 @@ def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_slot_whose_worker_cannot_be_killed_is_given_up_at_once(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(2), places(2))
-    agents.die((0, 0), lost=True)
-    assert len(agents.coordinator.dispatch.slots) == 1
-    agents.answer((0, 1))
-    assert agents.keys((0, 1)) and not agents.keys((0, 0))
+def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
+    agents = FakeAgents(tmp_path, trials(4), places(1, 1, 1))
+    agents.now = 1.0
+    agents.answer((1, 0))
+    agents.answer((2, 0))
+    agents.now = 4.0
+    agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
+    agents.coordinator.handle(1, Lost())
+    agents.coordinator.handle(2, Lost())
+    history = read_journal(tmp_path)
+    assert history is not None
+    assert [(death.cause, death.key, death.seconds, str(death.place)) for death in history.deaths] == [
+        ("no memory", "t3", 2.513, "host0/0/0/cpu"),
+        ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
+        ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),
+    ]
+
+
+def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_path: Path) -> None:
+    """The first refusal is the one that is said. An answer is compared with one that did not fail."""
+    heard: list[tuple[str, str | None]] = []
+
+    def examine(trial: Trial, result: Result, kept: Result | None) -> None:
+        heard.append((trial.key, None if kept is None else kept.key))
+        if not result.values:
+            raise UsageError(f"{trial.key} says nothing")
+
+    agents = FakeAgents(tmp_path, trials(4), places(1, 1), examine=examine)
+    agents.answer((0, 0))
+    agents.coordinator.handle(1, Returned(0, (Result("t2"),), 1))
+    agents.coordinator.handle(0, Returned(0, (Result("t1"),), 1))
+    with pytest.raises(UsageError, match="t2 says nothing"):
+        agents.coordinator.step()
+    history = read_journal(tmp_path)
+    assert history is not None and history.results.keys() == {"t3"}
+    assert heard == [("t3", None), ("t2", "t3"), ("t1", "t3")]
+    known = {"t2": Result("t2", error="no"), "t1": Result("t1", {"v": 1.0})}
+    later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, examine=examine)
+    later.answer((0, 0))
+    assert heard[3:] == [("t3", "t1")]
 
 
 # Division

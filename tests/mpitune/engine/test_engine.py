@@ -20,6 +20,7 @@ from tests.helpers import (
     table_without_run,
     wait_for_lines,
     wait_for_the_end_of,
+    wait_until,
     workers_of,
 )
 
@@ -192,30 +193,26 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
 def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
     """Ranks that wait for one long trial use under 3 % of a core each."""
     job = start(tmp_path, "1", "--seconds", "600", ranks=2)
-
-    def ranks() -> list[int]:
-        lines = about(family(job.pid), "cmdline")
-        words = {pid: line.split("\0") for pid, line in lines.items()}
-        return [pid for pid in lines if "python" in words[pid][0] and "tests.toys" in words[pid]]
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
 
     def used() -> list[int]:
         """CPU ticks of each rank."""
-        return [
-            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in ranks()
-        ]
+        lines = {pid: line.split("\0") for pid, line in about(family(job.pid), "cmdline").items()}
+        ranks = {pid for pid, words in lines.items() if "python" in words[0] and "tests.toys" in words}
+        return [sum(map(int, stat.rsplit(")", 1)[1].split()[11:13])) for stat in about(ranks, "stat").values()]
 
-    def shares(seconds: float) -> list[float]:
-        before, start_time = used(), time.monotonic()
-        time.sleep(seconds)
-        ticks = (time.monotonic() - start_time) * os.sysconf("SC_CLK_TCK")
-        return [(after - earlier) / ticks for after, earlier in zip(used(), before, strict=True)]
+    def share() -> float:
+        """Of a core, that the busier rank takes in a second; 1 while there are not two."""
+        before, begin = used(), time.monotonic()
+        time.sleep(1.0)
+        ticks = (time.monotonic() - begin) * ticks_per_second
+        after = used()
+        return max(map(int.__sub__, after, before)) / ticks if len(before) == len(after) == 2 else 1.0
 
     try:
-        deadline = time.monotonic() + PATIENCE
-        while len(ranks()) < 2 or max(shares(1.0)) > 0.1:  # imports and the start
-            assert time.monotonic() < deadline, "the ranks never came to rest"
-        measured = min(max(shares(1.0)) for _ in range(6))  # other load only adds
+        assert wait_until(lambda: share() < 0.1), "the ranks never came to rest"  # after imports and the start
+        measured = min(share() for _ in range(6))  # other load only adds
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate(timeout=PATIENCE)
-    assert measured < 0.03 + 2 / os.sysconf("SC_CLK_TCK"), measured  # two ticks: the clock's resolution
+    assert measured < 0.03 + 2 / ticks_per_second, measured  # two ticks: the clock's resolution

@@ -26,15 +26,7 @@ from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import (
-    PATIENCE,
-    ROOT,
-    journal_lines,
-    mpirun_command,
-    start,
-    table_without_run,
-    wait_for_lines,
-)
+from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command, start, wait_for_lines
 from tests.toys import Toy
 
 
@@ -69,19 +61,8 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_steps_change_nothing(program: Any, tmp_path: Path) -> None:
-    """A study whose trials report steps has the same results, and its trials are timed out as before."""
-    study = ("-m", "tests.toys", "6", "--gpu", "none", "--workers", "2", "--seconds", "0.2")
-    for name, steps in (("without", 0), ("with", 7)):
-        program(*study, "--steps", steps, "--results", tmp_path / name)
-    without, having = (table_without_run(tmp_path / name / "trials.csv") for name in ("without", "with"))
-    assert without == having
-    for one, other in zip(*(sorted(journal_lines(tmp_path / name), key=lambda line: line["key"]) for name in
-                            ("without", "with")), strict=True):  # fmt: skip
-        for name in ("seconds", "ended", "used", "place", "crc"):
-            del one[name], other[name]
-        assert one == other
-    slow = ("-m", "tests.toys", "1", "--gpu", "none", "--workers", "1", "--seconds", "30", "--steps", "100")
+def test_a_trial_that_reports_steps_is_timed_out_as_others(program: Any, tmp_path: Path) -> None:
+    slow = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--seconds", "30", "--steps", "100")
     done = program(*slow, "--trial-timeout", "2", "--results", tmp_path / "slow", status=None)
     assert "hung: no result within 2 s" in done.stderr
 
@@ -226,7 +207,7 @@ def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
-    study = ("-m", "tests.toys", "3", "--seconds", "2", "--steps", "40", "--gpu", "none", "--workers", "1")
+    study = (*TOYS, "3", "--seconds", "2", "--steps", "40", "--gpu", "none", "--workers", "1")
     said = at_a_terminal(*study, "--results", str(tmp_path / "r"))
     assert "1/3" in said and re.search(
         r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 40", said, re.DOTALL

@@ -53,14 +53,19 @@ else:
 """
 
 
+def lingering(tmp_path: Path, phase: str, *more: str, ranks: int = 0) -> subprocess.Popen[str]:
+    """A study that lingers in a phase once it has made `mark`. Its results are in `results`."""
+    (tmp_path / "slow.py").write_text(SCRIPT)
+    own = [sys.executable, str(tmp_path / "slow.py"), "--gpu", "none", "--workers", "1"]
+    command = [*(mpirun_command(ranks) if ranks else []), *own, "--results", str(tmp_path / "results"), *more]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(tmp_path / "mark"), "LINGER": phase}
+    return subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_signal_after_the_last_line_changes_no_status(tmp_path: Path, number: int) -> None:
-    script, mark = tmp_path / "slow.py", tmp_path / "mark"
-    script.write_text(SCRIPT)
-    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(tmp_path / "results")]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark), "LINGER": "exit"}
-    job = subprocess.Popen(own, env=environ, stderr=subprocess.PIPE, text=True)
-    assert wait_until(mark.exists)
+    job = lingering(tmp_path, "exit")
+    assert wait_until((tmp_path / "mark").exists)
     job.send_signal(number)
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.DONE and "Traceback" not in stderr
@@ -73,12 +78,7 @@ def mpi_is_loaded(pid: str) -> bool:
 @pytest.mark.parametrize("phase", ["connect", pytest.param("data", marks=pytest.mark.slow), "report"])
 def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> None:
     """Rank 1 waits for rank 0: in MPI_Init, for the data, at the end."""
-    script, mark, folder = tmp_path / "slow.py", tmp_path / "mark", tmp_path / "results"
-    script.write_text(SCRIPT)
-    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(folder)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark), "LINGER": phase}
-    job = subprocess.Popen([*mpirun_command(2), *own], env=environ, stderr=subprocess.PIPE, text=True)
-    told = Path(f"{mark}1")
+    job, mark, told = lingering(tmp_path, phase, ranks=2), tmp_path / "mark", tmp_path / "mark1"
     assert wait_until(lambda: told.exists() and bool(told.read_text()) and mpi_is_loaded(told.read_text()))
     assert phase == "connect" or wait_until(mark.exists)
     time.sleep(0.5)
@@ -102,23 +102,15 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> No
 )
 def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, number: int, ranks: int) -> None:
     phase, _, by = phase.partition(" by a ")
-    script, mark, folder = tmp_path / "slow.py", tmp_path / "mark", tmp_path / "results"
-    script.write_text(SCRIPT)
-    own = [sys.executable, str(script), "--gpu", "none", "--workers", "1", "--results", str(folder)]
-    own += ["--script"] if by else []
-    command = [*(mpirun_command(ranks) if ranks else []), *own]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(mark)}
-    job = subprocess.Popen(command, env={**environ, "LINGER": phase}, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + PATIENCE
-    while not mark.exists():
-        assert job.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    more, folder = (["--script"] if by else []), tmp_path / "results"
+    job = lingering(tmp_path, phase, *more, ranks=ranks)
+    assert wait_until((tmp_path / "mark").exists)
     job.send_signal(number)
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.STOPPED, stderr
     assert "run the same command to continue" in stderr and "Traceback" not in stderr
     assert not (folder / "status.json").exists()
     assert not (folder / "trials.csv").exists()
-    subprocess.run(own, env=environ, check=True, timeout=PATIENCE)
+    assert lingering(tmp_path, "never", *more).wait(PATIENCE) == 0
     assert len(journal_lines(folder)) == 3
     assert (folder / "trials.csv").exists() and (folder / "report.html").exists()

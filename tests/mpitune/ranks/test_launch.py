@@ -1,9 +1,12 @@
 """Which launcher is told from which variables. The variables are those that the launchers were seen to set."""
 
+import time
+from pathlib import Path
+
 import pytest
 
 from mpitune.errors import UsageError
-from mpitune.ranks.launch import Launch, connect, launched
+from mpitune.ranks.launch import Launch, connect, end_of_job, launched
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
 SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
@@ -61,3 +64,20 @@ def test_ranks_that_cannot_see_each_other_are_refused(program, launch: Launch, f
 def test_too_few_nodes_are_refused() -> None:
     with pytest.raises(UsageError, match="--expect-nodes 2, but there is 1"):
         connect(Launch("", 1, 0), expect_nodes=2)
+
+
+def test_slurm_states_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert end_of_job({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1800000000"}) == 1_800_000_000
+    assert end_of_job({}) is None
+    monkeypatch.setenv("PATH", "")  # no squeue there
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None
+
+
+def test_squeue_is_asked_where_slurm_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 7 -o %e" ] && echo 2027-01-15T08:00:00\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert end_of_job({"SLURM_JOB_ID": "7"}) == time.mktime((2027, 1, 15, 8, 0, 0, 0, 0, -1))
+    squeue.write_text("#!/bin/sh\necho NONE\n")  # no time limit
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None

@@ -1,16 +1,15 @@
-"""What the driver says of GPUs while workers use them: its errors (Xid), and whether it answers at all.
+"""What the driver says of GPUs while workers use them: whether they answer at all, and are still there.
 
 A process of its own asks NVML, since the kernel never returns to a process that asks a driver that hangs:
 
     python -m mpitune.devices.gpu_watch PARENT ENTRY...     ENTRY: of CUDA_VISIBLE_DEVICES
 
-prints a line "ENTRY answers" for each GPU every ASK_S seconds, and "ENTRY Xid NUMBER" or "ENTRY is lost" if that
-happens. Without NVML, or its module `pynvml` (nvidia-ml-py), it ends at once, and no GPU is watched.
+prints a line "ENTRY answers" for each GPU every ASK_S seconds, and "ENTRY is lost" if it has fallen off the bus.
+Without NVML, or its module `pynvml` (nvidia-ml-py), it ends at once, and no GPU is watched.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import subprocess
@@ -27,11 +26,8 @@ log = logging.getLogger(__name__)
 
 ASK_S = 2.0
 SILENT_S = 6.0  # a GPU counts as silent when it has not answered for so long
-HANG_S = 30.0  # a worker hangs when it gives no result for so long after an error of its GPU, or while that is silent
-# Errors of programs, which CUDA tells to the worker itself (NVIDIA's device plugin for Kubernetes passes over the same
-# ones), and the records of memory errors that were corrected.
-NO_FAULTS = {13, 31, 43, 45, 68, 109} | {63, 92}
-ANSWERS = "answers"
+HANG_S = 30.0  # a worker hangs when it gives no result for so long after its GPU was lost, or while that is silent
+ANSWERS, LOST = "answers", "is lost"
 
 
 class GpuWatch:
@@ -47,7 +43,7 @@ class GpuWatch:
         os.set_blocking(self._output.fileno(), False)
         self._partial = ""
         self._answered: dict[str, float] = {}
-        self._errors: dict[str, tuple[str, float]] = {}  # by entry: the last one, and when it was heard of
+        self._lost: dict[str, float] = {}  # by entry: when that was heard of
         self._stuck: dict[int, float] = {}  # processes in the kernel, and since when
 
     def hear(self, now: float) -> None:
@@ -60,25 +56,19 @@ class GpuWatch:
         for entry, _, said in (line.partition(" ") for line in lines):
             if said == ANSWERS:
                 self._answered[entry] = now
-                continue
-            log.warning("GPU %s: %s (dmesg tells more)", entry, said)
-            if said.removeprefix("Xid ") not in map(str, NO_FAULTS):
-                self._errors[entry] = (said, now)
+            else:
+                self._lost[entry] = now
+                log.warning("GPU %s %s (dmesg tells more)", entry, said)
 
     def fault(self, pid: int, visible: str, *, since: float, now: float) -> str:
         """Why a worker will never answer; "" if it may.
 
-        Args:
-            pid: of the worker.
-            visible: its CUDA_VISIBLE_DEVICES.
-            since: when it began its present work.
-            now: as in `hear`.
+        `visible`: its CUDA_VISIBLE_DEVICES; `since`: when it began its present work.
         """
         entries = visible.split(",")
         for entry in entries:
-            said, heard = self._errors.get(entry, ("", 0.0))
-            if said and heard > since and now - heard > HANG_S:
-                return f"no result within {HANG_S:g} s after its GPU {entry} reported: {said}"
+            if since < self._lost.get(entry, since) < now - HANG_S:
+                return f"no result within {HANG_S:g} s after its GPU {entry} was lost"
         silent = [entry for entry in entries if now - self._answered.get(entry, now) > SILENT_S]
         if not silent or not in_kernel(pid):
             self._stuck.pop(pid, None)
@@ -110,53 +100,28 @@ def main(parent: str, *entries: str) -> None:
         import pynvml as nvml
 
         nvml.nvmlInit()
-        events = nvml.nvmlEventSetCreate()
     except Exception:  # the module or the library is absent, or does not work
         return
-    devices, numbers, last = {}, {}, dict[str, str]()
+    devices, last = {}, dict[str, str]()
     for entry in entries:
         with suppress(nvml.NVMLError):  # which does not know it
             by = nvml.nvmlDeviceGetHandleByIndex if entry.isdecimal() else nvml.nvmlDeviceGetHandleByUUID
             devices[entry] = by(int(entry) if entry.isdecimal() else entry)
-            numbers[entry] = _listen(nvml, devices[entry], events)
     while devices:
         for entry, device in devices.items():
             said = _asked(nvml, device)
             if said and (said == ANSWERS or last.get(entry) != said):
                 print(entry, said, flush=True)
             last[entry] = said
-        try:
-            event = nvml.nvmlEventSetWait_v2(events, int(1e3 * ASK_S))
-        except nvml.NVMLError_Timeout:
-            continue
-        except nvml.NVMLError:
-            time.sleep(ASK_S)
-            continue
-        if event.eventType == nvml.nvmlEventTypeXidCriticalError:
-            for entry in (entry for entry, number in numbers.items() if number == _number(event.device)):
-                print(entry, "Xid", event.eventData, flush=True)
-
-
-def _listen(nvml: Any, device: Any, events: Any) -> int | None:
-    """Ask to be told of a GPU's errors, for a slice those of its GPU. Returns the number that its events will have."""
-    with suppress(nvml.NVMLError):  # it is no slice
-        device = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
-    with suppress(nvml.NVMLError):
-        nvml.nvmlDeviceRegisterEvents(device, nvml.nvmlEventTypeXidCriticalError, events)
-    return _number(device)
-
-
-def _number(device: Any) -> int | None:
-    """Of a handle, which is a pointer, and so does not equal another one to the same GPU."""
-    return ctypes.cast(device, ctypes.c_void_p).value
+        time.sleep(ASK_S)
 
 
 def _asked(nvml: Any, device: Any) -> str:
-    """The state of a GPU, found by asking for its memory: ANSWERS, "is lost", or "" if unknown."""
+    """The state of a GPU, found by asking for its memory: ANSWERS, LOST, or "" if unknown."""
     try:
         nvml.nvmlDeviceGetMemoryInfo(device)
     except nvml.NVMLError_GpuIsLost:
-        return "is lost"
+        return LOST
     except nvml.NVMLError:
         return ""
     return ANSWERS

@@ -1,17 +1,15 @@
 /* NVML as mpitune.devices.gpu_watch and mpitune.engine.usage ask it. A GPU is 40 % busy and has 1 GiB in use. DEVICES: {name, number of the GPU that it is, or is a slice of}.
-   What happens is told by files in the folder $NVML: "xid" (name and number) is one event, gone when it was heard;
-   while "hang" is there nothing that is asked of a GPU returns; with "lost" they are lost. */
+   What happens is told by files in the folder $NVML: while "hang" is there nothing that is asked of a GPU returns; with
+   "lost" they are lost. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct device { const char *name; int gpu, heard; };
+struct device { const char *name; int gpu; };
 static struct device devices[] = {DEVICES};
-enum { COUNT = sizeof devices / sizeof *devices, INVALID = 2, NOT_SUPPORTED, NOT_FOUND = 6, TIMED_OUT = 10, LOST = 15 };
-
-struct event { struct device *device; unsigned long long kind, data; unsigned instance, compute; };
+enum { COUNT = sizeof devices / sizeof *devices, INVALID = 2, NOT_SUPPORTED, NOT_FOUND = 6, LOST = 15 };
 
 static const char *path(const char *name) {
     static char text[4096];
@@ -24,7 +22,6 @@ static int is_slice(const struct device *device) { return !strncmp(device->name,
 int nvmlInit_v2(void) { return 0; }
 int nvmlInitWithFlags(unsigned flags) { return flags ? INVALID : 0; }
 const char *nvmlErrorString(int error) { return "an error"; }
-int nvmlEventSetCreate(void **set) { *set = devices; return 0; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, struct device **device) {
     for (int n = 0; n < COUNT; n++)
@@ -42,34 +39,6 @@ int nvmlDeviceGetHandleByUUID(const char *name, struct device **device) {
             return 0;
         }
     return NOT_FOUND;
-}
-
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *slice, struct device **device) {
-    return is_slice(slice) ? nvmlDeviceGetHandleByIndex_v2(slice->gpu, device) : INVALID;
-}
-
-int nvmlDeviceRegisterEvents(struct device *device, unsigned long long kinds, void *set) {
-    if (is_slice(device) || kinds != 8 || set != devices)
-        return INVALID;
-    device->heard = 1;
-    return 0;
-}
-
-int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds) {
-    char name[64];
-    for (unsigned waited = 0; waited < milliseconds; waited += 10, usleep(10000)) {
-        FILE *file = fopen(path("xid"), "r");
-        if (!file)
-            continue;
-        int read = fscanf(file, "%63s %llu", name, &event->data);
-        fclose(file);
-        unlink(path("xid"));
-        if (read == 2 && !nvmlDeviceGetHandleByUUID(name, &event->device) && event->device->heard) {
-            event->kind = 8;
-            return 0;
-        }
-    }
-    return TIMED_OUT;
 }
 
 int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long memory[3]) {

@@ -33,7 +33,7 @@ from mpitune.engine.progress import read_status_file
 from mpitune.errors import Exit
 from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
-from tests.cluster.hosts import Host, Hosts
+from tests.cluster.hosts import Host, Hosts, ranks_of
 from tests.cluster.mpirun import mpirun
 from tests.helpers import TOYS, journal_lines, parent_of, session_of, table_without_run
 from tests.toys import STARTED
@@ -146,7 +146,7 @@ class Chaos:
 
     def _ours(self) -> list[int]:
         """Ranks, workers and their resource trackers, and what trials have started."""
-        return [pid for host in self.hosts for pid in _ranks(host) + _started(host, "multiprocessing", STARTED)]
+        return [pid for host in self.hosts for pid in ranks_of(host) + _started(host, "multiprocessing", STARTED)]
 
     def _heal(self, host: Host) -> None:
         try:
@@ -192,7 +192,7 @@ class Chaos:
                 return ""
             self.disk.freeze(seconds)
             return kind
-        if not (pids := [pid for pid in _ranks(host) if pid not in self.sleepers]):
+        if not (pids := [pid for pid in ranks_of(host) if pid not in self.sleepers]):
             return ""
         try:
             os.kill(pids[0], signal.SIGSTOP)
@@ -216,7 +216,7 @@ class Chaos:
         elif kind == "link":
             host.cut()
         else:
-            ranks, workers = _ranks(host), _started(host, "spawn_main")
+            ranks, workers = ranks_of(host), _started(host, "spawn_main")
             servers = [pid for pid in _children(ranks, workers) if session_of(pid) != pid]
             outer = [pid for pid in _children([*ranks, *servers], workers) if pid not in servers]
             inner = _children(outer, workers)
@@ -260,10 +260,6 @@ def _children(parents: Collection[int], among: Iterable[int]) -> list[int]:
 
 def _started(host: Host, *words: str) -> list[int]:
     return [process.pid for process in host.processes() if any(word in process.command for word in words)]
-
-
-def _ranks(host: Host) -> list[int]:
-    return [p.pid for p in host.processes() if "-m tests.toys" in p.command and "--host" not in p.command]
 
 
 @contextlib.contextmanager

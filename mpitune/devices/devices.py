@@ -132,15 +132,15 @@ def _asked_driver() -> tuple[list[str], str]:
         why = "GPUs are in /dev, but the driver's library is not here: apptainer needs --nv, docker --gpus all"
         return [], why if glob.glob(DEVICE_FILES) else ""
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    command = [sys.executable, "-m", "mpitune.devices.driver"]
+    command = [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), "names"]
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return [], "the driver does not answer: see dmesg for its errors (Xid)"
-    if isinstance(found, list):
-        return found, ""
-    return [], f"the driver says {found['error']}; if it was updated, restart the machine"
+    if "names" in found:
+        return found["names"], ""
+    return [], f"the driver says {found['error'].removeprefix('OSError: ')}; if it was updated, restart the machine"
 
 
 def nvidia_smi(*arguments: str) -> str | None:

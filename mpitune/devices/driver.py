@@ -1,16 +1,8 @@
-"""NVIDIA's driver by ctypes: facts about GPUs without a GPU library.
-
-As a program it prints the names of all GPUs that the driver shows, or {"error": ...}, as JSON:
-
-    python -m mpitune.devices.driver
-"""
+"""NVIDIA's driver by ctypes: facts about GPUs without a GPU library."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import sys
 import uuid
 from typing import Any
 
@@ -65,17 +57,3 @@ class Driver:
         device = ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), number)
         return device
-
-
-def main() -> None:
-    """Print the names of the GPUs that the driver sees, as JSON; for a process of its own."""
-    try:
-        print(json.dumps(Driver().names()))
-    except OSError as error:
-        print(json.dumps({"error": str(error)}))
-    sys.stdout.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

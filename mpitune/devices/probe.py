@@ -2,6 +2,7 @@
 
     python -m mpitune.devices.probe PARENT WHAT
 
+    names     names of all GPUs that the driver shows
     gpu       name, memory and UUID of the visible GPU, from the driver
     driver    the version of CUDA that the driver is for
     torch     whether the library can be imported, and can compute on the visible device
@@ -93,7 +94,9 @@ def library(name: str) -> dict[str, object]:
 
 
 def found(what: str) -> dict[str, object]:
-    """The answer to "gpu", "driver", or the name of a library."""
+    """The answer to "names", "gpu", "driver", or the name of a library."""
+    if what == "names":
+        return {"names": Driver().names()}
     if what == "gpu":
         return Driver().described()
     return {"cuda": Driver().cuda_version()} if what == "driver" else library(what)

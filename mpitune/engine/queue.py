@@ -92,13 +92,17 @@ class QueuedBatch:
 
 
 class Queue:
-    """Batches that wait for a slot, the costliest first; what may fail again comes before all others."""
+    """Batches that wait for a slot, the costliest first; what may fail again comes before all others.
+
+    Attributes:
+        cost: of all that waits.
+    """
 
     def __init__(self, costs: Costs, numbers: itertools.count[int] | None = None):
         self._costs = costs
         self._heap: list[tuple[float, int, QueuedBatch]] = []  # by priority and number, which tuples compare fastest
         self._numbers = itertools.count() if numbers is None else numbers
-        self._cost = 0.0  # of all that waits
+        self.cost = 0.0
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -161,29 +165,24 @@ class Queue:
         return taken
 
     @property
-    def cost(self) -> float:
-        """Cost of all batches that wait."""
-        return self._cost
-
-    @property
     def longest(self) -> float:
         """The cost of the largest part that waits, with all batches divided as far as possible."""
         return 0.0 if self.first is None else self.first.shared + max(self.first.part_costs)
 
     def clear(self) -> list[QueuedBatch]:
         """Take out all batches."""
-        waiting, self._heap, self._cost = self._heap, [], 0.0
+        waiting, self._heap, self.cost = self._heap, [], 0.0
         return [batch for _, _, batch in waiting]
 
     def put_back(self, waiting: QueuedBatch) -> None:
         """Add a batch that was taken."""
         heapq.heappush(self._heap, (waiting.priority, waiting.number, waiting))
-        self._cost += waiting.cost
+        self.cost += waiting.cost
 
     def take(self) -> QueuedBatch:
         """Take the first batch."""
         _, _, waiting = heapq.heappop(self._heap)
-        self._cost = self._cost - waiting.cost if self._heap else 0.0
+        self.cost = self.cost - waiting.cost if self._heap else 0.0
         return waiting
 
     def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
@@ -193,7 +192,7 @@ class Queue:
         if waiting.shared == 0:
             return len(waiting.parts)
         # Enough work is left for every other slot until this batch has ended: the others may be divided later.
-        if self._cost >= n_slots * waiting.costs.uncertainty * waiting.cost:
+        if self.cost >= n_slots * waiting.costs.uncertainty * waiting.cost:
             return 1
         mine, others = free_in()
         return best_division(waiting, [batch for _, _, batch in self._heap], mine=mine, others=others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpitune.errors import UsageError
@@ -37,15 +37,16 @@ class Shard:
         return (search + position) % self.of == self.number - 1
 
 
+@dataclass(eq=False)
 class _Course:
     """One search on its way: all it has asked so far, and how much of the current round is open."""
 
-    def __init__(self, number: int, search: Rounds):
-        self.number, self.search = number, search
-        self.asked: list[Trial] = []
-        self.round: list[Trial] = []
-        self.open = 0
-        self.conclusion: Any = None
+    number: int
+    search: Rounds
+    asked: list[Trial] = field(default_factory=list)
+    round: list[Trial] = field(default_factory=list)
+    open: int = 0
+    conclusion: Any = None
 
 
 class Study:

@@ -169,29 +169,11 @@ def _send(number: int, but: Collection[int] = ()) -> int:
     """Send a signal to all descendants of this process. Returns how many could be sent it."""
     sent = 0
     for pid, born in _descendants().items():
-        if pid not in but:
-            with suppress(OSError):  # it has ended, or belongs to another user
-                _send_to(pid, born, number)
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if pid not in but and _parent_and_birth(pid)[1] == born:  # not one that has got the number since
+                os.kill(pid, number)
                 sent += 1
     return sent
-
-
-def _send_to(pid: int, born: str, number: int) -> None:
-    """Send a signal to the process with this number that was born then, never to one that has got the number since."""
-    try:
-        file = os.pidfd_open(pid)  # it stands for this process alone
-    except (AttributeError, OSError):  # an old kernel or Python, or it has ended
-        file = None
-    try:
-        if _parent_and_birth(pid)[1] != born:
-            raise ProcessLookupError(pid)
-        if file is None:
-            os.kill(pid, number)
-        else:
-            signal.pidfd_send_signal(file, number)
-    finally:
-        if file is not None:
-            os.close(file)
 
 
 def _descendants() -> dict[int, str]:

@@ -273,6 +273,11 @@ class Hosts:
         _ip(self._switch.pid, *commands)
 
 
+def ranks_of(host: Host) -> list[int]:
+    """The ranks of a study of toys, without their launcher."""
+    return [p.pid for p in host.processes() if "-m tests.toys" in p.command and "--host" not in p.command]
+
+
 def _check(status: int) -> None:
     """Raise OSError with errno's message when a call of the C library failed."""
     if status != 0:

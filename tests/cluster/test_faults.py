@@ -5,7 +5,6 @@ Where nobody died and something only slept or hung, the job goes on.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from tests.helpers import PATIENCE, TOYS, journal_lines, table_without_run, wait
 from . import disk as disks
 from .conftest import need
 from .disk import Disk
-from .hosts import Host, Hosts, missing
+from .hosts import Host, Hosts, missing, ranks_of
 from .mpirun import mpirun
 
 STUDY = ("60", "--rounds", "2", "--array-size", "9", "--data-size", "100000")
@@ -33,10 +32,6 @@ N_TRIALS = 120
 def command(folder: Path, *options: Any, seconds: float = 0.1) -> tuple[str, ...]:
     layout = ("--gpu", "none", "--workers", "2", "--results", str(folder))
     return (sys.executable, *TOYS, *STUDY, "--seconds", str(seconds), *layout, *options)
-
-
-def ranks(host: Host) -> list[int]:
-    return [p.pid for p in host.processes() if "-m tests.toys" in p.command and "--host" not in p.command]
 
 
 def start(
@@ -77,7 +72,7 @@ def shared_memory(host: Host) -> list[str]:
 
 
 def kill_rank(hosts: Hosts, number: int) -> None:
-    (pid,) = ranks(hosts[number])
+    (pid,) = ranks_of(hosts[number])
     os.kill(pid, signal.SIGKILL)
 
 
@@ -138,20 +133,6 @@ def test_ulfm_survives_the_death_of_ranks_in_the_same_run(
     assert wait_until(lambda: not hosts.processes()), hosts.processes()
 
 
-def test_a_node_that_falls_silent_is_given_up_and_ends_itself(hosts: Hosts, tmp_path: Path, clean: str) -> None:
-    """A stopped process stands for a node whose end nobody reports."""
-    folder = tmp_path / "r"
-    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"))
-    (stopped,) = ranks(hosts[2])
-    os.kill(stopped, signal.SIGSTOP)
-    assert wait_until(lambda: status_of(hosts, folder) == Exit.DONE), (tmp_path / "log").read_text()
-    assert "rank 2 is lost" in (tmp_path / "log").read_text()
-    with contextlib.suppress(ProcessLookupError):  # mpirun may have ended it by now
-        os.kill(stopped, signal.SIGCONT)
-    job.wait(PATIENCE)
-    require_whole(folder, clean)
-
-
 def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """Nobody but our heartbeat notices: Open MPI's daemons have no keepalive here, and wait for 480 s."""
     folder, log = tmp_path / "r", tmp_path / "log"
@@ -160,7 +141,7 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
     journal = folder / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and '{"run"' in journal.read_text()), log.read_text()
     hosts[1].cut()
-    assert wait_until(lambda: not ranks(hosts[1]))
+    assert wait_until(lambda: not ranks_of(hosts[1]))
     assert wait_until(lambda: status_of(hosts, folder) == Exit.DONE), log.read_text()
     assert "rank 1 is lost" in log.read_text()
     job.kill()
@@ -171,7 +152,7 @@ def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_p
     """Suspended for longer than --heartbeat-timeout, it is given up; it wakes while the others still work."""
     folder = tmp_path / "r"
     job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"), seconds=0.5)
-    (sleeper,) = ranks(hosts[2])
+    (sleeper,) = ranks_of(hosts[2])
     os.kill(sleeper, signal.SIGSTOP)
     assert wait_until(lambda: "rank 2 is lost" in (tmp_path / "log").read_text())
     n_done = len(journal_lines(folder))
@@ -185,7 +166,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path
     """As by `scontrol suspend`: all ranks sleep for longer than --heartbeat-timeout, and wake one after the other."""
     folder = tmp_path / "r"
     job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"))
-    sleepers = [pid for host in hosts for pid in ranks(host)]
+    sleepers = [pid for host in hosts for pid in ranks_of(host)]
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in sleepers:
             os.kill(pid, number)

@@ -21,15 +21,10 @@ from mpitune.errors import UsageError
 
 @dataclass(frozen=True)
 class Device:
-    """The device of one slot.
+    """The device of one slot."""
 
-    Attributes:
-        name: as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-...".
-        visible: the value of CUDA_VISIBLE_DEVICES in the slot's worker; "" for a CPU slot.
-    """
-
-    name: str
-    visible: str
+    name: str  # as shown in tables, "cpu" or "cuda:3" or "cuda:GPU-..."
+    visible: str  # the value of CUDA_VISIBLE_DEVICES in the slot's worker; "" for a CPU slot
 
     @property
     def kind(self) -> str:

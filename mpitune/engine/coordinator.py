@@ -39,34 +39,22 @@ IN_VAIN = 16  # deaths of all slots after which nothing works, if no trial has s
 
 
 class Coordinator:
-    """Runs one study to its end.
-
-    Args:
-        tell: delivers a message to the agent of a rank.
-        slots: places of all slots by (rank, slot).
-        gang_of: see `Scheduling.gang`.
-        examine: see `Experiment.examine`.
-        grace: seconds that running trials are left once the job is told to stop.
-        end: Unix time by which all work must be done. A batch that would take longer, by the seconds per cost of those
-            before it, is not begun.
-        started: when this run did, by the monotonic clock.
-        total: trials that the study will have, None where that is not known.
-    """
+    """Runs one study to its end."""
 
     def __init__(
         self,
         study: Study,
         journal: Journal,
         *,
-        tell: Callable[[int, ToAgent], None],
+        tell: Callable[[int, ToAgent], None],  # delivers a message to the agent of a rank
         slots: dict[SlotId, Place],
         costs: Costs,
-        gang_of: Callable[[Trial], Gang | None] = lambda trial: None,
-        examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,
-        grace: float = 30.0,
-        end: float | None = None,
-        started: float = 0.0,
-        total: int | None = None,
+        gang_of: Callable[[Trial], Gang | None] = lambda trial: None,  # see `Scheduling.gang`
+        examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,  # see `Experiment`
+        grace: float = 30.0,  # seconds that running trials are left once the job is told to stop
+        end: float | None = None,  # Unix time; a batch that would take longer, as far as is known, is not begun
+        started: float = 0.0,  # when this run did, by the monotonic clock
+        total: int | None = None,  # trials that the study will have, if that is known
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
@@ -120,11 +108,7 @@ class Coordinator:
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
-        study = self._study
-        return overview(
-            self.dispatch, self._clock(),
-            done=study.n_done, asked=study.n_asked, failed=self.n_failed, total=self._total,
-        )  # fmt: skip
+        return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=self._total)
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:

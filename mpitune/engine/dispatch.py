@@ -19,15 +19,7 @@ NO_SLOT_LEFT = "the slots that might have had room for it are gone"
 
 
 class Dispatch:
-    """Gives batches to slots. The arguments are those of `Coordinator`.
-
-    Attributes:
-        slots: those in use.
-        queue: batches that wait for one slot.
-        pace: what batches took so far.
-        n_too_long: batches that were not begun, since the job ends too soon.
-        left_open: keys of trials that fit no slot, with the reason.
-    """
+    """Gives batches to slots. The arguments are those of `Coordinator`."""
 
     def __init__(
         self,
@@ -40,15 +32,15 @@ class Dispatch:
         clock: Callable[[], float],
     ):
         self._tell, self._clock = tell, clock
-        self.slots = {slot: SlotState(place) for slot, place in slots.items()}
+        self.slots = {slot: SlotState(place) for slot, place in slots.items()}  # those in use
         # Those idle longest come first. A plain dict would look for its first item among all that were taken from it.
         self._idle = OrderedDict.fromkeys(self.slots)
         numbers = itertools.count()
-        self.queue = Queue(costs, numbers)
+        self.queue = Queue(costs, numbers)  # of batches that wait for one slot
         self._gangs = Gangs(gang_of, costs, numbers=numbers, slots=self.slots, idle=self._idle)
         self.pace = Pace(end)
-        self.n_too_long = 0
-        self.left_open: dict[str, str] = {}
+        self.n_too_long = 0  # batches that were not begun, since the job ends too soon
+        self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
         self._stopped = False
 
     @property

@@ -30,29 +30,19 @@ class KeptSlots:
 
 
 class Gangs:
-    """The gangs that wait, and the slots that are kept or lent.
-
-    Args:
-        gang_of: slots that a trial needs; None for one.
-        numbers: of batches in the order of their coming, the same as those of single ones.
-        slots: all that there are.
-        idle: those of them without work, from which slots are taken and to which they return.
-
-    Attributes:
-        queue: batches that wait for a gang.
-    """
+    """The gangs that wait, and the slots that are kept or lent."""
 
     def __init__(
         self,
         gang_of: Callable[[Trial], Gang | None],
         costs: Costs,
         *,
-        numbers: count[int],
-        slots: Collection[SlotId],
-        idle: MutableMapping[SlotId, None],
+        numbers: count[int],  # of batches in the order of their coming, the same as those of single ones
+        slots: Collection[SlotId],  # all that there are
+        idle: MutableMapping[SlotId, None],  # those without work, from which slots are taken and to which they return
     ):
         self._gang_of, self._slots, self._idle = gang_of, slots, idle
-        self.queue = Queue(costs, numbers)
+        self.queue = Queue(costs, numbers)  # of batches that wait for a gang
         self._kept: list[KeptSlots] = []
         self._lead_of: dict[SlotId, SlotId] = {}  # of slots that are lent
 
@@ -78,14 +68,10 @@ class Gangs:
         return slot in self._lead_of or any(slot in kept.taken for kept in self._kept)
 
     def ready(self, single: QueuedBatch | None) -> list[tuple[QueuedBatch, list[SlotId], str]]:
-        """Keep idle slots for gangs in their order.
+        """Keep idle slots for gangs in their order. Those that come after `single`, which needs one slot, wait.
 
-        Args:
-            single: the first of the batches that need one slot; gangs that come after it wait.
-
-        Returns:
-            The gangs that begin now, each with its slots; and those that can never begin, without slots and with the
-            reason.
+        Returns the gangs that begin now, each with its slots, and those that can never begin, without slots and with
+        the reason.
         """
         decided: list[tuple[QueuedBatch, list[SlotId], str]] = []
         for kept in list(self._kept):

@@ -63,19 +63,13 @@ class Returned:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone; trials that it had not returned are open again.
-
-    Attributes:
-        building: it had not begun to evaluate.
-        lost: its process cannot be killed, so the slot is lost.
-        seconds: that it worked on its trial, for people.
-    """
+    """A worker is gone; trials that it had not returned are open again."""
 
     slot: int
     cause: str
-    building: bool
-    lost: bool = False
-    seconds: float = 0.0
+    building: bool  # it had not begun to evaluate
+    lost: bool = False  # its process cannot be killed, so the slot is lost
+    seconds: float = 0.0  # that it worked on its trial, for people
 
 
 @dataclass(frozen=True)
@@ -97,15 +91,12 @@ class WorkerProgress:
     """How far a slot is with what it computes: `done` of `total` units such as "epoch"; total 0: it is not known.
 
     Without both, the unit says what it does instead of computing, such as STARTING; "" means that it computes.
-
-    Attributes:
-        trials: of its batch, as many as take these steps together.
     """
 
     unit: str
     done: float = 0.0
     total: float = 0.0
-    trials: int = 1
+    trials: int = 1  # of its batch, as many as take these steps together
 
     def __str__(self) -> str:
         done = f" {math.ceil(self.done)}" if self.done > 0 else ""

@@ -24,14 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem and its fix, on one line.
-
-    Attributes:
-        fatal: the run could not work.
-    """
+    """A problem and its fix, on one line."""
 
     text: str
-    fatal: bool = False
+    fatal: bool = False  # the run could not work
 
     def __str__(self) -> str:
         return f"{'error' if self.fatal else 'warning'}: {self.text}"

@@ -16,6 +16,7 @@ import msgspec
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
+from mpitune.engine.study import Study
 from mpitune.errors import printable, printable_lines
 from mpitune.storage.files import read_at_most, replaced
 from mpitune.storage.waiting import spoken
@@ -42,47 +43,28 @@ class Running:
 
 @dataclass(frozen=True)
 class Overview:
-    """A study at one moment.
+    """A study at one moment."""
 
-    Attributes:
-        done, failed: trials that are known, and those of this run that failed.
-        total: trials that there will be, as far as is known now.
-        more: whether there may be more than `total`.
-        slots: how many are in use.
-        n_running: trials that are being computed.
-        waiting: what other slots do, such as "starting", and how many do it.
-        running: trials that are being computed, the longest first, `MOST_SHOWN` at most.
-        left: seconds until all known trials are done, a guess; None before anything was timed.
-    """
-
-    done: int
-    failed: int
-    total: int
-    more: bool
-    slots: int
-    n_running: int
-    waiting: Mapping[str, int]
-    running: Sequence[Running]
-    left: float | None
+    done: int  # trials that are known
+    failed: int  # of this run
+    total: int  # trials that there will be, as far as is known now
+    more: bool  # there may be more than `total`
+    slots: int  # that are in use
+    n_running: int  # trials that are being computed
+    waiting: Mapping[str, int]  # what other slots do, such as "starting", and how many do it
+    running: Sequence[Running]  # trials that are being computed, the longest first, `MOST_SHOWN` at most
+    left: float | None  # seconds until all known trials are done, a guess; None before anything was timed
 
 
-def overview(dispatch: Dispatch, now: float, *, done: int, asked: int, failed: int, total: int | None) -> Overview:
-    """The study now. It decides nothing.
-
-    Args:
-        dispatch: what waits, and what slots do.
-        now: by the coordinator's clock.
-        done: trials known.
-        asked: trials asked so far.
-        failed: those of this run that failed.
-        total: trials that there will be, None where that is not known.
-    """
+def overview(study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None) -> Overview:
+    """The study now, by the coordinator's clock; see `Overview`. `total`: None where that is not known."""
+    asked = study.n_asked
     states = list(dispatch.slots.values())
     computing = sorted((state for state in states if state.is_computing), key=lambda state: state.given[0].since)
     others = [state.step.unit for state in states if state.given and state.step and not state.is_computing]
     unasked = max(0, (total or 0) - asked)
     return Overview(
-        done=done,
+        done=study.n_done,
         failed=failed,
         total=asked + unasked,
         more=total is None,
@@ -90,7 +72,7 @@ def overview(dispatch: Dispatch, now: float, *, done: int, asked: int, failed: i
         n_running=len(computing),
         waiting=dict(Counter(others)),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
-        left=_time_left(dispatch, now, unasked=unasked, n_open=asked - done),
+        left=_time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done),
     )
 
 
@@ -127,13 +109,7 @@ class _Stderr(logging.Handler):
 
 
 def start_logging(rank: int, host: str, verbosity: int) -> None:
-    """Log to stderr with rank and host, from now on.
-
-    Args:
-        rank: of this process.
-        host: of this process.
-        verbosity: -1 quiet (errors), 0 normal, 1 verbose.
-    """
+    """Log to stderr with rank and host, from now on. `verbosity`: -1 quiet (errors), 0 normal, 1 verbose."""
     handler = _Stderr()
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("mpitune")

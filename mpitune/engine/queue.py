@@ -13,45 +13,33 @@ from mpitune.trial import Batch, Trial
 
 SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
+# When this slot and each other one will have finished their batches, in units of cost; asked only if that matters.
+FreeIn = Callable[[], tuple[float, list[float]]]
 GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: common work is computed again
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs that an experiment gives for its batches, all in one unit of its own.
-
-    Attributes:
-        trial: cost of a trial.
-        split_batch: the smallest parts of a batch, in its order.
-        shared: cost of what the trials of a batch have in common, which is computed again for each part; where it is 0,
-            a batch is divided at once.
-        uncertainty: how many times its cost a batch may take, as costs are guesses; see `Scheduling.cost_uncertainty`.
-    """
+    """Costs that an experiment gives for its batches, see `Scheduling`, all in one unit of its own."""
 
     trial: Callable[[Trial], float]
     split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
-    shared: Callable[[Batch], float] = lambda batch: 0.0
-    uncertainty: float = 3.0
+    shared: Callable[[Batch], float] = lambda batch: 0.0  # what each part computes again; 0: divide at once
+    uncertainty: float = 3.0  # how many times its cost a batch may take, as costs are guesses
 
 
 @dataclass(order=True)
 class QueuedBatch:
-    """A batch in the queue; the order of its fields is the order of the queue.
-
-    Attributes:
-        avoid: a slot where it failed.
-        inherited: cost of the work that it has in common with the other pieces of its batch.
-        no_room: kinds of slots that its trial does not fit.
-    """
+    """A batch in the queue; the order of its fields is the order of the queue."""
 
     priority: float
     number: int
     batch: Batch = field(compare=False)
     costs: Costs = field(compare=False, repr=False)
     attempt: int = field(compare=False, default=1)
-    avoid: SlotId | None = field(compare=False, default=None)
-    no_room: frozenset[Kind] = field(compare=False, default=frozenset())
-    inherited: float = field(compare=False, default=0.0)
+    avoid: SlotId | None = field(compare=False, default=None)  # a slot where it failed
+    no_room: frozenset[Kind] = field(compare=False, default=frozenset())  # slots that its trial does not fit
+    inherited: float = field(compare=False, default=0.0)  # cost of what it has in common with pieces of its batch
 
     @cached_property
     def parts(self) -> Sequence[Batch]:
@@ -92,17 +80,13 @@ class QueuedBatch:
 
 
 class Queue:
-    """Batches that wait for a slot, the costliest first; what may fail again comes before all others.
-
-    Attributes:
-        cost: of all that waits.
-    """
+    """Batches that wait for a slot, the costliest first; what may fail again comes before all others."""
 
     def __init__(self, costs: Costs, numbers: itertools.count[int] | None = None):
         self._costs = costs
         self._heap: list[tuple[float, int, QueuedBatch]] = []  # by priority and number, which tuples compare fastest
         self._numbers = itertools.count() if numbers is None else numbers
-        self.cost = 0.0
+        self.cost = 0.0  # of all that waits
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -132,21 +116,13 @@ class Queue:
 
     def pop(
         self,
-        refuses: Callable[[QueuedBatch], bool],
+        refuses: Callable[[QueuedBatch], bool],  # which batches the slot may not have
         *,
-        n_slots: int,
-        free_in: Callable[[], tuple[float, list[float]]],
-        retries_only: bool = False,
+        n_slots: int,  # that there are
+        free_in: FreeIn,
+        retries_only: bool = False,  # it may have only what has failed before, which comes first
     ) -> QueuedBatch | None:
-        """Take the first batch that a slot may have, or a piece of it; None where there is none.
-
-        Args:
-            refuses: tells which batches the slot may not have.
-            retries_only: whether it may have only what has failed before, which comes first.
-            n_slots: all slots there are.
-            free_in: tells when this slot and each other one will have finished its batches, in units of cost. It is
-                called only if that matters.
-        """
+        """Take the first batch that a slot may have, or a piece of it; None where there is none."""
         passed: list[QueuedBatch] = []
         taken: QueuedBatch | None = None
         while self._heap and taken is None and not (retries_only and self._heap[0][2].attempt == 1):
@@ -185,7 +161,7 @@ class Queue:
         self.cost = self.cost - waiting.cost if self._heap else 0.0
         return waiting
 
-    def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: Callable[[], tuple[float, list[float]]]) -> int:
+    def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: FreeIn) -> int:
         """Into how many pieces to divide a batch, which has just been taken out, before a slot begins it."""
         if n_slots == 1 or len(waiting.batch) == 1 or len(waiting.parts) == 1:
             return 1
@@ -205,13 +181,8 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: floa
     small as those of `first`: a batch stays whole as long as dividing others later ends as soon. It is tried as if this
     batch took `uncertainty` times as long as expected: all slots may have to wait for a long batch that begins late,
     while a division that was not needed costs little. The pieces are placed by list scheduling, the costliest first
-    (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969).
-
-    Args:
-        first: the batch to begin now.
-        rest: what else waits.
-        mine: when the slot of `first` is free, in units of cost from now.
-        others: the same for each other slot.
+    (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). `mine` is when the slot of `first` is free, in
+    units of cost from now, `others` the same for each other slot.
     """
     numbers = range(1, len(first.parts) + 1)
     limits = {n: GAIN * max(first.piece_costs(n)) for n in numbers}

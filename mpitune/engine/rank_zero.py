@@ -41,18 +41,12 @@ LoadFinish = Callable[[], Callable[[Path, Experiment, Data], None]]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a study ended.
-
-    Attributes:
-        outcomes: on rank 0, of all known trials in the order asked.
-        cause: why it could not go on.
-        stopped_by: a signal.
-    """
+    """How a study ended."""
 
     status: Exit
-    outcomes: Sequence[Outcome] = ()
-    cause: str = ""
-    stopped_by: int | None = None
+    outcomes: Sequence[Outcome] = ()  # on rank 0, of all known trials in the order asked
+    cause: str = ""  # why it could not go on
+    stopped_by: int | None = None  # signal
 
 
 @dataclass(frozen=True)

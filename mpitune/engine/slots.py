@@ -34,29 +34,18 @@ class Given:
 
 @dataclass
 class SlotState:
-    """A slot that is in use.
-
-    Attributes:
-        failures: in a row that are its own: nothing was running, or the trial succeeded elsewhere.
-        pending: keys of trials that failed here since its last success and are tried elsewhere.
-        has_succeeded: whether any trial has succeeded here.
-        is_failing: whether its last trial or worker has failed.
-        in_vain: deaths while no trial of the run had succeeded anywhere.
-        cause: of its last failure.
-        life: deaths in all.
-        step: its last report of progress, None if there was none since its last result.
-    """
+    """A slot that is in use."""
 
     place: Place
     given: deque[Given] = field(default_factory=deque)
-    failures: int = 0
-    pending: set[str] = field(default_factory=set)
-    has_succeeded: bool = False
-    is_failing: bool = False
-    in_vain: int = 0
-    cause: str = ""
-    life: int = 0
-    step: WorkerProgress | None = None
+    failures: int = 0  # in a row that are its own: nothing was running, or the trial succeeded elsewhere
+    pending: set[str] = field(default_factory=set)  # trials that failed since its last success, tried elsewhere
+    has_succeeded: bool = False  # any trial, here
+    is_failing: bool = False  # its last trial or worker has failed
+    in_vain: int = 0  # deaths while no trial of the run had succeeded anywhere
+    cause: str = ""  # of its last failure
+    life: int = 0  # deaths in all
+    step: WorkerProgress | None = None  # its last report of progress, if there was one since its last result
 
     @property
     def is_bad(self) -> bool:
@@ -80,19 +69,12 @@ class SlotState:
 
 
 class Pace:
-    """Seconds of a batch and of a unit of cost, as moving averages.
-
-    Args:
-        end: Unix time by which all work must be done, None where there is none.
-
-    Attributes:
-        seconds_per_cost: None before a batch is done.
-    """
+    """Seconds of a batch and of a unit of cost, as moving averages; `end`: Unix time by which all must be done."""
 
     def __init__(self, end: float | None):
         self._end = end
         self._batch_seconds: float | None = None
-        self.seconds_per_cost: float | None = None
+        self.seconds_per_cost: float | None = None  # None before a batch is done
 
     def add(self, cost: float, seconds: float) -> None:
         """Take note of a batch that is done."""

@@ -50,12 +50,12 @@ class _Course:
 
 
 class Study:
-    """Advances searches as their rounds become complete.
+    """Advances searches, each independent of the others, as their rounds become complete.
 
     Args:
-        searches: each is independent of the others.
-        trials, results: what a journal knows already, by key; such trials are answered from there. Results may have
-            been deleted, and none added. They are copied, and only looked at when a search needs them.
+        searches: as of an experiment.
+        trials, results: what a journal knows already, by key. Results may have been deleted, and none added. They are
+            copied, and only looked at when a search needs them.
         shard: which batches to run here. A search whose round has batches of other shards does not advance.
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.

@@ -23,12 +23,7 @@ MEMORY_S = 1.0  # between two looks at the peak of memory of a process
 
 
 class Meter:
-    """Measures this process between two results.
-
-    Args:
-        device: "cpu" or "cuda".
-        compile_seconds: that this process took to compile, which the first result tells.
-    """
+    """Measures this process, on "cpu" or "cuda", between two results. The first one tells how long it has compiled."""
 
     def __init__(self, device: str, compile_seconds: float | None = None) -> None:
         self._gpu = _Gpu.of_this_process() if device == "cuda" else None

@@ -29,17 +29,11 @@ MPI_INIT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started.
+    """How this process was started."""
 
-    Attributes:
-        launcher: what started it, "" for a shell.
-        size: processes by the launcher's count; 0 if it does not tell.
-        rank: of this process.
-    """
-
-    launcher: str
-    size: int
-    rank: int
+    launcher: str  # what started it, "" for a shell
+    size: int  # processes by the launcher's count; 0 if it does not tell
+    rank: int  # of this process
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> Launch:

@@ -23,13 +23,9 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The last message of a rank in a study. Rank 0 sends it to all when all have sent it.
+    """The last message of a rank in a study. Rank 0 sends it to all when all have sent it."""
 
-    Attributes:
-        whole: from rank 0, whether no rank was lost.
-    """
-
-    whole: bool = True
+    whole: bool = True  # from rank 0: no rank was lost
 
 
 class Transport(ABC):

@@ -10,7 +10,7 @@ from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Costs, Queue, end_of
 from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from mpitune.trial import NoRoom, Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
@@ -84,9 +84,7 @@ def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path
 
     def search() -> Rounds:
         yield [(Trial("first", {"cost": 1}),)]
-        history = read_journal(tmp_path)
-        assert history is not None
-        heard.extend(history.results)
+        heard.extend(read_study(tmp_path).results)
 
     agents = FakeAgents(tmp_path, search(), places(1))
     agents.answer((0, 0))
@@ -311,8 +309,7 @@ def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path
     agents.coordinator.handle(0, Interrupted(15))
     agents.coordinator.handle(0, Interrupted(2))
     assert agents.drained == [0, 1] and agents.coordinator.stopped_by == 15
-    history = read_journal(tmp_path / "round")
-    assert history is not None and [end["complete"] for end in history.ends] == [False]
+    assert [end["complete"] for end in read_study(tmp_path / "round").ends] == [False]
     agents.answer((0, 0))
     assert agents.study.n_done == 1 and agents.given[0, 0] == agents.given[1, 0] == []
     retry = FakeAgents(tmp_path / "retry", rounds(2), places(1))
@@ -344,8 +341,7 @@ def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
     while not agents.coordinator.finished:
         agents.die(next(slot for slot, runs in agents.given.items() if runs), "ModuleNotFoundError: sklearn")
     assert not agents.study.finished and len(agents.coordinator.dispatch.slots) == 0
-    history = read_journal(tmp_path)
-    assert history is not None and history.results == {}
+    assert read_study(tmp_path).results == {}
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -357,8 +353,7 @@ def test_a_small_study_whose_trials_all_die_blames_none_unless_one_is_known_to_w
     agents = FakeAgents(tmp_path, search, places(1), known=before, total=4)
     while not agents.coordinator.finished:
         agents.die((0, 0), "ModuleNotFoundError: sklearn")
-    history = read_journal(tmp_path)
-    assert history is not None and len(history.results) == (3 if known else 0)
+    assert len(read_study(tmp_path).results) == (3 if known else 0)
     assert agents.study.finished == known and "sklearn" in agents.coordinator.first_cause
 
 
@@ -369,8 +364,7 @@ def test_what_failed_before_a_signal_is_not_blamed_as_nothing_had_worked(tmp_pat
     agents.coordinator.handle(0, Interrupted(15))
     agents.coordinator.handle(0, Drained(0))
     agents.coordinator.step()
-    history = read_journal(tmp_path)
-    assert agents.coordinator.finished and history is not None and history.results == {}
+    assert agents.coordinator.finished and read_study(tmp_path).results == {}
 
 
 def test_failures_before_the_first_success_are_recorded_with_it(tmp_path: Path) -> None:
@@ -417,9 +411,7 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
     agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
     agents.coordinator.handle(1, Lost())
     agents.coordinator.handle(2, Lost())
-    history = read_journal(tmp_path)
-    assert history is not None
-    assert [(death.cause, death.key, death.seconds, str(death.place)) for death in history.deaths] == [
+    assert [(death.cause, death.key, death.seconds, str(death.place)) for death in read_study(tmp_path).deaths] == [
         ("no memory", "t3", 2.513, "host0/0/0/cpu"),
         ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
         ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),
@@ -441,8 +433,7 @@ def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_pa
     agents.coordinator.handle(0, Returned(0, (Result("t1"),), 1))
     with pytest.raises(UsageError, match="t2 says nothing"):
         agents.coordinator.step()
-    history = read_journal(tmp_path)
-    assert history is not None and history.results.keys() == {"t3"}
+    assert read_study(tmp_path).results.keys() == {"t3"}
     assert heard == [("t3", None), ("t2", "t3"), ("t1", "t3")]
     known = {"t2": Result("t2", error="no"), "t1": Result("t1", {"v": 1.0})}
     later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, examine=examine)
@@ -565,8 +556,7 @@ def test_a_trial_that_fits_no_slot_is_left_open(tmp_path: Path) -> None:
     refuse(agents, (1, 0))
     assert agents.coordinator.finished and not agents.study.finished and agents.study.n_done == 2
     assert agents.coordinator.dispatch.left_open == {"t2": "it takes 9 GB"}
-    history = read_journal(tmp_path)
-    assert history is not None and history.results.keys() == {"t0", "t1"}
+    assert read_study(tmp_path).results.keys() == {"t0", "t1"}
 
 
 def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from subprocess import Popen
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from tests.helpers import PATIENCE, maps_of_sharers, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
@@ -63,5 +63,5 @@ def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> 
         _, stderr = job.communicate(timeout=PATIENCE)
         assert job.returncode == Exit.STOPPED and stderr.count("run the same command to continue") == 2
     assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 4
-    history = read_journal(tmp_path)
-    assert history is not None and len(history.ends) == len(history.runs) == 2
+    history = read_study(tmp_path)
+    assert len(history.ends) == len(history.runs) == 2

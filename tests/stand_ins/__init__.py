@@ -111,7 +111,7 @@ class Machine:
             ]
             library.write_bytes(built(DRIVER, *options))
             rows = [(name, n) for n, (uuid, slices) in enumerate(self.gpus.items()) for name in (uuid, *slices)]
-            option = "-DDEVICES=" + ",".join(f'{{"{name}", {number}, 0}}' for name, number in rows)
+            option = "-DDEVICES=" + ",".join(f'{{"{name}", {number}}}' for name, number in rows)
             nvml.write_bytes(built(NVML.read_text(), option))
         (self.folder / "nvidia-smi").write_text(self._nvidia_smi())
         (self.folder / "nvidia-smi").chmod(0o755)

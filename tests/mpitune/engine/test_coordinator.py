@@ -8,7 +8,6 @@ import pytest
 
 from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Costs, Queue, end_of
-from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
 from mpitune.trial import NoRoom, Result, Rounds, Trial
@@ -400,45 +399,6 @@ def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
     assert [(str(result.place), result.attempt) for _, result in agents.study.outcomes()] == [
         ("host1/1/0/cpu", 1), ("host1/1/0/cpu", 2),
     ]  # fmt: skip
-
-
-def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(4), places(1, 1, 1))
-    agents.now = 1.0
-    agents.answer((1, 0))
-    agents.answer((2, 0))
-    agents.now = 4.0
-    agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
-    agents.coordinator.handle(1, Lost())
-    agents.coordinator.handle(2, Lost())
-    assert [(death.cause, death.key, death.seconds, str(death.place)) for death in read_study(tmp_path).deaths] == [
-        ("no memory", "t3", 2.513, "host0/0/0/cpu"),
-        ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
-        ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),
-    ]
-
-
-def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_path: Path) -> None:
-    """The first refusal is the one that is said. An answer is compared with one that did not fail."""
-    heard: list[tuple[str, str | None]] = []
-
-    def examine(trial: Trial, result: Result, kept: Result | None) -> None:
-        heard.append((trial.key, None if kept is None else kept.key))
-        if not result.values:
-            raise UsageError(f"{trial.key} says nothing")
-
-    agents = FakeAgents(tmp_path, trials(4), places(1, 1), examine=examine)
-    agents.answer((0, 0))
-    agents.coordinator.handle(1, Returned(0, (Result("t2"),), 1))
-    agents.coordinator.handle(0, Returned(0, (Result("t1"),), 1))
-    with pytest.raises(UsageError, match="t2 says nothing"):
-        agents.coordinator.step()
-    assert read_study(tmp_path).results.keys() == {"t3"}
-    assert heard == [("t3", None), ("t2", "t3"), ("t1", "t3")]
-    known = {"t2": Result("t2", error="no"), "t1": Result("t1", {"v": 1.0})}
-    later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, examine=examine)
-    later.answer((0, 0))
-    assert heard[3:] == [("t3", "t1")]
 
 
 # Division

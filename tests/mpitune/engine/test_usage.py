@@ -100,3 +100,13 @@ def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_jou
     assert "compiling, or reading what was compiled" in (tmp_path / "r" / "report.html").read_text()
     (death,) = history.deaths
     assert death.key == "t2" and "SIGKILL" in death.cause and death.place[3] == "cpu" and death.seconds >= 0
+
+
+@pytest.mark.slow
+def test_what_a_worker_that_died_had_worked_leaves_out_its_start(program: Any, tmp_path: Path) -> None:
+    """The second worker takes as long to be built as the first; its trial kills it at once."""
+    study = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--compiles", "1.0", "--at", "t0=sigkill")
+    program(*study, "--results", tmp_path / "r", status=None)
+    deaths = read_study(tmp_path / "r").deaths
+    assert [death.key for death in deaths] == ["t0", "t0"]
+    assert deaths[1].seconds < (deaths[1].time - deaths[0].time) / 2

@@ -1,4 +1,4 @@
-"""What candidates share, for scikit-learn's own classes: one file a family, each with the reason why it may be shared.
+"""What candidates share, for scikit-learn's own classes: families, each with the reason why it may be shared.
 
 A family says in which parameters candidates may differ that one fit serves. `family_of` finds the family of a class; a
 subclass is not shared, as it may compute something else (it can have a `fit_grid` of its own, see
@@ -13,41 +13,25 @@ from sklearn import get_config
 
 from mpitune.sklearn.sharing.family import Family
 
-# Class: the public module that has it, and the file here whose `FAMILIES` has its family.
+# The file here whose `FAMILIES` has a family: the public module that has its classes, and these.
+_FILES = {
+    "neighbours": {"sklearn.neighbors": "KNeighborsClassifier KNeighborsRegressor"},
+    "prefixes": {
+        "sklearn.ensemble": "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
+        "BaggingClassifier BaggingRegressor AdaBoostClassifier AdaBoostRegressor GradientBoostingClassifier "
+        "GradientBoostingRegressor HistGradientBoostingClassifier HistGradientBoostingRegressor"
+    },
+    "boosting": {"lightgbm": "LGBMClassifier LGBMRegressor", "xgboost": "XGBClassifier XGBRegressor"},
+    "ridge": {"sklearn.linear_model": "Ridge RidgeClassifier"},
+    "kernels": {"sklearn.kernel_ridge": "KernelRidge", "sklearn.gaussian_process": "GaussianProcessRegressor"},
+    "components": {"sklearn.discriminant_analysis": "LinearDiscriminantAnalysis", "sklearn.decomposition": "PCA"},
+    "filters": {
+        "sklearn.feature_selection": "SelectKBest SelectPercentile SelectFpr SelectFdr SelectFwe SelectFromModel"
+    },
+    "warm_starts": {"sklearn.linear_model": "Lasso ElasticNet LogisticRegression"},
+}
 _HOMES = {
-    "KNeighborsClassifier": ("sklearn.neighbors", "neighbours"),
-    "KNeighborsRegressor": ("sklearn.neighbors", "neighbours"),
-    "RandomForestClassifier": ("sklearn.ensemble", "forests"),
-    "RandomForestRegressor": ("sklearn.ensemble", "forests"),
-    "ExtraTreesClassifier": ("sklearn.ensemble", "forests"),
-    "ExtraTreesRegressor": ("sklearn.ensemble", "forests"),
-    "BaggingClassifier": ("sklearn.ensemble", "prefixes"),
-    "BaggingRegressor": ("sklearn.ensemble", "prefixes"),
-    "AdaBoostClassifier": ("sklearn.ensemble", "prefixes"),
-    "AdaBoostRegressor": ("sklearn.ensemble", "prefixes"),
-    "GradientBoostingClassifier": ("sklearn.ensemble", "prefixes"),
-    "GradientBoostingRegressor": ("sklearn.ensemble", "prefixes"),
-    "HistGradientBoostingClassifier": ("sklearn.ensemble", "histograms"),
-    "HistGradientBoostingRegressor": ("sklearn.ensemble", "histograms"),
-    "LGBMClassifier": ("lightgbm", "lightgbm_trees"),
-    "LGBMRegressor": ("lightgbm", "lightgbm_trees"),
-    "XGBClassifier": ("xgboost", "xgboost_trees"),
-    "XGBRegressor": ("xgboost", "xgboost_trees"),
-    "Ridge": ("sklearn.linear_model", "ridge"),
-    "RidgeClassifier": ("sklearn.linear_model", "ridge"),
-    "KernelRidge": ("sklearn.kernel_ridge", "kernel_ridge"),
-    "GaussianProcessRegressor": ("sklearn.gaussian_process", "gaussian_processes"),
-    "LinearDiscriminantAnalysis": ("sklearn.discriminant_analysis", "discriminants"),
-    "PCA": ("sklearn.decomposition", "components"),
-    "SelectKBest": ("sklearn.feature_selection", "filters"),
-    "SelectPercentile": ("sklearn.feature_selection", "filters"),
-    "SelectFpr": ("sklearn.feature_selection", "filters"),
-    "SelectFdr": ("sklearn.feature_selection", "filters"),
-    "SelectFwe": ("sklearn.feature_selection", "filters"),
-    "SelectFromModel": ("sklearn.feature_selection", "filters"),
-    "Lasso": ("sklearn.linear_model", "warm_starts"),
-    "ElasticNet": ("sklearn.linear_model", "warm_starts"),
-    "LogisticRegression": ("sklearn.linear_model", "warm_starts"),
+    name: (home, file) for file, homes in _FILES.items() for home, names in homes.items() for name in names.split()
 }
 
 

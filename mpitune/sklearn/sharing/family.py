@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils._param_validation import validate_parameter_constraints
 
 Transformed = tuple[Any, Callable[[], Any]]  # a fitted transformer, and what gives the samples it was fitted to
@@ -125,3 +126,13 @@ def _accepted(constraints: Mapping[str, Any], values: Mapping[str, Any], name: s
     except (TypeError, ValueError):
         return False
     return True
+
+
+class KnowsPredictions:
+    """A fitted regression that answers for samples of which it knows the prediction; before scikit-learn's class."""
+
+    _known: tuple[tuple[Any, np.ndarray], ...] = ()  # samples, as the model will be asked about them, and predictions
+
+    def predict(self, X: Any) -> Any:
+        prediction = next((prediction for asked, prediction in self._known if asked is X), None)
+        return super().predict(X) if prediction is None else prediction  # type: ignore[misc]

@@ -7,12 +7,19 @@ first n members of the largest ensemble are those of an ensemble of n, to the bi
 - bagging: the seeds of all members are drawn first, as one array, whose beginning does not depend on its length;
 - AdaBoost: a round changes the weights of samples for the rounds after it alone; one that ends early does so in the
   same round for each n beyond it;
+- forests: a tree depends on its seed alone, and seeds are drawn one after the other;
 - gradient boosting, also with histograms: a stage is fitted to what the stages before it left over. Early stopping
   looks at the scores of stages so far; an n beyond the last stage has all.
 
+A forest adds up the predictions of its trees in their order, and divides by their number. Gradient boosting with
+histograms begins with its baseline and adds what each iteration says. So the sum of a large ensemble after n members
+is that of an ensemble of n, and these two share sums, too. (With `n_jobs` above 1 the trees of a forest are added in
+the order in which they end, so results differ by rounding from run to run: then nothing is known.)
+
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
 nothing to be equal to: nothing is shared. The same holds for a model within it that may be another at each fit
-(`chance.py`). The out-of-bag score of bagging is computed for each number of members, by scikit-learn's own function.
+(`chance.py`). The out-of-bag score of bagging is computed for each number of members, by scikit-learn's own function; a
+forest with one grows by scikit-learn's own `warm_start`, which computes it at each size.
 
 A smaller ensemble is a whole model: whatever a scorer asks, it computes with its own members. So each attribute of the
 fitted ensemble must be known as one that is the same at all sizes, or be made anew. With another one, which a library
@@ -29,6 +36,14 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.utils import check_array
 
 from mpitune.sklearn.sharing.chance import why_unsure
@@ -70,9 +85,9 @@ class KnowsAnswers:
 
     _known: tuple[Answers, ...] = ()
 
-    def _answers(self, X: Any) -> Answers | None:
-        """Those for exactly these samples, None where they are not known."""
-        return next((answers for answers in self._known if answers.X is X), None)
+    def _answer(self, X: Any, n: int) -> np.ndarray | None:
+        """That of n members for exactly these samples, None where it is not known."""
+        return next((answers.of(n) for answers in self._known if answers.X is X), None)
 
 
 class Prefixes(Family):
@@ -125,14 +140,6 @@ class Prefixes(Family):
         return prefix
 
 
-class Rounds(Prefixes):
-    """Candidates that differ in the rounds of a library that does not say which numbers are right."""
-
-    def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
-        size = setting.get(self.number, getattr(model, self.number))
-        return type(size) is int and size > 0
-
-
 class BaggingPrefixes(Prefixes):
     """Candidates that differ in the number of members, which see samples drawn at random."""
 
@@ -166,9 +173,130 @@ def _gradient_boosting(whole: Any, n: int) -> dict[str, Any]:
     return own
 
 
+class _KnowsSums(KnowsAnswers):
+    """A forest that knows the sums of its trees' predictions."""
+
+    def _mean(self, X: Any) -> np.ndarray | None:
+        n = len(self.estimators_)  # type: ignore[attr-defined]
+        sums = None if self.n_outputs_ > 1 else self._answer(X, n)  # type: ignore[attr-defined]
+        return None if sums is None else sums / n
+
+
+class _ForestClassifier(_KnowsSums):
+    def predict_proba(self, X: Any) -> Any:
+        mean = self._mean(X)
+        return super().predict_proba(X) if mean is None else mean  # type: ignore[misc]
+
+
+class _ForestRegressor(_KnowsSums):
+    def predict(self, X: Any) -> Any:
+        mean = self._mean(X)
+        return super().predict(X) if mean is None else mean  # type: ignore[misc]
+
+
+class _Histograms(KnowsAnswers):
+    def _raw_predict(self, X: Any, n_threads: int | None = None) -> Any:
+        if (sums := self._answer(X, self.n_iter_)) is not None:  # type: ignore[attr-defined]
+            return sums.copy(order="K")
+        return super()._raw_predict(X, n_threads)  # type: ignore[misc]
+
+
+def _knowing(knows: type, kind: type) -> type:
+    """A class of scikit-learn whose models know answers."""
+    return type(f"PrefixOf{kind.__name__}", (knows, kind), {"__module__": __name__})
+
+
+_KNOWING: dict[type, type] = {
+    RandomForestClassifier: _knowing(_ForestClassifier, RandomForestClassifier),
+    ExtraTreesClassifier: _knowing(_ForestClassifier, ExtraTreesClassifier),
+    RandomForestRegressor: _knowing(_ForestRegressor, RandomForestRegressor),
+    ExtraTreesRegressor: _knowing(_ForestRegressor, ExtraTreesRegressor),
+    HistGradientBoostingClassifier: _knowing(_Histograms, HistGradientBoostingClassifier),
+    HistGradientBoostingRegressor: _knowing(_Histograms, HistGradientBoostingRegressor),
+}
+
+
+def _know(computed: Computed, sizes: Mapping[Any, int], part: SplitPart) -> None:
+    """Let fitted ensembles, each with its number of members, know what the largest of them says of `part.asked`."""
+    whole = copy(max(sizes, key=lambda ensemble: sizes[ensemble]))
+    known = tuple(Answers(computed, whole, X, sizes.values()) for X in part.asked)
+    for ensemble in sizes:
+        ensemble._known, ensemble.__class__ = known, _KNOWING[type(ensemble)]
+
+
+class Forests(Prefixes):
+    """Candidates that differ in the number of trees."""
+
+    def __init__(self) -> None:
+        kept = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight", *_OUT_OF_BAG)
+        super().__init__("n_estimators", lambda whole, n: {"estimators_": whole.estimators_[:n]}, kept)
+
+    def why_not(self, model: Any) -> str | None:
+        if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):
+            return "with balanced classes a forest with an out-of-bag score does not grow"
+        return super().why_not(model)
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
+        if model.n_jobs in (None, 1):
+            _know(_sums_of_trees, {forest: forest.n_estimators for forest in made if forest is not None}, part)
+        return made
+
+    def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        right = {
+            place: setting.get("n_estimators", model.n_estimators)
+            for place, setting in enumerate(settings)
+            if self.right(model, setting)
+        }
+        whole, at = clone(model).set_params(warm_start=True), {}
+        for n in sorted(set(right.values())):
+            whole.set_params(n_estimators=n).fit(part.X, part.y, **part.weights)
+            at[n] = self.smaller(whole, n).set_params(warm_start=model.warm_start)
+        return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
+
+
+def _sums_of_trees(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    X = whole._validate_X_predict(X)
+    total: np.ndarray | float = 0.0
+    for n, tree in enumerate(whole.estimators_, 1):
+        total = total + getattr(tree, "predict_proba", tree.predict)(X, check_input=False)
+        if n in sizes:
+            yield np.asarray(total)
+
+
+class Histograms(Prefixes):
+    """Candidates that differ in the number of iterations."""
+
+    def __init__(self) -> None:
+        kept = (
+            "_baseline_prediction", "_bin_mapper", "_feature_subsample_rng", "_is_categorical_remapped",
+            "_label_encoder", "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer",
+            "_use_validation_data", "do_early_stopping_", "is_categorical_", "n_trees_per_iteration_",
+            "_fitted_with_sw",
+        )  # fmt: skip
+        super().__init__("max_iter", _iterations, kept)
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        made = super().fit(model, settings, part)
+        _know(_sums_of_iterations, {one: one.n_iter_ for one in made if one is not None}, part)
+        return made
+
+
+def _sums_of_iterations(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    return (sums for n, sums in enumerate(whole._staged_raw_predict(X), 1) if n in sizes)
+
+
+def _iterations(whole: Any, n: int) -> dict[str, Any]:
+    """Scores have one value more than there are iterations: that of the beginning."""
+    scores = {name: getattr(whole, name)[: n + 1] for name in ("train_score_", "validation_score_")}
+    return {"_predictors": whole._predictors[:n], **scores}
+
+
 _BOOSTING = ("_loss", "_rng", "alpha", "init_", "max_features_", "n_trees_per_iteration_")
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
     FAMILIES[f"Bagging{_kind}"] = BaggingPrefixes()
     FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost, ())
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting, _BOOSTING)
+    FAMILIES[f"RandomForest{_kind}"] = FAMILIES[f"ExtraTrees{_kind}"] = Forests()
+    FAMILIES[f"HistGradientBoosting{_kind}"] = Histograms()

@@ -25,8 +25,7 @@ from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import validate_data
 
-from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from mpitune.sklearn.sharing.known_samples import KnowsPredictions
+from mpitune.sklearn.sharing.family import Family, KnowsPredictions, Settings, SplitPart, valid
 
 _ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
 

@@ -37,10 +37,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn import GridSearchCV
-from mpitune.sklearn.sharing import family_of, kernel_ridge
+from mpitune.sklearn.sharing import family_of, kernels
 from mpitune.sklearn.sharing.family import SplitPart
-from mpitune.sklearn.sharing.gaussian_processes import NoiseLevels
-from mpitune.sklearn.sharing.kernel_ridge import solved
+from mpitune.sklearn.sharing.kernels import NoiseLevels, solved
 from tests.mpitune.sklearn.sharing.beside import compared
 
 drawn = settings(
@@ -296,8 +295,8 @@ def test_gammas_share_distances_or_products(caplog: Any, monkeypatch: Any, kerne
     """Computed once for the training and once for the validation samples of each fold; few alphas: to the bit."""
     X, y = samples(4, whole=False, n=70)
     calls = []
-    function = getattr(kernel_ridge, work)
-    monkeypatch.setattr(kernel_ridge, work, lambda *args, **how: (calls.append(1), function(*args, **how))[1])
+    function = getattr(kernels, work)
+    monkeypatch.setattr(kernels, work, lambda *args, **how: (calls.append(1), function(*args, **how))[1])
     grid = {"alpha": [0.1, 1.0], "gamma": [0.1, 1.0, 3.0]}
     for model in (KernelRidge(kernel=kernel), KernelRidge(kernel=kernel, degree=2.5, coef0=60.0)):
         calls.clear()

@@ -1,4 +1,4 @@
-"""Kernel ridge regression: one decomposition of the kernel for all penalties, one set of distances for all gammas.
+"""Kernel ridge and Gaussian processes: one decomposition for all penalties, one set of distances for all gammas.
 
 Why the result is the single one. The coefficients c solve (K + alpha I) c = y. With the eigenvalues w and eigenvectors
 V of K, c = V (W + alpha I)^-1 V' y: one decomposition for all alphas. It is backward stable, as scikit-learn's Cholesky
@@ -8,26 +8,33 @@ with the shared K: to the bit.
 
 The RBF kernel of each gamma is made from the same squared distances, and the polynomial kernel of each from the same
 scalar products, by scikit-learn's own operations: to the bit.
+
+A Gaussian process with a fixed kernel solves (K + alpha I) c = y too. A prediction is the product of c with the kernel
+between its samples and the training samples, which is computed once. The factor and the likelihood, which single fits
+compute for each alpha, are computed where they are asked for. A kernel whose parameters are fitted is another one for
+each alpha, so nothing is shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from numbers import Real
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model._ridge import _solve_cholesky_kernel
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from mpitune.sklearn.sharing.known_samples import KnowsPredictions
+from mpitune.sklearn.sharing.family import Family, KnowsPredictions, Settings, SplitPart, valid
 
 _ROWS = 128  # of a kernel matrix, which stay in the cache
 _FEW = 10  # so many factorisations cost about as much as a decomposition
@@ -99,7 +106,8 @@ class KernelPenalties(Family):
     shared = frozenset({"alpha", "gamma"})
 
     def why_not(self, model: Any) -> str | None:
-        return "its kernel is a function, or given" if not _named(model.kernel) else None
+        named = isinstance(model.kernel, str) and model.kernel != "precomputed"
+        return None if named else "its kernel is a function, or given"
 
     def parts(self, model: Any, settings: Settings) -> list[list[int]]:
         """Those of one kernel: how they are solved depends on how many alphas there are."""
@@ -170,8 +178,100 @@ def _kernel_of(model: KernelRidge) -> tuple[Any, ...]:
     return (model.kernel, kind, model.gamma, model.degree, model.coef0)
 
 
-def _named(kernel: Any) -> bool:
-    return isinstance(kernel, str) and kernel != "precomputed"
+class _KnownKernel:
+    """The kernel between samples that scorers ask about and the training samples, computed when first asked for."""
+
+    def __init__(self, model: Any, asked: Any):
+        self.asked, self._model = asked, model
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        model, vectors = self._model, self._model.kernel_.requires_vector_input
+        dtype = "numeric" if vectors else None
+        X = validate_data(model, self.asked, ensure_2d=vectors, dtype=dtype, reset=False)
+        return np.asarray(model.kernel_(X, model.X_train_))
 
 
-FAMILIES = {"KernelRidge": KernelPenalties()}
+class KnownGaussianProcess(GaussianProcessRegressor):
+    """A fitted model that answers for samples whose kernel with the training samples is known.
+
+    What `fit` computes for other answers, it computes when it is first asked for.
+    """
+
+    _known: tuple[_KnownKernel, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "L_" and "X_train_" in vars(self):
+            self.L_ = _factor(self.kernel_(self.X_train_), self.alpha)
+        elif name == "log_marginal_likelihood_value_" and "alpha_" in vars(self):
+            self.log_marginal_likelihood_value_ = self.log_marginal_likelihood(self.kernel_.theta, clone_kernel=False)
+        return object.__getattribute__(self, name)
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        for kernel in self._known:
+            if kernel.asked is X and not (return_std or return_cov):
+                mean = self._y_train_std * (kernel.values @ self.alpha_) + self._y_train_mean
+                return np.squeeze(mean, axis=1) if mean.ndim > 1 and mean.shape[1] == 1 else mean
+        return super().predict(X, return_std, return_cov)
+
+
+class NoiseLevels(Family):
+    """Candidates that differ in alpha."""
+
+    shared = frozenset({"alpha"})
+
+    def why_not(self, model: Any) -> str | None:
+        fixed = model.optimizer is None or (model.kernel is not None and model.kernel.n_dims == 0)
+        return None if fixed else "its kernel is fitted again for each noise level"
+
+    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
+        if part.weight is not None:
+            raise TypeError("it takes no sample weights")
+        first = clone(model).set_params(alpha=0.0)
+        first.log_marginal_likelihood = lambda *_, **__: np.nan  # of no meaning so far
+        fit: Any = GaussianProcessRegressor.fit
+        fit = fit.__wrapped__
+        # scikit-learn's own `fit`, whose factorisation is the kernel matrix itself
+        names = {**fit.__globals__, "cholesky": lambda K, **_: K, "cho_solve": lambda *_, **__: None}
+        FunctionType(fit.__code__, names, "fit", fit.__defaults__)(first, part.X, part.y)
+        K = first.__dict__.pop("L_")
+        del first.log_marginal_likelihood_value_, first.log_marginal_likelihood
+        first.__class__ = KnownGaussianProcess
+        first._known = tuple(_KnownKernel(first, X) for X in part.asked)
+        alphas = [setting.get("alpha", model.alpha) for setting in settings]
+        fine = [valid(model, setting) and isinstance(a, Real) for setting, a in zip(settings, alphas, strict=True)]
+        solutions = _noise_coefficients(
+            K, first.y_train_, [float(a) for a, use in zip(alphas, fine, strict=True) if use]
+        )
+        made: list[Any] = []
+        for alpha, use in zip(alphas, fine, strict=True):
+            coefficients = solutions[float(alpha)] if use else None
+            process = None if coefficients is None else copy(first)
+            if process is not None:
+                process.alpha, process.alpha_ = alpha, coefficients
+            made.append(process)
+        return made
+
+
+def _noise_coefficients(K: np.ndarray, y: np.ndarray, alphas: list[float]) -> dict[float, np.ndarray | None]:
+    """The coefficients for each alpha; None where the matrix is not positive definite."""
+    right = np.asarray(y, np.float64).reshape(len(K), -1)
+    solutions: dict[float, np.ndarray | None] = {
+        alpha: solution.reshape(np.shape(y)) for alpha, solution in solved(K, right, sorted({*alphas})).items()
+    }
+    for alpha in alphas:
+        if alpha in solutions:
+            continue
+        try:
+            solutions[alpha] = linalg.cho_solve((_factor(K.copy(), alpha), True), y, check_finite=False)
+        except np.linalg.LinAlgError:
+            solutions[alpha] = None
+    return solutions
+
+
+def _factor(K: np.ndarray, alpha: Any) -> np.ndarray:
+    K[np.diag_indices_from(K)] += alpha
+    return np.asarray(linalg.cholesky(K, lower=True, check_finite=False))
+
+
+FAMILIES: dict[str, Family] = {"KernelRidge": KernelPenalties(), "GaussianProcessRegressor": NoiseLevels()}

@@ -1,40 +1,99 @@
-"""What a task came to, as scikit-learn says it and as a journal keeps it."""
+"""What a task came to: scored and told as by scikit-learn, with its warnings, and as a journal keeps it.
+
+Each process sends the warnings of its fits with their results, and the search issues them. Fits that candidates share,
+and fits of workers, print nothing by themselves. So the process that asked for a search prints scikit-learn's line of
+each result ("[CV 2/5] END C=1; ... total time=   0.1s") when it arrives, and no line when a fit begins.
+"""
 
 from __future__ import annotations
 
 import numbers
 import pickle
+import sys
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
+from joblib.logger import short_format_time
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics._scorer import _MultimetricScorer
+from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
+from sklearn.model_selection import _validation
+from sklearn.utils.validation import _num_samples
 
 from mpitune.errors import UsageError
 from mpitune.sklearn.task import Task
-from mpitune.sklearn.warned import Seen, converged, issue
 from mpitune.trial import Evaluation, Outcome, Result
 
+Seen = list[tuple[str, str]]  # warnings: category as module.name, text
+T = TypeVar("T")
+
+WIDTH = 80  # of a line of a fit
 _ENDLESS = f"{ConvergenceWarning.__module__}.{ConvergenceWarning.__qualname__}:"
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A fitted model, or the error that `fit` raised, and the seconds that it took."""
+
+    model: Any
+    error: Exception | None
+    seconds: float
+
+
+def answer(task: Task, fitted: FittedModel, parts: Any, labels: Any) -> dict[str, Any]:
+    """As scikit-learn's function that fits and scores; `parts` and `labels` are of training and validation samples."""
+    kwargs = task.kwargs
+    scorer, error_score = kwargs["scorer"], kwargs["error_score"]
+    both = (("test", parts[1], labels[1]), ("train", parts[0], labels[0]))[: 1 + kwargs["return_train_score"]]
+    what: dict[str, Any] = {"fit_time": fitted.seconds, "n_test_samples": _num_samples(parts[1])}
+    begin = time.perf_counter()
+    error = fitted.error or _gave_up(fitted.model)
+    if error is not None:
+        if error_score == "raise":
+            raise error
+        several = isinstance(scorer, _MultimetricScorer)
+        for name, _, _ in both:
+            what[f"{name}_scores"] = dict.fromkeys(scorer._scorers, error_score) if several else error_score
+        what["fit_error"] = "".join(traceback.format_exception(error))
+        return {**what, "score_time": 0.0}
+    for name, samples, truth in both:
+        params = _validation._check_method_params(task.args[0], params=kwargs["score_params"], indices=kwargs[name])
+        what[f"{name}_scores"] = _validation._score(fitted.model, samples, truth, scorer, params, error_score)
+        what.setdefault("score_time", time.perf_counter() - begin)
+    return {**what, "fit_error": None}
+
+
+def _gave_up(model: Any) -> Exception | None:
+    """A warning for an SVC without a limit of iterations that reached the solver's own."""
+    if getattr(model, "fit_status_", 0) and model.max_iter == -1:
+        return ConvergenceWarning(
+            "the fit did not end within the solver's own limit of iterations: scale the samples, or set max_iter to "
+            "have a score anyway"
+        )
+    return None
+
+
+def standard(scorer: Any) -> bool:
+    """Whether it asks the estimator for predictions only."""
+    if isinstance(scorer, _MultimetricScorer):
+        return all(map(standard, scorer._scorers.values()))
+    own = type(scorer).__module__.startswith("sklearn.")  # not a class of the user's
+    return own and isinstance(scorer, _BaseScorer | _PassthroughScorer)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task came to.
+    """What a task came to."""
 
-    Attributes:
-        what: as scikit-learn's function that fits and scores says it.
-        seen: warnings.
-        converged: whether the fit came to its end, without failure or `ConvergenceWarning`.
-    """
-
-    what: dict[str, Any]
+    what: dict[str, Any]  # as scikit-learn's function that fits and scores says it
     seen: Seen
-    converged: bool
+    converged: bool  # whether the fit came to its end, without failure or `ConvergenceWarning`
 
 
 def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
@@ -154,3 +213,81 @@ def _failed(task: Task, result: Result) -> dict[str, Any]:
         "score_time": 0.0,
     }
     return {**what, "train_scores": scores} if task.kwargs["return_train_score"] else what
+
+
+@contextmanager
+def recording() -> Iterator[Callable[[], Seen]]:
+    """Gives what tells the warnings to be shown, and every `ConvergenceWarning`, since it was last asked."""
+    with warnings.catch_warnings(record=True) as seen:
+        if _action(ConvergenceWarning) != "error":
+            warnings.simplefilter("always", ConvergenceWarning)
+
+        def taken() -> Seen:
+            shown = [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
+            seen.clear()
+            return shown
+
+        yield taken
+
+
+def noting(call: Callable[[], T]) -> tuple[T, Seen]:
+    """What `call` returns, and the warnings of it."""
+    with recording() as taken:
+        result = call()
+        return result, taken()
+
+
+def converged(seen: Seen) -> bool:
+    """Whether none of them is a `ConvergenceWarning`."""
+    return all(not issubclass(_category(name), ConvergenceWarning) for name, _ in seen)
+
+
+def issue(seen: Iterable[tuple[str, str]]) -> None:
+    """Warn of each once, even if many fits had it."""
+    for name, text in dict.fromkeys(seen):
+        warnings.warn(text, _category(name), stacklevel=2)
+
+
+def _action(category: type[Warning]) -> str:
+    """What the filters of this process do with warnings of that category, for any text and place."""
+    for action, message, known, module, _ in warnings.filters:
+        if issubclass(category, known) and message is None and module is None:
+            return action
+    return "default"
+
+
+def _category(name: str) -> type[Warning]:
+    module, _, plain = name.rpartition(".")
+    kind = getattr(sys.modules.get(module), plain, None)
+    return kind if isinstance(kind, type) and issubclass(kind, Warning) else UserWarning
+
+
+def cv_line(task: Task, what: Mapping[str, Any], verbose: int) -> str:
+    """The line of a task with scikit-learn's answer, in scikit-learn's format.
+
+    With `verbose` above 2 it has scores and the number of the fold, above 9 that of the candidate.
+    """
+    fold = ""
+    if verbose > 2:
+        split, n_splits = task.kwargs["split_progress"]
+        fold = f" {split + 1}/{n_splits}"
+    if verbose > 9:
+        candidate, n_candidates = task.kwargs["candidate_progress"]
+        fold += f"; {candidate + 1}/{n_candidates}"
+    text = ", ".join(f"{name}={value}" for name, value in sorted(task.parameters.items()))
+    text += ";" * bool(text)
+    if verbose > 2:
+        text += _scores(what["test_scores"], what.get("train_scores"))
+    text += f" total time={short_format_time(what['fit_time'] + what['score_time'])}"
+    head = f"[CV{fold}] END "
+    return head + "." * (WIDTH - len(head) - len(text)) + text
+
+
+def _scores(test: Any, train: Any) -> str:
+    if isinstance(test, dict):
+        return "".join(f" {name}: ({_both(test[name], train and train[name])})" for name in sorted(test))
+    return ", score=" + (f"{test:.3f}" if train is None else f"({_both(test, train)})")
+
+
+def _both(test: float, train: float | None) -> str:
+    return f"test={test:.3f}" if train is None else f"train={train:.3f}, test={test:.3f}"

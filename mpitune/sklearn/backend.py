@@ -1,4 +1,9 @@
-"""The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold."""
+"""The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold.
+
+scikit-learn's callbacks (since version 1.9) live in the process of the script, and hear of a fit by a context that is
+handed to it. Fits in other processes and fits that several candidates share have none. So a search with callbacks is
+left to scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from joblib.parallel import ParallelBackendBase
+from sklearn.base import BaseEstimator
 
 from mpitune.sklearn.task import Task
 
@@ -71,3 +77,21 @@ def _tasks(calls: Sequence[Call]) -> list[Task]:
 def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What no task takes along: the printing of lines (see `cv_line`), and the search, which callbacks alone need."""
     return {"verbose": 0, **{name: None for name in ("caller", "callback_ctx") if name in kwargs}}
+
+
+def have_callbacks(search: BaseEstimator) -> bool:
+    """Whether a search, its estimator or an estimator anywhere in its parameters has callbacks."""
+    return any(hasattr(estimator, "_skl_callbacks") for estimator in _estimators(search))
+
+
+def _estimators(thing: Any) -> Iterator[BaseEstimator]:
+    if isinstance(thing, BaseEstimator):
+        yield thing
+        for value in thing.get_params(deep=False).values():
+            yield from _estimators(value)
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from _estimators(value)
+    elif isinstance(thing, Sequence) and not isinstance(thing, str | bytes):
+        for value in thing:
+            yield from _estimators(value)

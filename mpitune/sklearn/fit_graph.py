@@ -26,36 +26,22 @@ _SAID: set[str] = set()
 
 @dataclass(frozen=True)
 class Setting:
-    """A step with its own values of what a fit shares.
+    """A step with its own values of what a fit shares."""
 
-    Attributes:
-        values: of the parameters that the settings of a fit differ in.
-        candidates: numbers of the candidates with this setting.
-        fits: those of the next step that hang below; none at the end.
-    """
-
-    values: Mapping[str, Any]
-    candidates: tuple[int, ...]
-    fits: tuple[StepFit, ...] = ()
+    values: Mapping[str, Any]  # of the parameters that the settings of a fit differ in
+    candidates: tuple[int, ...]  # their numbers
+    fits: tuple[StepFit, ...] = ()  # those of the next step that hang below; none at the end
 
 
 @dataclass(frozen=True)
 class StepFit:
-    """A fit on one split, and what hangs below it.
+    """A fit on one split, and what hangs below it."""
 
-    Attributes:
-        name: of the step.
-        model: unfitted, with the parameters that all settings have in common; None for a step that does nothing.
-        common: those of these parameters that are searched.
-        family: what fits several settings at once; None where there is one setting only.
-        settings: the settings that are made of this fit.
-    """
-
-    name: str
-    model: Any
-    common: Mapping[str, Any]
-    family: Family | None
-    settings: tuple[Setting, ...]
+    name: str  # of the step
+    model: Any  # unfitted, with the parameters that all settings have in common; None for a step that does nothing
+    common: Mapping[str, Any]  # those of these parameters that are searched
+    family: Family | None  # what fits several settings at once; None where there is one setting only
+    settings: tuple[Setting, ...]  # that are made of this fit
 
     @property
     def candidates(self) -> tuple[int, ...]:
@@ -89,7 +75,7 @@ class StepFit:
         return (self.model is not None) + sum(fit.n_fits for fit in self.below)
 
     def steps_alone(self) -> int:
-        """The fits on one split that the candidates would need one by one."""
+        """The fits on one split that the candidates need one by one."""
         return (self.model is not None) * len(self.candidates) + sum(fit.steps_alone() for fit in self.below)
 
     def lines(self, indent: str = "") -> Iterator[str]:

@@ -24,15 +24,24 @@ from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Sc
 from mpitune.memory.cache import Cache, buffers_for, in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.settings import without_address
-from mpitune.sklearn.answers import Answer, Raised, decoded, encoded, exception_of, raised
+from mpitune.sklearn.answers import (
+    Answer,
+    Raised,
+    converged,
+    cv_line,
+    decoded,
+    encoded,
+    exception_of,
+    noting,
+    raised,
+    recording,
+)
 from mpitune.sklearn.fit_graph import configured
 from mpitune.sklearn.graph_walk import may_write, walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
 from mpitune.sklearn.shared_steps import SharedSteps
 from mpitune.sklearn.task import Task
-from mpitune.sklearn.verbose import cv_line
-from mpitune.sklearn.warned import converged, noting, recording
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)
@@ -69,16 +78,9 @@ def _digest(thing: Any) -> str:
         return str(joblib.hash(cloudpickle.dumps(thing), hash_name="sha1"))
 
 
-_EVALUATES = "mpitune.sklearn.graph_walk"  # imports all that evaluates tasks
-
-
 @dataclass(frozen=True)
 class Folds(Experiment):
-    """Candidates on folds.
-
-    Attributes:
-        search, tasks: on rank 0 alone; workers have them from the shared data.
-    """
+    """Candidates on folds; `search` and `tasks` are on rank 0 alone, workers have them from the shared data."""
 
     search: Any = field(default=None, metadata={"changes_results": False})
     tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
@@ -101,7 +103,7 @@ class Folds(Experiment):
 
     def preload(self) -> tuple[str, ...]:
         """What evaluates the tasks, and the modules of the estimator's parts that are of known libraries."""
-        modules = {_EVALUATES}
+        modules = {"mpitune.sklearn.graph_walk"}  # which imports all that evaluates tasks
         for task in self.tasks[:1]:
             parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
             modules.update(type(part).__module__ for part in parts)
@@ -113,9 +115,8 @@ class Folds(Experiment):
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
-        content = cloudpickle.dumps(
-            (list(self.tasks), self.sharing, sklearn.get_config()), 5, buffer_callback=buffers.append
-        )
+        what = list(self.tasks), self.sharing, sklearn.get_config()
+        content = cloudpickle.dumps(what, 5, buffer_callback=buffers.append)
         steps = isinstance(self.tasks[0].estimator, Pipeline)
         arrays = {"tasks": np.frombuffer(content, np.uint8), "steps": np.array([steps])}
         for number, buffer in enumerate(buffers):
@@ -165,7 +166,7 @@ class Folds(Experiment):
         if how not in ("shared", "steps"):
             return [batch]
         trials = {trial.key: trial for trial in batch}
-        parts = parts_of(members, how, self.sharing, within=self._within(members))
+        parts = parts_of(members, how, self.sharing, within=self._costs[1].issuperset(members))
         return [tuple(trials[key] for key in part) for part in parts]
 
     def _together(self, batch: Batch) -> tuple[str, dict[int, Task]]:
@@ -181,9 +182,6 @@ class Folds(Experiment):
     @cached_property
     def _costs(self) -> tuple[dict[int, float], frozenset[int]]:
         return costs_of(self.tasks, self.sharing)
-
-    def _within(self, members: Mapping[int, Task]) -> bool:
-        return self._costs[1].issuperset(members)
 
     def cost(self, trial: Trial) -> float:
         """In fits of a step."""
@@ -223,25 +221,16 @@ def _one_round(batches: list[Batch]) -> Rounds:
 def answers_here(
     tasks: Sequence[Task], sharing: Sharing, verbose: int = 0, enough: Callable[[], bool] = lambda: False
 ) -> dict[str, Answer]:
-    """The answers by key, of tasks that are done in this process, without a study. An error is raised.
+    """The answers by key, of tasks of a search that are done in this process, without a study. An error is raised.
 
-    Args:
-        tasks: of one search.
-        sharing: what they may share.
-        verbose: above 1, a line is printed of each.
-        enough: asked after each fit; if it says so, no other begins. Tasks that are done together have answers all or
-            none, so it changes no result who does the others.
+    It is asked after each fit whether that is `enough`, so that no other begins. Tasks that are done together have
+    answers all or none, so it changes no result who does the others.
     """
     return Evaluator(tasks, sharing, {}).answers(verbose, enough)
 
 
 class Evaluator:
-    """Evaluates batches of folds.
-
-    Args:
-        config: scikit-learn's in the process that asked.
-        buffers: of the worker, see `Folds.shared_buffers`.
-    """
+    """Evaluates batches of folds. config: scikit-learn's in the process that asked."""
 
     def __init__(
         self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any], buffers: SharedArrays = NOTHING
@@ -270,10 +259,7 @@ class Evaluator:
         return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
     def answers(self, verbose: int, enough: Callable[[], bool]) -> dict[str, Answer]:
-        """The answers of all tasks, or of those groups that are done when there are `enough`.
-
-        Fits that are done together have their warnings noted together.
-        """
+        """The answers of all tasks, or of those groups that are done when there are `enough`."""
         known: dict[str, Answer] = {}
         for group in groups_of(list(self._tasks.values()), self._sharing):
             tasks = {key: self._tasks[key] for key in group.keys}

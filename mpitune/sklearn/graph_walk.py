@@ -18,8 +18,8 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
 
 from mpitune.memory.cache import Cache
+from mpitune.sklearn.answers import FittedModel, answer
 from mpitune.sklearn.fit_graph import StepFit, configured
-from mpitune.sklearn.scores import FittedModel, answer
 from mpitune.sklearn.shared_steps import Steps, computed_once, extended
 from mpitune.sklearn.sharing.family import SplitPart
 
@@ -31,16 +31,11 @@ _KNOWN = ("sklearn", "mpitune", "lightgbm", "xgboost")  # packages whose paramet
 def walked(
     tasks: Mapping[int, Any], fits: tuple[StepFit, ...], cache: Cache | None = None
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Fit and score candidates of one split that share fits.
+    """Fit and score candidates of one split (tasks by number) that share fits, along the graph of these.
 
-    Args:
-        tasks: by candidate, see `Task`; all of one split.
-        fits: the graph of their fits.
-        cache: has the samples between steps for other workers, who have other candidates below the same fits.
-
-    Yields:
-        (task, scikit-learn's answer) of each that could be done so; the others are to be fitted alone. A fit's time is
-        divided by the number of candidates that use it.
+    Yields (task, scikit-learn's answer) of each that could be done so; the others are to be fitted alone. A fit's time
+    is divided by the number of candidates that use it. The cache has the samples between steps for other workers, who
+    have other candidates below the same fits.
     """
     first = next(iter(tasks.values()))
     X, y = first.args[:2]
@@ -114,14 +109,11 @@ class _NotFitted(Exception):
 
 
 class _Made:
-    """A step fitted for its settings, when the first of them is needed.
-
-    Attributes:
-        seconds: that the fit took; 0 as long as it was not needed.
-    """
+    """A step fitted for its settings, when the first of them is needed."""
 
     def __init__(self, fit: StepFit, part: SplitPart) -> None:
-        self.fit, self.part, self.seconds = fit, part, 0.0
+        self.fit, self.part = fit, part
+        self.seconds = 0.0  # that the fit took, once it was needed
 
     @cached_property
     def models(self) -> list[Any]:
@@ -148,8 +140,7 @@ class _Made:
     def transformed(self, place: int) -> tuple[tuple[Any, Any, Any], float]:
         """The samples of the part (X, X_test, X_train) after this step, and the seconds that the last two took.
 
-        Raises:
-            _NotFitted: The step is not fitted for this setting.
+        Raises _NotFitted where the step is not fitted for this setting.
         """
         if (fitted := self.models[place]) is None:
             raise _NotFitted

@@ -35,8 +35,8 @@ from sklearn.utils.metaestimators import _safe_split
 
 from mpitune import svm
 from mpitune.devices.devices import free_memory, workers_here
+from mpitune.sklearn.answers import FittedModel, answer, standard
 from mpitune.sklearn.fit_graph import cloned
-from mpitune.sklearn.scores import FittedModel, answer, standard
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 from mpitune.sklearn.task import Task
 from mpitune.svm.svc import as_sklearn

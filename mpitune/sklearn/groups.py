@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
+from mpitune.sklearn.answers import standard
 from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
 from mpitune.sklearn.grids import WHOLE_GRID, family_of_grid, parted, why_no_grid
-from mpitune.sklearn.scores import standard
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import Family
 from mpitune.sklearn.task import Task
@@ -34,9 +34,8 @@ SETTING = 0.01  # cost of a setting, beside that of the fit of a step which serv
 class Group:
     """Tasks, by key, that one worker does together.
 
-    Attributes:
-        how: "grid", on all splits by the protocol; "shared", on one split along a plan; "steps", where equal
-            transformers of a Pipeline are fitted once; "alone".
+    They are a "grid", on all splits by the protocol; "shared", on one split along a plan; "steps", where equal
+    transformers of a Pipeline are fitted once; or "alone".
     """
 
     keys: tuple[str, ...]
@@ -45,13 +44,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What the candidates of a study may share.
-
-    Attributes:
-        accelerate: grids by the protocol.
-        share: "exact", "tolerance" or False, as the search has it.
-        memo: what was found out about its candidates.
-    """
+    """What the candidates of a study may share, by the arguments of the search, and what was found out about them."""
 
     accelerate: bool
     share: str | bool
@@ -99,11 +92,8 @@ def groups_of(tasks: Sequence[Task], sharing: Sharing) -> list[Group]:
 def parts_of(tasks: Mapping[int, Task], how: str, sharing: Sharing, *, within: bool) -> list[tuple[str, ...]]:
     """The keys of the tasks of one split in parts, each of which a worker can do without the others.
 
-    Args:
-        tasks: by candidate.
-        how: "steps", where each candidate is a part, or "shared", where those are that share the fit of the last step.
-        sharing: what the search shares.
-        within: whether a fit of the last step is divided too, into the parts of its family.
+    Of "steps" each candidate is a part; of "shared" those that share the fit of the last step. `within`: whether such a
+    fit is divided too, into the parts of its family.
     """
     if how == "steps":
         return [tuple(tasks[number].key for number in numbers) for numbers in _few([[number] for number in tasks])]
@@ -155,13 +145,11 @@ def plan_of(tasks: Sequence[Task], sharing: Sharing) -> Plan:
 
 
 def costs_of(tasks: Sequence[Task], sharing: Sharing) -> tuple[dict[int, float], frozenset[int]]:
-    """The cost of each candidate on a split, in fits of a step.
+    """The cost of each candidate on a split, in fits of a step, and whose fit of the last step may be divided.
 
     A fit counts in equal parts with the candidates that it serves, and not at all if it serves all of a batch: see
-    `shared_cost_of`. Which fits take longer is not known before; but an ensemble's cost grows with its members.
-
-    Returns:
-        Costs by candidate, and the candidates below a first fit with one fit of the last step: that may be divided.
+    `shared_cost_of`. Which fits take longer is not known before; but an ensemble's cost grows with its members. A fit
+    of the last step may be divided if it is the only one below a first fit.
     """
     costs: dict[int, float] = {}
     single: list[int] = []
@@ -188,7 +176,7 @@ def _add_costs(fits: Sequence[StepFit], costs: dict[int, float], of_all: bool) -
 
 
 def shared_cost_of(tasks: Mapping[int, Task], how: str, sharing: Sharing) -> float:
-    """The cost of what the parts of these tasks have in common; the arguments are those of `parts_of`."""
+    """The cost of what the parts of these tasks have in common, see `parts_of`."""
     if how == "steps":
         return len(next(iter(tasks.values())).estimator.steps) - 1.0
     fits, cost = graph_of(tasks, sharing), 0.0
@@ -256,12 +244,11 @@ def _find_why_alone(task: Task, sharing: Sharing) -> str | None:
         return "the Pipeline itself hands on what scorers are given"
     if not standard(task.kwargs["scorer"]):
         return "the scorer is a function of its own, which may look into the estimator"
-    computed = "its samples are distances or kernels"
-    if any(isinstance(value, str) and value == "precomputed" for value in parameters.values()):
-        return computed
-    return computed if sharing.once(_is_pairwise, id(estimator), estimator) else None
+    computed = any(isinstance(value, str) and value == "precomputed" for value in parameters.values())
+    if computed or sharing.once(_is_pairwise, id(estimator), estimator):
+        return "its samples are distances or kernels"
+    return None
 
 
 def _is_pairwise(estimator: Any) -> bool:
-    """Whether the samples of an estimator are distances or kernels."""
     return bool(get_tags(estimator).input_tags.pairwise)

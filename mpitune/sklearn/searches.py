@@ -39,8 +39,7 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
-from mpitune.sklearn.backend import SearchBackend
-from mpitune.sklearn.callbacks import have_callbacks
+from mpitune.sklearn.backend import SearchBackend, have_callbacks
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import refitted_as_solved, why_no_grid
@@ -152,7 +151,6 @@ class OnEngine(_search.BaseSearchCV):
 
     @property
     def sharing(self) -> Sharing:
-        """What candidates may share."""
         return Sharing(self.accelerate, self.share)
 
     def _in_this_process(self) -> bool:

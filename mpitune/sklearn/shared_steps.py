@@ -2,7 +2,7 @@
 
 Two kinds of values are kept in memory that the workers of a node share: a fitted step with its samples, as the `memory`
 of a Pipeline keeps it, and the samples of a split behind some steps, as the walk along a plan needs them. Their key has
-the kind, the split and the steps so far; `_key` alone makes keys. A step that has no room there is fitted again.
+the kind, the split and the steps so far. A step that has no room there is fitted again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ Steps = tuple[str, ...] | None  # digests of the steps so far; None where one of
 Kind = Literal["fitted step", "samples"]  # of a value: what it is made of, and so how it is read
 
 
-def _key(kind: Kind, split: int, steps: tuple[str, ...]) -> str:
-    """The key of a value. Values of two kinds never have the same one."""
-    return json.dumps([kind, split, *steps])
-
-
 def extended(steps: Steps, model: Any) -> Steps:
     """The steps so far and this unfitted one."""
     try:
@@ -49,7 +44,7 @@ def computed_once(cache: Cache | None, kind: Kind, split: int, steps: Steps, com
         return made[0]
 
     try:
-        return copy.deepcopy(cache.value(_key(kind, split, steps), computed))  # the next step may write to it
+        return copy.deepcopy(cache.value(json.dumps([kind, split, *steps]), computed))  # the next step may write to it
     except NotPicklable:
         return made[0]
 

@@ -16,12 +16,9 @@ from mpitune.trial import Trial
 
 @dataclass
 class Task:
-    """A call of scikit-learn's function that fits one candidate on one fold and scores it.
+    """A call of scikit-learn's function that fits one candidate on one fold and scores it."""
 
-    estimator: unfitted, the same in all tasks of a search; who fits it makes a copy.
-    """
-
-    estimator: Any
+    estimator: Any  # unfitted, the same in all tasks of a search; who fits it makes a copy
     args: tuple[Any, ...]  # X, y
     kwargs: dict[str, Any]
 

@@ -157,7 +157,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fits take no time, so that lines are equal."""
     monkeypatch.setattr("sklearn.model_selection._validation.logger.short_format_time", lambda t: "0.0s")
-    monkeypatch.setattr("mpitune.sklearn.verbose.short_format_time", lambda t: "0.0s")
+    monkeypatch.setattr("mpitune.sklearn.answers.short_format_time", lambda t: "0.0s")
     yield
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from mnist_nn.keys import EPOCH_LIMIT
 from mpitune.optimize.spaces import Float, Int, Space
+from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy
 from mpitune.optimize.strategies.halving import Hyperband
-from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.racing import Race
 from mpitune.trial import Batch, Parameter, Result, seed_of

@@ -227,7 +227,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
         numbers = {outcome.trial.key: TrialSegment.of(outcome.trial).number for outcome in outcomes}
-        records = records_given(outcomes, dict)
+        found = records(outcomes, dict)
     except UsageError:
         raise
     except UNREADABLE as error:

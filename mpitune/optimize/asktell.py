@@ -11,8 +11,8 @@ from mpitune.errors import UsageError
 from mpitune.optimize.objectives import InvalidReturnValue, ReturnSchema, require_same_names
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
-from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.tuning import described, problem_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
@@ -100,7 +100,7 @@ class AskTell:
     @property
     def study(self) -> SearchStudy:
         """The study so far."""
-        return SearchStudy(records(self._outcomes, self._problem), self._problem.objectives, self._folder)
+        return SearchStudy(records(self._outcomes, self._problem.space.given), self._problem.objectives, self._folder)
 
     def close(self) -> None:
         """Release the results folder."""

@@ -32,8 +32,7 @@ from typing import Any
 
 from mpitune.devices.devices import hosts_here
 from mpitune.experiment import WorkerContext
-from mpitune.optimize.spaces import Space
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
 from mpitune.trial import Batch, Evaluation, Trial, seed_of
 
@@ -92,14 +91,11 @@ class ObjectiveTrial:
         return int(seed_of(self._study_seed, f"objective/{self.number}").generate_state(1)[0])
 
     @cached_property
-    def _folder(self) -> Path:
-        return folder_of(self._segment, self._folders)
-
-    @property
     def folder(self) -> Path:
         """The trial's own folder, kept across its stages, a retry and a restart. It is made when first asked for."""
-        make_folder(self._folder)
-        return self._folder
+        folder = folder_of(self._segment, self._folders)
+        make_folder(folder)
+        return folder
 
 
 @dataclass(frozen=True)
@@ -153,23 +149,16 @@ def require_same_names(values: Mapping[str, float], before: Mapping[str, float])
 
 
 class TrialEvaluator:
-    """Evaluates the batches of a search in a worker.
+    """Evaluates the batches of a search in a worker. folder: of all trials' folders."""
 
-    Args:
-        objective: A function, a generator function, a class or an object.
-        folder: Of all trials' folders.
-        worker: The worker that it is in.
-    """
-
-    def __init__(
-        self, objective: Any, space: Space, *, schema: ReturnSchema, seed: int, folder: Path, worker: WorkerContext
-    ):
+    def __init__(self, objective: Any, problem: Problem, folder: Path, worker: WorkerContext):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
             setup(worker.device)
         self._call: Callable[[ObjectiveTrial], Any] = objective
-        self._space, self._schema, self._seed, self._worker, self._folder = space, schema, seed, worker, folder
+        self._problem, self._worker, self._folder = problem, worker, folder
+        self._schema = ReturnSchema(list(problem.objectives))
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -183,8 +172,8 @@ class TrialEvaluator:
         if segment.parent:
             folder_of(segment, self._folder)  # also where the objective does not ask for it: later trials may
         given = ObjectiveTrial(
-            segment.number, self._space.given(segment.point), self._worker.device,
-            segment.start, segment.until, segment.fold, segment, self._seed, self._folder,
+            segment.number, self._problem.space.given(segment.point), self._worker.device,
+            segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):

@@ -19,8 +19,8 @@ from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem
-from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
@@ -176,7 +176,7 @@ def search(
             if fresh and options.results is not None:
                 _forget_failures(options.results)
             raise
-    return SearchStudy(records(outcomes, problem), problem.objectives, options.results)
+    return SearchStudy(records(outcomes, problem.space.given), problem.objectives, options.results)
 
 
 def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:

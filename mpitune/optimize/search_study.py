@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import SHOWN, label_of
-from mpitune.optimize.strategies.base import Problem, TrialSegment
+from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, write_table
 from mpitune.trial import Outcome
 
@@ -151,18 +151,8 @@ class SearchStudy:
         return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())
 
 
-def records(outcomes: Iterable[Outcome], problem: Problem) -> list[TrialRecord]:
-    """The trials that the engine's outcomes are segments of."""
-    return records_given(outcomes, problem.space.given)
-
-
-def records_given(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
-    """As `records`.
-
-    Args:
-        outcomes: of the engine's trials.
-        given: what the objective got for a point.
-    """
+def records(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
+    """The trials that the engine's outcomes are segments of. given: what the objective got for a point."""
     segments: dict[int, list[tuple[TrialSegment, Outcome]]] = {}
     for outcome in outcomes:
         segment = TrialSegment.of(outcome.trial)

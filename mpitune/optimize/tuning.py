@@ -16,7 +16,6 @@ from mpitune.optimize.objectives import (
     FIX_PREFIX,
     NO_VALUE,
     InvalidReturnValue,
-    ReturnSchema,
     TrialEvaluator,
     require_same_names,
 )
@@ -37,19 +36,6 @@ class WorkersPart:
     objective: Any
     problem: Problem
     folder: Path  # of all trials' folders
-
-    def evaluator(self, worker: WorkerContext) -> Objective:
-        problem, objective = self.problem, self.objective
-        if isinstance(objective, Chain):
-            objective = objective.in_worker(worker, problem.seed)
-        return TrialEvaluator(
-            objective,
-            problem.space,
-            schema=ReturnSchema(list(problem.objectives)),
-            seed=problem.seed,
-            folder=self.folder,
-            worker=worker,
-        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,10 @@ class Tuning(Experiment):
         vars(self).update(state)
 
     def objective(self, worker: WorkerContext) -> Objective:
-        return self.task.evaluator(worker)
+        problem, objective = self.task.problem, self.task.objective
+        if isinstance(objective, Chain):
+            objective = objective.in_worker(worker, problem.seed)
+        return TrialEvaluator(objective, problem, self.task.folder, worker)
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
@@ -120,7 +109,7 @@ class Tuning(Experiment):
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem
-        study = SearchStudy(records(outcomes, problem), problem.objectives, folder)
+        study = SearchStudy(records(outcomes, problem.space.given), problem.objectives, folder)
         study.write(folder / "trials.csv")
         print(printable_lines(study.report()))
 
@@ -142,12 +131,7 @@ class _Exchange:
                 self._tell(scheduler, segment, result)
 
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
-        """One segment after another, told as soon as it is known.
-
-        Args:
-            scheduler: of the strategy.
-            known: segments of the journal, in its order.
-        """
+        """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
@@ -163,7 +147,7 @@ class _Exchange:
         outcomes = self._outcomes.setdefault(segment.number, [])
         outcomes.append(Outcome(segment.trial(), result))
         if segment.last or result.failed:
-            (record,) = records(outcomes, self._problem)
+            (record,) = records(outcomes, self._problem.space.given)
             self._study.trials.append(record)
             for callback in self._plan.callbacks:
                 self._stop |= bool(callback(self._study, record))
@@ -179,20 +163,7 @@ def problem_of(
     enqueue: Iterable[Mapping[str, Any]] = (),
     staged: bool = False,
 ) -> Problem:
-    """What is searched, from the arguments of `search` of the same names.
-
-    Args:
-        space: parameters by name, or a `Space`.
-        n_trials: trials to begin; None where the strategy knows.
-        minimize: names of values.
-        maximize: names of values.
-        seed: of all random streams.
-        enqueue: points to begin with.
-        staged: whether the objective yields values after each step.
-
-    Raises:
-        UsageError: one of them cannot be used.
-    """
+    """What is searched, from the arguments of `search` of the same names. Raises UsageError for one of no use."""
     names = []
     for many, up in ((minimize, False), (maximize, True)):
         some = [many] if isinstance(many, str) else many

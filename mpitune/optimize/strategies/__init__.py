@@ -1,23 +1,55 @@
 """Strategies of a search, one file a family; `strategy="tpe"` is short for one of them with its defaults."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mpitune.errors import UsageError
 from mpitune.optimize.strategies.base import Strategy
 from mpitune.optimize.strategies.from_optuna import Optuna, OptunaPruner
-from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband
+from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, Staged
+from mpitune.optimize.strategies.plain import Grid, Halton, Random, Sobol
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.strategies.racing import Racing
-from mpitune.optimize.strategies.samplers import Grid, Halton, Random, Sobol
 
 __all__ = [
-    "ASHA",
-    "Grid",
-    "Halton",
-    "Halving",
-    "Hyperband",
-    "Optuna",
-    "OptunaPruner",
-    "PopulationBased",
-    "Racing",
-    "Random",
-    "Sobol",
-    "Strategy",
-]
+    "ASHA", "Grid", "Halton", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Racing", "Random",
+    "Sobol", "Strategy",
+]  # fmt: skip
+
+NAMES: dict[str, Callable[[], Strategy]] = {
+    "grid": Grid,
+    "random": Random,
+    "sobol": Sobol,
+    "halton": Halton,
+    "tpe": partial(Optuna, "TPESampler"),
+    "gp": partial(Optuna, "GPSampler"),
+    "cmaes": partial(Optuna, "CmaEsSampler"),
+    "nsga2": partial(Optuna, "NSGAIISampler"),
+}
+WITH_STEPS: dict[str, type[Strategy]] = {
+    "halving": Halving,
+    "hyperband": Hyperband,
+    "asha": ASHA,
+    "pbt": PopulationBased,
+}
+
+
+def strategy_of(what: Any) -> Strategy:
+    """The strategy that a user names. Raises UsageError."""
+    if isinstance(what, Staged | Racing):
+        return replace(what, sampler=strategy_of(what.sampler))
+    if isinstance(what, Strategy):
+        return what
+    if isinstance(what, str) and what in NAMES:
+        return NAMES[what]()
+    if isinstance(what, str) and what in WITH_STEPS:
+        name = WITH_STEPS[what].__name__
+        raise UsageError(f"{what} needs to know the steps of a whole trial: strategy={name}(max_steps=100)")
+    if hasattr(what, "sample_relative"):
+        return Optuna(what)
+    known = ", ".join(NAMES)
+    raise UsageError(f"strategy={what!r}: give {known}, one of mpitune.optimize.strategies or a sampler of Optuna")

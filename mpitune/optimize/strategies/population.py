@@ -13,8 +13,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Point
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
-from mpitune.optimize.strategies.plain import Points
-from mpitune.optimize.strategies.samplers import Random
+from mpitune.optimize.strategies.plain import Points, Random
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from mpitune.optimize.strategies import (
     PopulationBased,
     Racing,
     Random,
+    strategy_of,
 )
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment
-from mpitune.optimize.strategies.names import strategy_of
 from mpitune.optimize.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
 

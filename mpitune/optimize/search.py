@@ -130,14 +130,9 @@ def search(
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
-                space,
-                n_trials=n_trials,
-                minimize=minimize,
-                maximize=maximize,
-                seed=seed,
-                enqueue=enqueue,
+                space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue,
                 staged=is_staged(objective),
-            )
+            )  # fmt: skip
             chosen = strategy_of(strategy)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)
@@ -150,13 +145,10 @@ def search(
             raise UsageError(refusal)
         assert problem is not None and chosen is not None
         of_ranks = transport.gather(slots)
-        at_once = transport.broadcast(_at_once(of_ranks, devices, nodes) if transport.rank == 0 else 0)
-        if isinstance(at_once, UsageError):
-            raise at_once
-        known = transport.broadcast(_known_round_size(options) if transport.rank == 0 else None)
-        if isinstance(known, UsageError):
-            raise known
-        problem = replace(problem, round_size=int(round_size or known or at_once))
+        size = transport.broadcast(_usual_size(of_ranks, devices, nodes, options) if transport.rank == 0 else None)
+        if isinstance(size, UsageError):
+            raise size
+        problem = replace(problem, round_size=int(round_size or size))
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
@@ -252,28 +244,34 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int | UsageError:
+def _usual_size(slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions) -> int | UsageError:
+    """The size of rounds that the journal says, else how many trials run at a time."""
+    try:
+        at_once = _at_once(slots, devices, nodes)
+        return _known_round_size(options) or at_once
+    except UsageError as error:
+        return error
+
+
+def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     """How many trials run at a time if all need as much, else the number of slots; `slots` are those of each rank."""
     if not callable(nodes) and nodes > len(slots):
         fix = f"start the script with mpirun or srun on {nodes} or more"
-        return UsageError(f"nodes={nodes} for each trial, but this job has {len(slots)}: {fix}")
+        raise UsageError(f"nodes={nodes} for each trial, but this job has {len(slots)}: {fix}")
     if not callable(devices) and devices > max(slots) > 1:
-        return UsageError(f"devices={devices} for each trial, but the largest node has {max(slots)}: give no more")
+        raise UsageError(f"devices={devices} for each trial, but the largest node has {max(slots)}: give no more")
     if callable(devices) or callable(nodes):
         return sum(slots)
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _known_round_size(options: RunOptions) -> int | UsageError | None:
+def _known_round_size(options: RunOptions) -> int | None:
     """The size of rounds that the journal in the results folder says, None where there is none."""
     if options.results is None or options.restart:
         return None
-    try:
-        header = read_header(options.results)
-    except UsageError as error:
-        return error
+    header = read_header(options.results)
     if (trials := options.results / TRIALS).is_symlink():
-        return UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
+        raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
     kept = None if header is None else header["settings"].get("batch")
     return kept if isinstance(kept, int) else None
 

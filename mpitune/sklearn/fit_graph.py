@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,17 +107,11 @@ class StepFit:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the candidates of a search share.
+    """What the candidates of a search share."""
 
-    Attributes:
-        fits: the first fits of the graph, the same on each split.
-        alone: numbers of the candidates that share nothing, with the reason.
-        n_splits: on how many splits all of it is done.
-    """
-
-    fits: tuple[StepFit, ...]
-    alone: Mapping[int, str]
-    n_splits: int
+    fits: tuple[StepFit, ...]  # the first ones of the graph, the same on each split
+    alone: Mapping[int, str]  # numbers of the candidates that share nothing, with the reason
+    n_splits: int  # on how many all of it is done
 
     @property
     def n_fits(self) -> int:
@@ -142,9 +137,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [line for fit in self.fits for line in fit.lines()]
-        reasons: dict[str, int] = {}
-        for reason in self.alone.values():
-            reasons[reason] = reasons.get(reason, 0) + 1
+        reasons = Counter(self.alone.values())
         lines += [f"one by one: {_number(n, 'candidate')}, as {reason}" for reason, n in reasons.items()]
         head = _number(self.n_fits, "step fit")
         if self.n_saved:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -70,8 +69,7 @@ class Optuna(Sampling):
             if self.sampler == "TPESampler" and problem.round_size > 1:
                 arguments.setdefault("constant_liar", True)  # points of one round are not all the same
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+                with warnings.catch_warnings(action="ignore", category=library.exceptions.ExperimentalWarning):
                     made = getattr(library.samplers, self.sampler)(**{"seed": seed, **arguments})
             except TypeError as error:
                 raise UsageError(f"{self.describe(problem)}: {error}: see optuna.samplers") from error
@@ -115,14 +113,14 @@ class _Asking(Sampler):
 
     def point(self, index: int) -> Point | None:
         space = self._problem.space
-        tries = TRIES if space.constraints else 1
-        while tries and not self._stopped:
+        for _ in range(TRIES if space.constraints else 1):
+            if self._stopped:
+                break
             trial, point = self._asked()
             if space.allows(point):
                 self._open[index] = trial
                 return point
-            tries -= 1
-            with self._quiet():
+            with _quiet():
                 self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
         if self._stopped:
             return None
@@ -131,7 +129,7 @@ class _Asking(Sampler):
 
     def _asked(self) -> tuple[Any, Point]:
         space = self._problem.space
-        with self._quiet():
+        with _quiet():
             trial = self._study.ask()
             point: Point = {}
             for name, part in space.parts.items():
@@ -140,26 +138,19 @@ class _Asking(Sampler):
         return trial, point
 
     def _suggested(self, trial: Any, name: str, part: Part) -> Parameter:
-        name_of = type(self._study.sampler).__name__
+        sampler = type(self._study.sampler).__name__
         try:
             value = suggested(trial, name, part)
         except UsageError:
             raise
         except ValueError as error:
-            raise UsageError(f"{name_of} has no value for {name}, which is {part}: {error}") from error
+            raise UsageError(f"{sampler} has no value for {name}, which is {part}: {error}") from error
         if not isinstance(part, Choice) and not part.takes(value):
-            raise UsageError(f"{name_of} draws {name} = {shown(value)}, which is not in {part}: correct it")
+            raise UsageError(f"{sampler} draws {name} = {shown(value)}, which is not in {part}: correct it")
         return value
 
     def _stop(self) -> None:
         self._stopped = True
-
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Without warnings of values that are infinite, or small populations."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
 
     def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
         states = self._library.trial.TrialState
@@ -181,7 +172,7 @@ class _Asking(Sampler):
         if len(self._problem.objectives) == 1:
             for step, loss in feedback.steps.items():
                 trial.report(loss, step)
-        with self._quiet():
+        with _quiet():
             self._study.tell(trial, list(feedback.losses) if feedback.losses and not pruned else None, state)
 
 
@@ -232,6 +223,11 @@ class _Pruning(OneAtATime):
         return self._going.pop(min(self._going)) if self._going else None
 
 
+def _quiet() -> Any:
+    """Without warnings of values that are infinite, small populations, or a last step below the highest value."""
+    return warnings.catch_warnings(action="ignore")
+
+
 def suggested(trial: Any, name: str, part: Part) -> Parameter:
     """What a trial of Optuna says for a parameter."""
     if isinstance(part, Ordinal):
@@ -262,8 +258,7 @@ def _distribution(library: Any, part: Part) -> Any:
     if isinstance(part, Int):
         high = part.low + (part.high - part.low) // part.step * part.step
         return distributions.IntDistribution(part.low, high, log=part.log, step=part.step)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the last step is below high
+    with _quiet():
         return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
 
 

@@ -22,9 +22,7 @@ _SURE = ("svd", "cholesky", "lsqr", "sparse_cg", "lbfgs", "newton-cg", "newton-c
 def why_unsure(model: Any, drawn: bool = False) -> str | None:
     """Why two fits of an unfitted model, or with a function, may differ; None where they do not.
 
-    Args:
-        model: of which `random_state` is looked at too.
-        drawn: whether the model sets the seeds of those within it.
+    drawn: whether the model sets the seeds of those within it.
     """
     parts = [model]
     if hasattr(model, "get_params"):

@@ -17,22 +17,15 @@ Settings = Sequence[Mapping[str, Any]]  # for each candidate, the values of the 
 
 @dataclass(frozen=True)
 class SplitPart:
-    """The samples of one split as a step sees them.
+    """The samples of one split as a step sees them."""
 
-    Attributes:
-        X, y, weight: what the step is fitted to; weight may be None.
-        X_test, y_test: the validation samples.
-        X_train: the training samples as a scorer asks about them; None where none does.
-        again: whether X or X_test are asked about again, as they are then, after a step was given them.
-    """
-
-    X: Any
+    X: Any  # which the step is fitted to, with y and weight
     y: Any
-    weight: Any
-    X_test: Any
+    weight: Any  # may be None
+    X_test: Any  # the validation samples
     y_test: Any
-    X_train: Any = None
-    again: bool = False
+    X_train: Any = None  # the training samples as a scorer asks about them; None where none does
+    again: bool = False  # whether X or X_test are asked about again, as they are then, after a step was given them
 
     @property
     def asked(self) -> list[Any]:
@@ -46,19 +39,14 @@ class SplitPart:
 
 
 class Family(ABC):
-    """Estimators of one class that one fit serves, where they differ in the parameters `shared` alone.
-
-    Attributes:
-        shared: names of those parameters.
-        exact: whether a shared result is the single one, at least up to rounding; if not, it is within the tolerance
-            that the estimator has as a parameter.
-        single: whether it also fits one candidate, better than the estimator itself.
-        divides: whether a result is the same, to the bit, whichever candidates are fitted together.
-    """
+    """Estimators of one class that one fit serves, where they differ in the parameters `shared` alone."""
 
     shared: ClassVar[frozenset[str]]
+    # Whether it also fits one candidate, better than the estimator itself.
     single: ClassVar[bool] = False
+    # Whether a shared result is the single one, at least up to rounding; if not, it is within the estimator's own tol.
     exact: ClassVar[bool] = True
+    # Whether a result is the same, to the bit, whichever candidates are fitted together.
     divides: ClassVar[bool] = False
 
     def shares(self, name: str) -> bool:
@@ -78,27 +66,17 @@ class Family(ABC):
         return [[place] for place in places] if self.divides else [places]
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        """Fit the last step of all candidates.
+        """A fitted model for each candidate's settings; None for one that must be fitted alone. For the last step.
 
-        Args:
-            model: unfitted, with the parameters that all have in common. It is not changed.
-            settings: what each candidate sets.
-            part: the samples. A model may answer for the very objects `part.asked` from what is known.
-
-        Returns:
-            A fitted model for each candidate; None for one that must be fitted alone.
-
-        Raises:
-            Exception: of any kind, where all must be fitted alone.
+        The unfitted model has the parameters that all have in common. It is not changed. A fitted model may answer for
+        the very objects `part.asked` from what is known. An exception of any kind: all must be fitted alone.
         """
         raise NotImplementedError
 
     def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
-        """The same for a step before the last.
+        """The same for a step before the last: each fitted transformer, and what gives `part.X` as it transforms it.
 
-        Returns:
-            Of each candidate a fitted transformer, and a function of nothing that gives `part.X` as it transforms it.
-            So only the samples of one setting are in memory at a time.
+        So only the samples of one setting are in memory at a time.
         """
         raise NotImplementedError
 

@@ -44,13 +44,8 @@ _ILL = 1e-8  # smallest eigenvalue over the trace below which the results of two
 def solved(K: np.ndarray, right: np.ndarray, alphas: Sequence[float]) -> dict[float, np.ndarray]:
     """The solutions c of (K + alpha I) c = right by one decomposition, for the alphas with which that is sure.
 
-    Args:
-        K: symmetric, (n, n).
-        right: (n, n_targets).
-        alphas: each once. Few of them, and a K that is not float64, have no solution here.
-
-    Returns:
-        Solutions (n, n_targets), float64, by alpha.
+    K is symmetric, (n, n); right and the solutions are (n, n_targets), float64; each alpha is there once. Few of them,
+    and a K that is not float64, have no solution here.
     """
     if len(alphas) <= _FEW or K.dtype != np.float64:
         return {}

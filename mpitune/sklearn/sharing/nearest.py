@@ -26,12 +26,9 @@ _ELEMENTS = 1 << 22  # distances in memory at a time
 
 
 class Nearest:
-    """The nearest training samples of some samples X, for several candidates.
+    """The nearest training samples of some samples X, which the models will be asked about.
 
-    Args:
-        base: Fitted; candidates differ from it in k and weights.
-        X: The samples, as the model will be asked about them.
-        models: The candidates.
+    The base is fitted; the models are the candidates, which differ from it in k and weights.
     """
 
     def __init__(self, base: Any, X: Any, models: Sequence[Any]):
@@ -59,12 +56,7 @@ class Nearest:
         return self._of_rows(np.arange(len(self.distances)), k)
 
     def classes(self, model: Any, plain: Callable[[], Any]) -> np.ndarray:
-        """The predicted class of each row, (n_rows,).
-
-        Args:
-            model: Has k and weights.
-            plain: Gives the same model, which computes everything.
-        """
+        """The predicted class of each row, (n_rows,). plain: gives the same model, which computes everything."""
         kind, k = _kind(model.weights), model.n_neighbors
         if not self._alike(model):
             chosen, doubtful = (part[self._ks[kind].index(k)] for part in self._voted[kind])

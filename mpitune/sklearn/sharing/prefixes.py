@@ -56,18 +56,11 @@ _ALWAYS = frozenset(
     }
 )  # fmt: skip
 _OUT_OF_BAG = ("oob_score_", "oob_decision_function_", "oob_prediction_")  # computed anew for each size
-Computed = Callable[[Any, Any, Sequence[int]], Iterator[np.ndarray]]
+Computed = Callable[[Any, Any, Sequence[int]], Iterator[np.ndarray]]  # of (whole, X, sizes), an array for each size
 
 
 class Answers:
-    """What an ensemble says of some samples at the sizes of all candidates; computed when first asked for.
-
-    Args:
-        computed: gives (whole, X, sizes) -> an array for each size, all of one shape.
-        whole: the largest ensemble.
-        X: the samples, (n, n_features).
-        sizes: numbers of members.
-    """
+    """What the whole ensemble says of samples X at the sizes of all candidates; computed when first asked for."""
 
     def __init__(self, computed: Computed, whole: Any, X: Any, sizes: Iterable[int]):
         self.X, self._computed, self._whole, self._sizes = X, computed, whole, sorted(set(sizes))
@@ -124,11 +117,7 @@ class Prefixes(Family):
         return [self.smaller(whole, size) if fine else None for size, fine in zip(sizes, right, strict=True)]
 
     def smaller(self, whole: Any, n: int) -> Any:
-        """The model of the first n members.
-
-        Raises:
-            TypeError: the ensemble has an attribute that is not known.
-        """
+        """The model of the first n members. Raises TypeError if the ensemble has an attribute that is not known."""
         for name, value in list(vars(whole).items()):  # the class's own method, which is bound to this ensemble
             if isinstance(value, MethodType) and value.__func__ is getattr(type(whole), name, None):
                 delattr(whole, name)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+# Weights of the nearest, (n_rows, n_near), or None where each has one vote; and numbers of neighbours, (n_ks,).
 Asked = tuple[np.ndarray | None, np.ndarray]
 
 _CLOSE = 1e-9  # relative difference of two votes from which on rounding cannot decide
@@ -22,29 +23,19 @@ _ELEMENTS = 1 << 17  # votes in memory at a time
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of neighbours that are equally far.
+    """Runs of neighbours that are equally far; arrays of (n_rows, n_near), but for `same`."""
 
-    Attributes:
-        same: bool (n_rows, n_near - 1), whether a neighbour is as far as the next.
-        begins, ends: (n_rows, n_near), of the run of a neighbour, the end not included.
-        mixed: bool (n_rows, n_near), whether the labels of that run differ, or some of it may be unknown.
-        complete: bool (n_rows, n_near), whether all of that run is known.
-    """
-
-    same: np.ndarray
-    begins: np.ndarray
-    ends: np.ndarray
-    mixed: np.ndarray
-    complete: np.ndarray
+    same: np.ndarray  # bool (n_rows, n_near - 1), whether a neighbour is as far as the next
+    begins: np.ndarray  # of the run of a neighbour
+    ends: np.ndarray  # not included
+    mixed: np.ndarray  # bool, whether the labels of that run differ, or some of it may be unknown
+    complete: np.ndarray  # bool, whether all of that run is known
 
     @classmethod
     def of(cls, same: np.ndarray, labels: np.ndarray, whole: bool) -> Runs:
-        """The runs of neighbours at the same distance.
+        """The runs of neighbours whose classes are `labels`, (n_rows, n), sorted by distance.
 
-        Args:
-            same: bool (n_rows, n - 1), whether a neighbour is as far as the one before it.
-            labels: (n_rows, n), classes of the neighbours, sorted by distance.
-            whole: whether the last neighbour is the last sample. If not, the last run may go on.
+        whole: whether the last neighbour is the last sample. If not, the last run may go on.
         """
         n_rows, n = len(labels), labels.shape[1]
         places = np.arange(n)
@@ -66,17 +57,9 @@ class Runs:
 def voted(
     labels: np.ndarray, asked: Sequence[Asked], n_classes: int, runs: Runs
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each k and row the class with most votes, the first of equal ones, and whether that is in doubt.
+    """Of each k and row the number of the class with most votes, the first of equal ones, and whether that is in doubt.
 
-    Args:
-        labels: Numbers of the classes of the nearest, (n_rows, n_near).
-        asked: Weights of the nearest, of the same shape, or None where each has one vote; and the numbers of neighbours
-            that are asked about, (n_ks,), at most n_near.
-        n_classes: How many classes there are.
-        runs: Of the nearest.
-
-    Returns:
-        For each of `asked` numbers of classes and bool, both (n_ks, n_rows).
+    labels are numbers of the classes of the nearest, (n_rows, n_near). Each of `asked` has two (n_ks, n_rows).
     """
     n_rows, n_near = labels.shape
     decided = [(np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)) for _, ks in asked]

@@ -27,12 +27,7 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
 
 class WarmStarts(Family):
-    """Candidates along one penalty.
-
-    Args:
-        penalty: the parameter's name.
-        rising: whether a larger value penalises more.
-    """
+    """Candidates along one penalty. rising: whether a larger value penalises more."""
 
     exact = False
 

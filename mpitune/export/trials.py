@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpitune.errors import UsageError, utf8
-from mpitune.optimize.search_study import COMPLETE, FAILED, records_given
+from mpitune.optimize.search_study import COMPLETE, FAILED, records
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
 from mpitune.storage.records import UNREADABLE
@@ -243,5 +243,5 @@ def _merged(history: History) -> list[ExportedTrial]:
         ExportedTrial(
             f"t{one.number:06}", one.state, one.params, one.values, one.steps, one.seconds, last[one.number], one.error
         )
-        for one in records
+        for one in found
     ]

@@ -13,8 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -215,26 +214,17 @@ def _failed(task: Task, result: Result) -> dict[str, Any]:
     return {**what, "train_scores": scores} if task.kwargs["return_train_score"] else what
 
 
-@contextmanager
-def recording() -> Iterator[Callable[[], Seen]]:
-    """Gives what tells the warnings to be shown, and every `ConvergenceWarning`, since it was last asked."""
-    with warnings.catch_warnings(record=True) as seen:
-        if _action(ConvergenceWarning) != "error":
-            warnings.simplefilter("always", ConvergenceWarning)
-
-        def taken() -> Seen:
-            shown = [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
-            seen.clear()
-            return shown
-
-        yield taken
-
-
-def noting(call: Callable[[], T]) -> tuple[T, Seen]:
-    """What `call` returns, and the warnings of it."""
-    with recording() as taken:
-        result = call()
-        return result, taken()
+def noting(things: Iterator[T]) -> Iterator[tuple[T, Seen]]:
+    """Each thing with the warnings of making it that are to be shown, and every `ConvergenceWarning`."""
+    while True:
+        with warnings.catch_warnings(record=True) as seen:
+            if _action(ConvergenceWarning) != "error":
+                warnings.simplefilter("always", ConvergenceWarning)
+            try:
+                thing = next(things)
+            except StopIteration:
+                return
+        yield thing, [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
 
 
 def converged(seen: Seen) -> bool:

@@ -34,7 +34,6 @@ from mpitune.sklearn.answers import (
     exception_of,
     noting,
     raised,
-    recording,
 )
 from mpitune.sklearn.fit_graph import configured
 from mpitune.sklearn.graph_walk import may_write, walked
@@ -264,13 +263,11 @@ class Evaluator:
         for group in groups_of(list(self._tasks.values()), self._sharing):
             tasks = {key: self._tasks[key] for key in group.keys}
             answers: dict[str, Answer] = {}
-            with recording() as taken:
-                for task, what in self._answers(group, tasks):
-                    del tasks[task.key]
-                    seen = taken()
-                    answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
-                    if tasks and enough():
-                        return known
+            for (task, what), seen in noting(self._answers(group, tasks)):
+                del tasks[task.key]
+                answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                if tasks and enough():
+                    return known
             if verbose > 1:
                 for key, answer in answers.items():
                     print(cv_line(self._tasks[key], answer.what, verbose))
@@ -283,13 +280,9 @@ class Evaluator:
         with sklearn.config_context(**self._config):
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
-                answers = self._answers(group, tasks)
                 try:
-                    while True:
-                        answer, seen = noting(lambda answers=answers: next(answers, None))  # type: ignore[misc]
-                        if answer is None:
-                            break
-                        yield encoded(tasks.pop(answer[0].key).key, answer[1], seen)
+                    for (task, what), seen in noting(self._answers(group, tasks)):
+                        yield encoded(tasks.pop(task.key).key, what, seen)
                 except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
                         yield raised(key, error)

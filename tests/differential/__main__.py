@@ -45,11 +45,9 @@ def seed_of(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big")
 
 
-def compared(
-    case: Case, names: list[str], right: ways.Result | None = None, told: Counter[str] | None = None
-) -> Iterator[Finding]:
+def compared(case: Case, names: list[str], told: Counter[str] | None = None) -> Iterator[Finding]:
     """The search in each of these ways beside scikit-learn's; `told` counts the differences with an explanation."""
-    right = right or ways.reference(case)
+    right = ways.reference(case)
     for name in names:
         ours = ways.WAYS[name](case)
         first: Difference | None = None

@@ -42,46 +42,15 @@ def _smaller(case: Case) -> Iterator[Case]:
         held: Mapping[str, str] = getattr(case, name)
         for key in held:
             yield replace(case, **{name: {other: text for other, text in held.items() if other != key}})
-    for place in range(len(case.grids)):
+    for place, grid in enumerate(case.grids):
         if len(case.grids) > 1:
             yield replace(case, grids=case.grids[:place] + case.grids[place + 1 :])
-        grid = case.grids[place]
-        for key, values in grid.items():
-            rest = {other: each for other, each in grid.items() if other != key}
-            yield replace(case, grids=(*case.grids[:place], rest, *case.grids[place + 1 :]))
-            if len(values) > 2:
-                yield replace(
-                    case,
-                    grids=(*case.grids[:place], {**grid, key: values[: len(values) // 2]}, *case.grids[place + 1 :]),
-                )
-                yield replace(
-                    case,
-                    grids=(*case.grids[:place], {**grid, key: values[len(values) // 2 :]}, *case.grids[place + 1 :]),
-                )
-            for i in range(len(values) if len(values) > 1 else 0):
-                yield replace(
-                    case,
-                    grids=(*case.grids[:place], {**grid, key: values[:i] + values[i + 1 :]}, *case.grids[place + 1 :]),
-                )
+        for smaller in _smaller_grids(grid):
+            yield replace(case, grids=(*case.grids[:place], smaller, *case.grids[place + 1 :]))
     for place in range(len(case.lines) - 1, 2, -1):
         yield replace(case, lines=case.lines[:place] + case.lines[place + 1 :])
     for text in _texts(case.model):
         yield replace(case, model=text)
-        step = _one_less(case.model, text)
-        if step is not None:
-            grids = tuple(
-                {key: each for key, each in grid.items() if key.split("__")[0] != step} for grid in case.grids
-            )
-            yield replace(case, model=text, grids=grids)
-    last = _last_step(case.model)
-    if last is not None:
-        name, text = last
-        grids = tuple(
-            {key[len(name) + 2 :]: each for key, each in grid.items() if key.startswith(f"{name}__")}
-            for grid in case.grids
-        )
-        given = {key.removeprefix(f"{name}__"): each for key, each in case.given.items()}
-        yield replace(case, model=text, grids=grids, given=given)
     for name, option in case.options.items():
         for text in _texts(option):
             yield replace(case, options={**case.options, name: text})
@@ -89,6 +58,15 @@ def _smaller(case: Case) -> Iterator[Case]:
     for fewer in ((n // 2, p), (n * 3 // 4, p), (n - 1, p), (n, p // 2), (n, p - 1)):
         if fewer[0] >= 4 and fewer[1] >= 1:
             yield replace(case, lines=(f"n, p = {fewer[0]}, {fewer[1]}", *case.lines[1:]))
+
+
+def _smaller_grids(grid: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, tuple[str, ...]]]:
+    for key, values in grid.items():
+        yield {other: each for other, each in grid.items() if other != key}
+        half = len(values) // 2
+        parts = [values[:half], values[half:]] if len(values) > 2 else []
+        parts += [values[:i] + values[i + 1 :] for i in range(len(values))] if len(values) > 1 else []
+        yield from ({**grid, key: part} for part in parts)
 
 
 def _texts(text: str) -> Iterator[str]:
@@ -107,22 +85,3 @@ def _texts(text: str) -> Iterator[str]:
                 if name == "keys":
                     del found.values[i]  # type: ignore[union-attr]
                 yield ast.unparse(other)
-
-
-def _steps(text: str) -> list[tuple[str, str]]:
-    """Names and texts of a Pipeline's steps; empty for anything else."""
-    body: Any = ast.parse(text, mode="eval").body
-    if not isinstance(body, ast.Call) or ast.unparse(body.func) != "Pipeline" or not body.args:
-        return []
-    return [(part.elts[0].value, ast.unparse(part.elts[1])) for part in body.args[0].elts]  # type: ignore[attr-defined]
-
-
-def _one_less(before: str, after: str) -> str | None:
-    """The name of the step that a Pipeline has lost."""
-    lost = {name for name, _ in _steps(before)} - {name for name, _ in _steps(after)}
-    return next(iter(lost)) if len(lost) == 1 else None
-
-
-def _last_step(text: str) -> tuple[str, str] | None:
-    steps = _steps(text)
-    return steps[-1] if steps else None

@@ -102,29 +102,6 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
     assert len(fits) == 1 + 3 * len(reference.cv_results_["params"])
 
 
-@pytest.mark.filterwarnings("ignore:The `probability` parameter")
-@pytest.mark.parametrize(
-    ("estimator", "grid", "scoring"),
-    [
-        (SVC(tol=1e-6), {"kernel": ["linear", "rbf", "sigmoid"], "C": [0.01, 1.0]}, None),
-        (SVC(kernel="poly", tol=1e-6), {"degree": [2, 3], "coef0": [0.0, 1.0]}, "f1_macro"),
-        (SVC(tol=1e-6), {"class_weight": [None, "balanced", {0: 3.0}], "gamma": ["scale", "auto"]}, None),
-        (SVC(tol=1e-7, probability=True, random_state=3), {"C": [1.0, 10.0]}, "neg_log_loss"),
-    ],
-    ids=["kernels", "poly", "class_weight", "probability"],
-)
-def test_what_else_of_svc_is_solved_as_a_grid(
-    monkeypatch: pytest.MonkeyPatch, estimator: Any, grid: Any, scoring: Any
-) -> None:
-    reference = theirs.GridSearchCV(estimator, grid, cv=3, scoring=scoring).fit(X, Y)
-    monkeypatch.setattr("mpitune.sklearn.folds._validation", None)  # that fits one by one
-    search = GridSearchCV(estimator, grid, cv=3, scoring=scoring, workers=0).fit(X, Y)
-    np.testing.assert_allclose(
-        search.cv_results_["mean_test_score"], reference.cv_results_["mean_test_score"], atol=1e-4
-    )
-    assert search.best_params_ == reference.best_params_ and search.converged.all()
-
-
 def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
@@ -400,26 +377,6 @@ def test_an_estimator_that_does_a_whole_grid() -> None:
     scoring = make_scorer(accuracy_score)
     search = GridSearchCV(GridOfMeans(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring=scoring).fit(X, Y)
     assert search.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_error_is_raised_where_that_is_asked_for(workers: int) -> None:
-    search = GridSearchCV(
-        LogisticRegression(), {"C": [-1.0]}, cv=2, workers=workers, error_score="raise", accelerate=False
-    )
-    with pytest.raises(ValueError, match="'C' parameter of LogisticRegression must be a float"):
-        search.fit(X, Y)
-
-
-def test_splits_from_a_generator_reach_workers() -> None:
-    def splits() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return ((np.flatnonzero(np.arange(150) % 3 != k), np.arange(k, 150, 3)) for k in range(3))
-
-    tree, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 3]}
-    same(
-        GridSearchCV(tree, grid, cv=splits(), workers=1).fit(X, Y),
-        theirs.GridSearchCV(tree, grid, cv=splits()).fit(X, Y),
-    )
 
 
 def test_a_folder_knows_an_estimator_with_a_generator_of_numpy_again(tmp_path: Path) -> None:

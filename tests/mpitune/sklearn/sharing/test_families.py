@@ -9,23 +9,10 @@ import sklearn.model_selection as theirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, issparse
+from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    AdaBoostRegressor,
-    BaggingClassifier,
-    BaggingRegressor,
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.exceptions import FitFailedWarning
 from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -111,7 +98,7 @@ def test_neighbours_whose_distances_are_rounded(caplog: Any, metric: str, seed: 
     ("estimator", "grid"),
     [
         (KNeighborsClassifier(), {"n_neighbors": [True, 3, 8]}),
-        (AdaBoostRegressor(random_state=0), {"n_estimators": [True, 2, 3]}),
+        (ensemble.AdaBoostRegressor(random_state=0), {"n_estimators": [True, 2, 3]}),
     ],
 )  # fmt: skip
 def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
@@ -126,25 +113,29 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
 
 
 PREFIXES: list[tuple[Any, str]] = [
-    (RandomForestClassifier(random_state=1), "n_estimators"),
-    (RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
-    (RandomForestRegressor(random_state=1, max_features=0.5), "n_estimators"),
-    (ExtraTreesClassifier(random_state=1, class_weight="balanced"), "n_estimators"),
-    (ExtraTreesRegressor(random_state=1, bootstrap=True), "n_estimators"),
-    (BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5), "n_estimators"),
-    (BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
-    (BaggingRegressor(random_state=1, oob_score=True), "n_estimators"),
-    (AdaBoostClassifier(random_state=1), "n_estimators"),
-    (AdaBoostRegressor(random_state=1), "n_estimators"),
-    (GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2), "n_estimators"),
-    (GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1), "n_estimators"),
-    (HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5), "max_iter"),
+    (ensemble.RandomForestClassifier(random_state=1), "n_estimators"),
+    (ensemble.RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
+    (ensemble.RandomForestRegressor(random_state=1, max_features=0.5), "n_estimators"),
+    (ensemble.ExtraTreesClassifier(random_state=1, class_weight="balanced"), "n_estimators"),
+    (ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True), "n_estimators"),
+    (ensemble.BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5), "n_estimators"),
+    (ensemble.BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
+    (ensemble.BaggingRegressor(random_state=1, oob_score=True), "n_estimators"),
+    (ensemble.AdaBoostClassifier(random_state=1), "n_estimators"),
+    (ensemble.AdaBoostRegressor(random_state=1), "n_estimators"),
+    (ensemble.GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2), "n_estimators"),
+    (ensemble.GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1), "n_estimators"),
+    (ensemble.HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5), "max_iter"),
     (
-        HistGradientBoostingRegressor(random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1),
+        ensemble.HistGradientBoostingRegressor(
+            random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1
+        ),
         "max_iter",
     ),
     (
-        HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, early_stopping=True, scoring="accuracy"),
+        ensemble.HistGradientBoostingClassifier(
+            random_state=1, min_samples_leaf=5, early_stopping=True, scoring="accuracy"
+        ),
         "max_iter",
     ),
 ]
@@ -167,32 +158,29 @@ def test_ensembles(caplog: Any, estimator: Any, number: str, seed: int, weighted
 
 
 @settings(drawn, max_examples=1)
-@given(seed=FEW)
-@pytest.mark.parametrize(
-    ("kind", "scoring"), [("LGBMClassifier", "neg_log_loss"), ("LGBMClassifier", None), ("LGBMRegressor", None)]
-)
-@pytest.mark.parametrize("subsample", [1.0, 0.6])
-def test_lightgbm(caplog: Any, subsample: float, kind: str, scoring: str | None, seed: int) -> None:
-    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
-    X, y = samples(seed, whole=False)
-    model = getattr(lightgbm, kind)(
-        verbose=-1, n_jobs=1, min_child_samples=3, subsample=subsample, subsample_freq=1
-    )  # fmt: skip
-    compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring=scoring, return_train_score=True)
-
-
-@settings(drawn, max_examples=1)
 @given(seed=FEW, weighted=st.booleans())
-@pytest.mark.parametrize("kind", ["XGBClassifier", "XGBRegressor"])
-@pytest.mark.parametrize("subsample", [1.0, 0.6])
-def test_xgboost(caplog: Any, subsample: float, kind: str, seed: int, weighted: bool) -> None:
-    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
+@pytest.mark.parametrize(
+    ("library", "kind", "how", "sampled"),
+    [
+        ("lightgbm", "LGBMClassifier", {"verbose": -1, "min_child_samples": 3, "subsample_freq": 1}, {}),
+        ("lightgbm", "LGBMRegressor", {"verbose": -1, "min_child_samples": 3, "subsample_freq": 1}, {}),
+        ("xgboost", "XGBClassifier", {"max_depth": 3}, {"colsample_bylevel": 0.6}),
+        ("xgboost", "XGBRegressor", {"max_depth": 3}, {"colsample_bylevel": 0.6}),
+    ],
+)
+@pytest.mark.parametrize("scoring", [None, "neg_log_loss"])
+def test_rounds_of_boosting(
+    caplog: Any, scoring: str | None, library: str, kind: str, how: Any, sampled: Any, seed: int, weighted: bool
+) -> None:
+    """All samples with scikit-learn's score, some of them with that of probabilities or numbers."""
+    boosting = pytest.importorskip(library, reason=f"{library} is not installed")
     X, y = samples(seed, whole=False)
     weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    model = getattr(xgboost, kind)(n_jobs=1, max_depth=3, subsample=subsample, colsample_bylevel=subsample)
-    scoring = "neg_log_loss" if kind == "XGBClassifier" else None
-    ours = compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, scoring=scoring, fit_params=weights)
-    assert ours.plan_.n_fits == 3
+    more = {**sampled, "subsample": 0.6} if scoring else {}
+    scoring = "neg_mean_squared_error" if scoring and kind.endswith("Regressor") else scoring
+    model = getattr(boosting, kind)(n_jobs=1, **how, **more)
+    arguments = {"scoring": scoring, "fit_params": weights, "return_train_score": True}
+    assert compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, **arguments).plan_.n_fits == 3
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the")
@@ -361,7 +349,7 @@ FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the p
         [7, 8],
     ),
     "lasso": (SelectFromModel(Lasso(0.01)), [{"threshold": 0.05}, {}, {"max_features": 1}], []),
-    "trees": (SelectFromModel(ExtraTreesClassifier(5, random_state=0)), [{"threshold": "median"}, {}], []),
+    "trees": (SelectFromModel(ensemble.ExtraTreesClassifier(5, random_state=0)), [{"threshold": "median"}, {}], []),
 }  # fmt: skip
 
 
@@ -389,25 +377,17 @@ def test_filters_of_features(name: str, seed: int, sparse: bool) -> None:
             np.testing.assert_array_equal(*(part.toarray() if issparse(part) else part for part in (ours, theirs)))
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_search_of_filters_has_one_fit_of_them(caplog: Any, name: str) -> None:
-    selector, candidates, alone = FILTERS[name]
-    X, _ = samples(1, whole=False, n=90, p=12)
-    y = np.digitize(X[:, 0], [-0.4, 0.4])  # so that some feature passes each test
-    fine = [own for place, own in enumerate(candidates) if place not in alone and 1e9 not in own.values()]
-    grid = [{f"select__{key}": [value] for key, value in own.items()} | {"ridge__alpha": [0.1, 1.0]} for own in fine]
-    model = Pipeline([("select", selector), ("ridge", RidgeClassifier())])
-    ours = compared(caplog, model, grid, X, y)
-    assert ours.plan_.n_fits == 3 * (1 + len(fine))
-
-
 @pytest.mark.parametrize(
     ("estimator", "prefit", "reason"),
     [
-        (RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
+        (ensemble.RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
         (Lasso(selection="random"), False, "fits of Lasso without a seed may differ"),
         (MyLasso(), False, "fits with MyLasso, which is not scikit-learn's, may differ"),
-        (BaggingClassifier(RandomForestClassifier(), random_state=0), False, "fits of RandomForestClassifier"),
+        (
+            ensemble.BaggingClassifier(ensemble.RandomForestClassifier(), random_state=0),
+            False,
+            "fits of RandomForestClassifier",
+        ),
         (Lasso(), True, "its estimator is fitted already"),
     ],
     ids=["no seed", "random order", "own class", "within", "fitted"],

@@ -327,19 +327,6 @@ def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
                 assert values[f"{name}_scores"] == search.cv_results_[f"split{split}_{name}_score"][number]
 
 
-def test_groups_reach_the_splitter_and_a_k_beyond_the_samples_fails_alone(caplog: Any) -> None:
-    groups = np.arange(len(Y)) // 10
-    how: dict[str, Any] = {"cv": theirs.GroupKFold(3), "refit": False, "error_score": -1.0}
-    grid = {"n_neighbors": [1, 5, 101, 5000], "weights": ["uniform", "distance"]}
-    tables = []
-    for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {})):
-        with pytest.warns(UserWarning, match="Scoring failed"):
-            tables.append(kind(KNeighborsClassifier(), grid, **how, **own).fit(X, Y, groups=groups).cv_results_)
-    for name in ("split0_test_score", "split1_test_score", "split2_test_score"):
-        assert tables[0][name].tolist() == tables[1][name].tolist()
-    assert (tables[0]["mean_test_score"] == -1.0).sum() == 4 and len(tables[0]["shared_with"][0]) == 7
-
-
 def test_costs_of_batches_count_fits() -> None:
     """What all candidates of a batch share is apart; a setting costs little beside a fit."""
     study = folds.Folds.of(*_caught(GridSearchCV(TWO_LEVELS, GRID, cv=2)))

@@ -12,22 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import issparse
+from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    AdaBoostRegressor,
-    BaggingClassifier,
-    BaggingRegressor,
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
@@ -39,18 +26,21 @@ from mpitune.sklearn.sharing.family import SplitPart
 
 MEMBERS = {"n_estimators": [2, 5]}
 SOME: list[tuple[Any, dict[str, list[Any]]]] = [
-    (RandomForestClassifier(random_state=0, oob_score=True), MEMBERS),
-    (RandomForestRegressor(random_state=0), MEMBERS),
-    (ExtraTreesClassifier(random_state=0), MEMBERS),
-    (ExtraTreesRegressor(random_state=0, bootstrap=True, oob_score=True), MEMBERS),
-    (BaggingClassifier(random_state=0, oob_score=True), MEMBERS),
-    (BaggingRegressor(random_state=0), MEMBERS),
-    (AdaBoostClassifier(random_state=0), MEMBERS),
-    (AdaBoostRegressor(random_state=0), MEMBERS),
-    (GradientBoostingClassifier(random_state=0, subsample=0.7), MEMBERS),
-    (GradientBoostingRegressor(random_state=0, n_iter_no_change=2), MEMBERS),
-    (HistGradientBoostingClassifier(random_state=0, early_stopping=True, scoring="accuracy"), {"max_iter": [2, 5]}),
-    (HistGradientBoostingRegressor(random_state=0), {"max_iter": [2, 5]}),
+    (ensemble.RandomForestClassifier(random_state=0, oob_score=True), MEMBERS),
+    (ensemble.RandomForestRegressor(random_state=0), MEMBERS),
+    (ensemble.ExtraTreesClassifier(random_state=0), MEMBERS),
+    (ensemble.ExtraTreesRegressor(random_state=0, bootstrap=True, oob_score=True), MEMBERS),
+    (ensemble.BaggingClassifier(random_state=0, oob_score=True), MEMBERS),
+    (ensemble.BaggingRegressor(random_state=0), MEMBERS),
+    (ensemble.AdaBoostClassifier(random_state=0), MEMBERS),
+    (ensemble.AdaBoostRegressor(random_state=0), MEMBERS),
+    (ensemble.GradientBoostingClassifier(random_state=0, subsample=0.7), MEMBERS),
+    (ensemble.GradientBoostingRegressor(random_state=0, n_iter_no_change=2), MEMBERS),
+    (
+        ensemble.HistGradientBoostingClassifier(random_state=0, early_stopping=True, scoring="accuracy"),
+        {"max_iter": [2, 5]},
+    ),
+    (ensemble.HistGradientBoostingRegressor(random_state=0), {"max_iter": [2, 5]}),
     (KNeighborsClassifier(), {"n_neighbors": [1, 5], "weights": ["uniform", "distance"]}),
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
     (Ridge(), {"alpha": [0.1, 10.0]}),

@@ -75,9 +75,7 @@ class Command:
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
         self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
-        self.launcher = (
-            shlex.split(launcher) if isinstance(launcher, str) else None if launcher is None else list(launcher)
-        )
+        self.launcher = shlex.split(launcher) if isinstance(launcher, str) else launcher and list(launcher)
 
     @property
     def staged(self) -> bool:

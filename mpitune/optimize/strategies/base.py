@@ -27,23 +27,15 @@ from mpitune.trial import Parameter, Result, Trial, seed_of
 
 @dataclass(frozen=True)
 class Problem:
-    """The space, the goal and the limits of a search.
-
-    Attributes:
-        objectives: names of values; True for those to be maximized.
-        n_trials: the most trials; None for as many as the strategy has.
-        round_size: segments of a round.
-        staged: whether the objective can stop after some steps and go on later.
-        enqueued: points to begin with.
-    """
+    """The space, the goal and the limits of a search."""
 
     space: Space
-    objectives: Mapping[str, bool]
+    objectives: Mapping[str, bool]  # names of values; True for those to be maximized
     seed: int = 0
-    n_trials: int | None = None
-    round_size: int = 1
-    staged: bool = False
-    enqueued: Sequence[Mapping[str, Any]] = ()
+    n_trials: int | None = None  # the most; None for as many as the strategy has
+    round_size: int = 1  # segments of a round
+    staged: bool = False  # whether the objective can stop after some steps and go on later
+    enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
 
     def rng(self, key: str) -> np.random.Generator:
         """The random stream of the thing called `key`."""

@@ -100,13 +100,7 @@ class WholeTrials(TrialScheduler):
 
 
 class FixedTrials(TrialScheduler):
-    """Whole trials that depend on nothing; several such schedulers draw theirs from the same points, in turn.
-
-    Args:
-        points: to be told.
-        drawn: numbers and points that are left.
-        size: how many of them are its own.
-    """
+    """Whole trials that depend on nothing: `size` of those drawn, which such schedulers take in turn."""
 
     def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
         self._points, self._drawn, self._size = points, drawn, size

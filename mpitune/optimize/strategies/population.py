@@ -70,15 +70,12 @@ class _Population(TrialScheduler):
         if self._generation:
             self._replace()
         until = min(start + self._how.every, self._how.max_steps)
-        segments = [
-            TrialSegment(
-                number, point, self._generation, until == self._how.max_steps, start, until,
-                parent=self._parents[number],
-            )
-            for number, point in self._points.items()
-        ]  # fmt: skip
+        stage, last = self._generation, until == self._how.max_steps
         self._generation += 1
-        return segments
+        return [
+            TrialSegment(number, point, stage, last, start, until, parent=self._parents[number])
+            for number, point in self._points.items()
+        ]
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._losses[segment.number] = feedback.loss
@@ -108,9 +105,7 @@ class _Population(TrialScheduler):
                 continue
             moved = float(value) * (self._how.factor if up else 1 / self._how.factor)
             if isinstance(part, Int):
-                grid = round((moved - part.low) / part.step) * part.step + part.low
-                highest = part.low + (part.high - part.low) // part.step * part.step
-                explored[name] = max(part.low, min(highest, grid))
+                explored[name] = max(part.low, part.on_step(moved))
             else:
                 assert isinstance(part, Float)
                 if part.step is not None:

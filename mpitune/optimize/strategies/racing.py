@@ -55,14 +55,7 @@ class Racing(Strategy):
 
 
 class Race:
-    """Which candidates to evaluate on which folds.
-
-    Args:
-        candidates: Their numbers.
-        folds: How many there are.
-        confidence: Probability that the winner is the one that would win with all folds.
-        first: Folds before the first test, at least 2.
-    """
+    """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`."""
 
     def __init__(self, candidates: Iterable[int], folds: int, *, confidence: float = 0.95, first: int = 2):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
@@ -118,14 +111,9 @@ class _Racing(TrialScheduler):
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:
-    """The chance of each candidate to be better than the present leader once all folds are known.
+    """The chance of each candidate to be better than the present leader once all folds are known: 1 for the leader.
 
-    Args:
-        losses: (candidates, m) of the m folds so far, 2 <= m < folds; infinity for a candidate that diverged.
-        folds: of all.
-
-    Returns:
-        (candidates,) probabilities; 1 for the leader, 0 for one that diverged.
+    Losses are (candidates, m) of the m folds so far, 2 <= m < folds. A candidate that diverged has infinity, and 0.
     """
     from scipy import stats
 
@@ -149,14 +137,9 @@ def winning(losses: np.ndarray, folds: int) -> np.ndarray:
 
 
 def moderated(variances: np.ndarray, degrees: int) -> tuple[np.ndarray, float]:
-    """Variances drawn towards their common prior, and the degrees of freedom that they then have.
+    """Sample variances, (n,), drawn towards their common prior, and the degrees of freedom that they then have.
 
-    Args:
-        variances: (n,) sample variances.
-        degrees: of freedom of each.
-
-    Returns:
-        ((n,) variances, degrees; infinite where all are estimates of one).
+    These are infinite where all are estimates of one.
     """
     from scipy.optimize import brentq
     from scipy.special import digamma, polygamma

@@ -30,17 +30,16 @@ from mpitune.sklearn.sharing.family import Family, KnowsPredictions, Settings, S
 _ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
 
 
-class _FirstAnswer:
+def _first_answer(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a function of scikit-learn returned when it was first called."""
+    kept: list[Any] = []
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
-        self._kept: Any = None
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        if not kept:
+            kept.append(function(*args, **kwargs))
+        return kept[0]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._kept is None:
-            self._kept = self._function(*args, **kwargs)
-        return self._kept
+    return answer
 
 
 class _Solver:
@@ -121,7 +120,7 @@ class Penalties(Family):
         checked = tuple((asked, validate_data(first, asked, reset=False)) for asked in part.asked)
         names = {
             **_ridge._BaseRidge.fit.__globals__,
-            "_preprocess_data": _FirstAnswer(_ridge._preprocess_data),
+            "_preprocess_data": _first_answer(_ridge._preprocess_data),
             "_ridge_regression": _Solver(),
         }
         # scikit-learn's own `fit`, in which two names mean the above

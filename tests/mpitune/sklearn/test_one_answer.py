@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
+from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from mpitune.sklearn.folds import Evaluator
 from mpitune.sklearn.searches import OnEngine
@@ -64,14 +65,18 @@ def test_the_refit_of_a_grid_has_its_score() -> None:
     assert ours.score(WINE, KINDS) == pytest.approx(best.fit(WINE, KINDS).score(WINE, KINDS))
 
 
+def _fits(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Has what each fit of our solver returns from now on."""
+    fitted: list[Any] = []
+    fit = svm.SVC.fit
+    monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    return fitted
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("search", [GridSearchCV, HalvingGridSearchCV])
 def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, search: Any, sparse: bool) -> None:
-    from mpitune import svm
-
-    fitted = []
-    fit = svm.SVC.fit
-    monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    fitted = _fits(monkeypatch)
     samples: Any = scipy.sparse.csr_matrix(X) if sparse else X
     more = {} if search is GridSearchCV else {"random_state": 0}
     ours = search(SVC(), {"C": [0.5, 2.0], "gamma": [0.1, 0.5]}, cv=3, workers=0, **more).fit(samples, Y)
@@ -83,8 +88,6 @@ def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, se
 
 
 def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from mpitune import svm
-
     def refused(self: Any, *args: Any) -> Any:
         raise MemoryError("too many")
 
@@ -102,11 +105,7 @@ def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.Mo
 )
 def test_who_scored_a_candidate_refits_it(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], own: bool) -> None:
     """A Pipeline whose scorer may look into it is not solved as a grid, nor is its best candidate."""
-    from mpitune import svm
-
-    fitted = []
-    fit = svm.SVC.fit
-    monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
+    fitted = _fits(monkeypatch)
     model = make_pipeline(StandardScaler(), SVC())
     search = GridSearchCV(model, {"svc__C": [0.5, 2.0]}, cv=3, workers=0, **more).fit(X, Y)
     assert len(fitted) == own and type(search.best_estimator_[-1]) is SVC

@@ -6,8 +6,35 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.model_selection as theirs
+from sklearn import ensemble
+from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn import GridSearchCV
+
+ENSEMBLES: list[Any] = [
+    ensemble.RandomForestClassifier(random_state=1),
+    ensemble.RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5),
+    ensemble.RandomForestRegressor(random_state=1, max_features=0.5),
+    ensemble.ExtraTreesClassifier(random_state=1, class_weight="balanced"),
+    ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True, oob_score=True),
+    ensemble.BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5),
+    ensemble.BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5),
+    ensemble.BaggingRegressor(random_state=1, oob_score=True),
+    ensemble.AdaBoostClassifier(random_state=1),
+    ensemble.AdaBoostRegressor(random_state=1),
+    ensemble.GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2),
+    ensemble.GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1),
+    ensemble.HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5),
+    ensemble.HistGradientBoostingRegressor(random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1),
+    ensemble.HistGradientBoostingClassifier(
+        random_state=1, min_samples_leaf=5, early_stopping=True, scoring="accuracy"
+    ),
+]
+
+
+def number_of(model: Any) -> str:
+    """The parameter of an ensemble that says how many members it has."""
+    return "max_iter" if type(model).__name__.startswith("Hist") else "n_estimators"
 
 
 def compared(

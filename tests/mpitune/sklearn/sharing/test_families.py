@@ -21,13 +21,12 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import family_of, kernels
 from mpitune.sklearn.sharing.family import SplitPart
 from mpitune.sklearn.sharing.kernels import NoiseLevels, solved
-from tests.mpitune.sklearn.sharing.beside import compared
+from tests.mpitune.sklearn.sharing.beside import ENSEMBLES, compared, number_of
 
 drawn = settings(
     max_examples=max(1, settings().max_examples // 100),  # each is whole searches: one here, three in make check
@@ -112,46 +111,17 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
     assert np.isfinite(tables[0]).tolist() == [False, True, True]
 
 
-PREFIXES: list[tuple[Any, str]] = [
-    (ensemble.RandomForestClassifier(random_state=1), "n_estimators"),
-    (ensemble.RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
-    (ensemble.RandomForestRegressor(random_state=1, max_features=0.5), "n_estimators"),
-    (ensemble.ExtraTreesClassifier(random_state=1, class_weight="balanced"), "n_estimators"),
-    (ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True), "n_estimators"),
-    (ensemble.BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5), "n_estimators"),
-    (ensemble.BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5), "n_estimators"),
-    (ensemble.BaggingRegressor(random_state=1, oob_score=True), "n_estimators"),
-    (ensemble.AdaBoostClassifier(random_state=1), "n_estimators"),
-    (ensemble.AdaBoostRegressor(random_state=1), "n_estimators"),
-    (ensemble.GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2), "n_estimators"),
-    (ensemble.GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1), "n_estimators"),
-    (ensemble.HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5), "max_iter"),
-    (
-        ensemble.HistGradientBoostingRegressor(
-            random_state=1, min_samples_leaf=5, early_stopping=True, n_iter_no_change=1
-        ),
-        "max_iter",
-    ),
-    (
-        ensemble.HistGradientBoostingClassifier(
-            random_state=1, min_samples_leaf=5, early_stopping=True, scoring="accuracy"
-        ),
-        "max_iter",
-    ),
-]
-
-
 @settings(drawn, max_examples=1)
 @given(seed=FEW, weighted=st.booleans())
-@pytest.mark.parametrize(("estimator", "number"), PREFIXES, ids=lambda value: str(value)[:30])
-def test_ensembles(caplog: Any, estimator: Any, number: str, seed: int, weighted: bool) -> None:
+@pytest.mark.parametrize("estimator", ENSEMBLES, ids=lambda value: str(value)[:30])
+def test_ensembles(caplog: Any, estimator: Any, seed: int, weighted: bool) -> None:
     """Early stopping ends some of them before the largest number; 0 members is an error of that candidate alone."""
     X, y = samples(seed, whole=False)
     weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
     scoring = None if "Regressor" in type(estimator).__name__ else "neg_log_loss"
     with pytest.warns(Warning):
         ours = compared(
-            caplog, estimator, {number: [3, 1, 8, 0]}, X, y, fit_params=weights, scoring=scoring,
+            caplog, estimator, {number_of(estimator): [3, 1, 8, 0]}, X, y, fit_params=weights, scoring=scoring,
             return_train_score=True,
         )  # fmt: skip
     assert ours.plan_.n_fits == 3

@@ -1,19 +1,16 @@
-"""Prefixes of ensembles that know what they say of validation samples, beside what they compute for a copy of these."""
+"""Prefixes of ensembles: what they answer, and when they share nothing."""
 
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn._config import _get_threadlocal_config
 from sklearn.ensemble import (
     AdaBoostClassifier,
     BaggingClassifier,
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
     RandomForestClassifier,
 )
 from sklearn.feature_selection import SelectKBest, mutual_info_classif
@@ -25,47 +22,35 @@ from sklearn.tree import DecisionTreeClassifier
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import SplitPart
 
-drawn = settings(max_examples=3, deadline=None, derandomize=True)
+RNG = np.random.default_rng(0)
+X, Y = RNG.integers(0, 4, (120, 3)).astype(float), np.arange(120) % 2
+X[:, 0] += Y
+PART = SplitPart(X[:80], Y[:80], None, X[80:], Y[80:], X[:80])
 
 
-def samples(seed: int, n_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """80 for training, 40 for validation."""
-    rng = np.random.default_rng(seed)
-    X, y = rng.integers(0, 4, (120, 3)).astype(float), np.arange(120) % n_classes
-    X[:, 0] += y
-    return [(X[:80], y[:80]), (X[80:], y[80:])]
-
-
-def fitted(model: Any, number: str, seed: int, n_classes: int) -> tuple[list[Any], Any]:
-    """Models of several sizes, fitted together, and the validation samples that they know."""
-    (X, y), (X_test, y_test) = samples(seed, n_classes)
-    part = SplitPart(X, y, None, X_test, y_test, X)
+def fitted(model: Any, number: str) -> list[Any]:
+    """Models of several sizes, fitted together."""
     family = family_of(type(model), "exact")
     assert family is not None
-    return family.fit(model, [{number: n} for n in (4, 1, 12, 12)], part), part.X_test
+    return family.fit(model, [{number: n} for n in (4, 1, 12, 12)], PART)
 
 
-@drawn
-@given(seed=st.integers(0, 2**31), n_classes=st.sampled_from([2, 3]), stop=st.booleans())
-def test_histograms(seed: int, n_classes: int, stop: bool) -> None:
-    """To the bit; the answer is the caller's own, who may change it."""
+@pytest.mark.parametrize("stop", [False, True])
+def test_what_histograms_answer_is_the_callers_own(stop: bool) -> None:
+    """Who may change it."""
     shared = {"min_samples_leaf": 3, "early_stopping": stop, "n_iter_no_change": 2, "random_state": 0}
-    models, X = fitted(HistGradientBoostingClassifier(**shared), "max_iter", seed, n_classes)
-    for one in models:
-        assert any(known.X is X for known in one._known)
+    for one in fitted(HistGradientBoostingClassifier(**shared), "max_iter"):
+        assert any(known.X is PART.X_test for known in one._known)
         for ask in (one.predict_proba, one.decision_function, one.predict):
-            ask(X)[:] = 0
-            np.testing.assert_array_equal(ask(X), ask(X.copy()))
-    models, X = fitted(HistGradientBoostingRegressor(**shared), "max_iter", seed, n_classes)
-    for one in models:
-        np.testing.assert_array_equal(one.predict(X), one.predict(X.copy()))
+            ask(PART.X_test)[:] = 0
+            np.testing.assert_array_equal(ask(PART.X_test), ask(PART.X_test.copy()))
 
 
 def test_rounds_of_lightgbm_without_a_split_are_dropped_so_nothing_is_shared() -> None:
     lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
     model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_split_gain=5.0, colsample_bytree=0.4, min_child_samples=3)
     with pytest.raises(ValueError, match="of 12 iterations made a split, the others were dropped"):
-        fitted(model, "n_estimators", 0, 2)
+        fitted(model, "n_estimators")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +111,8 @@ def test_a_model_with_a_callback_shares_nothing() -> None:
 
 def test_an_attribute_that_is_not_known_is_not_carried_over() -> None:
     """A method of the class, bound to the large ensemble, is left out; anything else ends the sharing."""
-    (X, y), _ = samples(0, 2)
     family: Any = family_of(HistGradientBoostingClassifier, "exact")
-    whole = HistGradientBoostingClassifier(max_iter=3, random_state=0, min_samples_leaf=3).fit(X, y)
+    whole = HistGradientBoostingClassifier(max_iter=3, random_state=0, min_samples_leaf=3).fit(X, Y)
     whole._raw_predict = whole._raw_predict
     assert "_raw_predict" not in vars(family.smaller(whole, 1))
     whole.predictions_of_training_ = whole.predict(X)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import issparse
-from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -23,24 +22,10 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import SplitPart
+from tests.mpitune.sklearn.sharing.beside import ENSEMBLES, number_of
 
-MEMBERS = {"n_estimators": [2, 5]}
 SOME: list[tuple[Any, dict[str, list[Any]]]] = [
-    (ensemble.RandomForestClassifier(random_state=0, oob_score=True), MEMBERS),
-    (ensemble.RandomForestRegressor(random_state=0), MEMBERS),
-    (ensemble.ExtraTreesClassifier(random_state=0), MEMBERS),
-    (ensemble.ExtraTreesRegressor(random_state=0, bootstrap=True, oob_score=True), MEMBERS),
-    (ensemble.BaggingClassifier(random_state=0, oob_score=True), MEMBERS),
-    (ensemble.BaggingRegressor(random_state=0), MEMBERS),
-    (ensemble.AdaBoostClassifier(random_state=0), MEMBERS),
-    (ensemble.AdaBoostRegressor(random_state=0), MEMBERS),
-    (ensemble.GradientBoostingClassifier(random_state=0, subsample=0.7), MEMBERS),
-    (ensemble.GradientBoostingRegressor(random_state=0, n_iter_no_change=2), MEMBERS),
-    (
-        ensemble.HistGradientBoostingClassifier(random_state=0, early_stopping=True, scoring="accuracy"),
-        {"max_iter": [2, 5]},
-    ),
-    (ensemble.HistGradientBoostingRegressor(random_state=0), {"max_iter": [2, 5]}),
+    *((model, {number_of(model): [2, 5]}) for model in ENSEMBLES),
     (KNeighborsClassifier(), {"n_neighbors": [1, 5], "weights": ["uniform", "distance"]}),
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
     (Ridge(), {"alpha": [0.1, 10.0]}),
@@ -53,7 +38,7 @@ for _library, _name, _own in (("lightgbm", "LGBM", {"verbose": -1, "min_child_sa
     if find_spec(_library) is not None:
         for _kind in ("Classifier", "Regressor"):
             _class: Any = getattr(import_module(_library), _name + _kind)
-            SOME.append((_class(n_jobs=1, subsample=0.7, **_own), MEMBERS))
+            SOME.append((_class(n_jobs=1, subsample=0.7, **_own), {"n_estimators": [2, 5]}))
 
 _OTHER = ("fit", "fit_predict", "fit_transform", "partial_fit", "densify", "sparsify")  # they change the model
 _BEGIN = ("_", "set_", "get_", "save_", "load_")

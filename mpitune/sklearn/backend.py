@@ -16,8 +16,6 @@ from sklearn.base import BaseEstimator
 
 from mpitune.sklearn.task import Task
 
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-
 
 class SearchBackend(ParallelBackendBase):
     """Collects all tasks of a search, and has them evaluated together.
@@ -60,18 +58,14 @@ class SearchBackend(ParallelBackendBase):
         submitted, self._submitted = self._submitted, []
         calls = [call for func, _ in submitted for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in calls):
-            results = [[result] for result in self._evaluate(_tasks(calls))] if calls else []
+            # One copy of the estimator is enough for all.
+            tasks = [Task(calls[0][1][0], args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in calls]
+            results = [[result] for result in self._evaluate(tasks)] if calls else []
         else:
             results = [func() for func, _ in submitted]
         for (_, callback), result in zip(submitted, results, strict=True):
             callback(result)
         yield
-
-
-def _tasks(calls: Sequence[Call]) -> list[Task]:
-    """The tasks of a search; one copy of the estimator is enough for all."""
-    estimator = calls[0][1][0]
-    return [Task(estimator, args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in calls]
 
 
 def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,10 +36,9 @@ from mpitune.sklearn.answers import (
     raised,
 )
 from mpitune.sklearn.fit_graph import configured
-from mpitune.sklearn.graph_walk import may_write, walked
+from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
-from mpitune.sklearn.shared_steps import SharedSteps
 from mpitune.sklearn.task import Task
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
 

@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
@@ -185,15 +185,16 @@ class OnEngine(_search.BaseSearchCV):
             print(plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        if self._in_this_process():
-            return self._answers(tasks, answers_here(tasks, sharing, self.verbose))
         answers: dict[str, Answer] = {}
-        if self._begins_here(tasks):
+        if self._in_this_process():
+            answers = answers_here(tasks, sharing, self.verbose)
+        elif self._begins_here(tasks):
             with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
                 answers = answers_here(tasks, sharing, self.verbose, _Beginning(Folds.of(self, tasks).preload()).ends)
         if rest := [task for task in tasks if task.key not in answers]:
             answers |= self._answers_of_study(rest)
-        return self._answers(tasks, answers)
+        self._converged.append(converged_of(tasks, answers))
+        return results_of(tasks, answers)
 
     def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
         options = RunOptions(
@@ -231,10 +232,6 @@ class OnEngine(_search.BaseSearchCV):
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
         return f"iteration{len(self._converged)}" if hasattr(self, "aggressive_elimination") else ""
-
-    def _answers(self, tasks: list[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
-        self._converged.append(converged_of(tasks, answers))
-        return results_of(tasks, answers)
 
     @property
     def converged(self) -> np.ndarray:

@@ -33,7 +33,7 @@ from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk, searches
 from mpitune.sklearn.answers import standard
-from mpitune.sklearn.shared_steps import SharedSteps
+from mpitune.sklearn.graph_walk import SharedSteps
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same
 from tests.mpitune.sklearn.sharing.beside import compared

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
+from mpitune.optimize import SearchStudy
 
 SPACE = {
     "x": Float(0, 1),
@@ -15,6 +16,12 @@ SPACE = {
     "kind": Choice("a", "b"),
     "y": When(Float(0.01, 1, log=True), kind="b"),
 }
+
+
+def searched(objective: Any, space: Any, **how: Any) -> SearchStudy:
+    """A search for the smallest loss in this process, with a quiet engine, unless `how` says otherwise."""
+    usual: dict[str, Any] = {"minimize": "loss", "workers": 0, "options": RunOptions(quiet=True)}
+    return search(objective, space, **{**usual, **how})
 
 
 def plain(trial: Any) -> dict[str, float]:
@@ -50,11 +57,5 @@ if __name__ == "__main__":
         strategy = eval(strategy, vars(mpitune.optimize.strategies))
     space = {name: part for name, part in SPACE.items() if name != "y" or not how.get("flat")}
     how.pop("flat", None)
-    study = search(
-        objective,
-        space,
-        strategy=strategy,
-        options=RunOptions(quiet=True),
-        **{"minimize": "loss", "round_size": 4, **how},
-    )
+    study = searched(objective, space, **{"strategy": strategy, "workers": None, "round_size": 4, **how})
     print(json.dumps([[t.number, t.state, dict(t.params), dict(t.values)] for t in study.trials]) + "\n", end="")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, RunOptions, search
+from mpitune import Choice, Float, Int
 from mpitune.errors import UsageError
 from mpitune.optimize import Chain, Link
 from mpitune.optimize.strategies import Racing
 from tests.mpitune.optimize.chains import FILE, features, model, powers, stepped
+from tests.mpitune.optimize.objectives import searched
 
-QUIET = RunOptions(quiet=True)
 SCRIPT = ("-m", "tests.mpitune.optimize.chains")
 
 
@@ -54,9 +54,9 @@ def test_choices_and_seeds() -> None:
         return float(features["value"]) + 1.0 + float(trial.params["y"])
 
     objective = Chain(Link(features, "kind", "x"), model)
-    how: dict[str, Any] = dict(strategy="grid", minimize="loss", options=QUIET)
-    study = search(objective, space, workers=0, **how)
-    assert [t.values for t in search(objective, space, workers=1, **how).trials] == [t.values for t in study.trials]
+    how: dict[str, Any] = dict(strategy="grid")
+    study = searched(objective, space, **how)
+    assert [t.values for t in searched(objective, space, workers=1, **how).trials] == [t.values for t in study.trials]
     for trial in study.trials:
         assert trial.values["loss"] == trial.params["kind"](trial.params["x"]) + 1.0 + trial.params["y"]
 
@@ -70,7 +70,7 @@ def test_choices_and_seeds() -> None:
         return 0.0
 
     for seed in (0, 1):
-        search(Chain(Link(drawn, "x"), last), space, workers=0, seed=seed, **how)
+        searched(Chain(Link(drawn, "x"), last), space, seed=seed, **how)
     assert len(seeds) == 16 and len(set(seeds)) == 4
 
 
@@ -78,10 +78,9 @@ def test_the_last_function_may_be_a_generator_and_folds_may_be_raced() -> None:
     chained = Chain(Link(features, "degree"), stepped)
     assert chained.staged
     space = {"degree": 1, "penalty": Int(0, 8)}
-    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET)
     from mpitune.optimize.strategies import Halving
 
-    study = search(chained, space, strategy=Halving(max_steps=3), n_trials=9, **how)
+    study = searched(chained, space, strategy=Halving(max_steps=3), n_trials=9)
     assert study.best.params["penalty"] == 0 and {t.state for t in study.trials} == {"pruned", "complete"}
 
     def of_fold(trial: Any) -> float:
@@ -91,7 +90,7 @@ def test_the_last_function_may_be_a_generator_and_folds_may_be_raced() -> None:
         assert of_fold == trial.fold
         return float(trial.params["x"] + of_fold)
 
-    search(Chain(Link(of_fold, "fold"), scored), {"x": Int(0, 3)}, strategy=Racing(folds=3), n_trials=4, **how)
+    searched(Chain(Link(of_fold, "fold"), scored), {"x": Int(0, 3)}, strategy=Racing(folds=3), n_trials=4)
 
 
 def reads(what: str) -> Any:
@@ -130,12 +129,9 @@ def generated(trial: Any) -> Any:
         (lambda: reads("trial.fold"), 'name it, Link(link, ..., "fold")'),
         (lambda: reads("(i for i in [])"), "the link link returned a generator ("),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_nothing_is_written(make: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        search(
-            make(), {"x": Float(0, 1), "y": Float(0, 1)}, n_trials=1, minimize="loss", workers=0,
-            results=tmp_path / "r", options=QUIET,
-        )  # fmt: skip
+        searched(make(), {"x": Float(0, 1), "y": Float(0, 1)}, n_trials=1, results=tmp_path / "r")
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()

@@ -16,7 +16,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When, search
+from mpitune import Choice, Float, Int, Ordinal, Space, When
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies import (
     ASHA,
@@ -33,9 +33,9 @@ from mpitune.optimize.strategies import (
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment
 from mpitune.optimize.strategies.racing import winning
 from tests.helpers import PATIENCE, ROOT
+from tests.mpitune.optimize.objectives import searched
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-QUIET = RunOptions(quiet=True)
 LINE = Space({"x": Float(0, 1)})
 
 
@@ -145,10 +145,8 @@ def test_racing_spares_folds_and_finds_the_winner() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         table = rng.uniform(0, 1, (30, 1)) + rng.normal(0, 0.3, (1, 5)) + rng.normal(0, 0.05, (30, 5))
-        pieces = played(
-            Racing(folds=5), lambda p, t=table: float(t[int(p.point["i"]), p.fold]), Space({"i": Int(0, 29)}),
-            n_trials=None, seed=seed,
-        )  # fmt: skip
+        loss: Any = lambda p, t=table: float(t[int(p.point["i"]), p.fold])  # noqa: E731
+        pieces = played(Racing(folds=5), loss, Space({"i": Int(0, 29)}), n_trials=None, seed=seed)
         whole = {p.number for p in pieces if p.last}
         kept += int(np.argmin(table.mean(axis=1))) in {int(p.point["i"]) for p in pieces if p.last}
         assert whole
@@ -236,13 +234,13 @@ class OwnSampler(optuna.samplers.BaseSampler):
     ],
 )
 def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(minimize="loss", workers=0, round_size=2, options=QUIET)
+    how: dict[str, Any] = dict(round_size=2)
     for n in (5, 9):
-        study = search(x_of_trial, LINE, strategy=made(), n_trials=n, results=tmp_path / "r", **how)
-    at_once = search(x_of_trial, LINE, strategy=made(), n_trials=9, **how)
+        study = searched(x_of_trial, LINE, strategy=made(), n_trials=n, results=tmp_path / "r", **how)
+    at_once = searched(x_of_trial, LINE, strategy=made(), n_trials=9, **how)
     assert [t.params for t in study.trials] == [t.params for t in at_once.trials]
     assert len({t.params["x"] for t in study.trials}) == 9
-    other = search(x_of_trial, LINE, strategy=made(), n_trials=9, seed=1, **how)
+    other = searched(x_of_trial, LINE, strategy=made(), n_trials=9, seed=1, **how)
     assert [t.params for t in study.trials] != [t.params for t in other.trials]
 
 
@@ -259,14 +257,14 @@ def test_points_beside_the_steps_are_evaluated(strategy: Any, tmp_path: Path) ->
     """As given; a sampler learns from the nearest. Also where the journal has one that ended the study before."""
     space = Space({"x": Float(0, 1, step=0.3), "n": Int(1, 10, step=4), "c": Choice(1, True, None)})
     points: list[dict[str, Any]] = [{"x": 0.25, "n": 3, "c": True}, {"x": 1.0, "n": 10, "c": None}]
-    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET, round_size=1)
-    study = search(stepping, space, strategy=strategy, n_trials=8, enqueue=iter(points), results=tmp_path / "r", **how)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=8, results=tmp_path / "r", round_size=1)
+    study = searched(stepping, space, enqueue=iter(points), **how)
     assert [dict(trial.params) for trial in study.trials[:2]] == points and study.trials[0].params["c"] is True
     assert all(trial.params["n"] in (1, 5, 9) for trial in study.trials[2:])
     journal = tmp_path / "r" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:3]))
-    again = search(stepping, space, strategy=strategy, n_trials=8, enqueue=points, results=tmp_path / "r", **how)
+    again = searched(stepping, space, enqueue=points, **how)
     assert [(t.params, t.state) for t in again.trials] == [(t.params, t.state) for t in study.trials]
 
 
@@ -322,18 +320,17 @@ def stepping(trial: Any) -> Any:
 
 
 def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(minimize="loss", workers=0, options=QUIET)
-    study = search(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r", **how)
+    study = searched(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r")
     assert [t.state for t in study.trials].count("pruned") == 8
     assert study.best.values["begun"] == 3 and list(study.best.steps) == list(range(1, 10))
     assert len({len(t.steps) for t in study.trials}) == 3
-    again = search(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r", **how)
+    again = searched(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r")
     assert [(t.params, t.values, t.steps) for t in again.trials] == [
         (t.params, t.values, t.steps) for t in study.trials
     ]
     with pytest.raises(UsageError, match="holds a study with strategy = "):
-        search(stepping, LINE, strategy=Halving(9), n_trials=12, results=tmp_path / "r", **how)
-    study = search(stepping, LINE, strategy=PopulationBased(6, 2), n_trials=4, results=tmp_path / "p", **how)
+        searched(stepping, LINE, strategy=Halving(9), n_trials=12, results=tmp_path / "r")
+    study = searched(stepping, LINE, strategy=PopulationBased(6, 2), n_trials=4, results=tmp_path / "p")
     assert {t.state for t in study.trials} == {"complete"} and {t.values["begun"] for t in study.trials} == {4.0}
 
 
@@ -355,8 +352,8 @@ def test_steps_may_begin_at_0(strategy: Any, keeps: bool) -> None:
 
         return objective
 
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, minimize="loss", workers=0, round_size=3, options=QUIET)
-    zero, one = (search(stepping_from(first), LINE, **how) for first in (0, 1))
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, round_size=3)
+    zero, one = (searched(stepping_from(first), LINE, **how) for first in (0, 1))
     for a, b in zip(zero.trials, one.trials, strict=True):
         assert (a.params, a.state, a.values) == (b.params, b.state, b.values)
         assert [step + 1 for step in a.steps] == list(b.steps)
@@ -371,7 +368,7 @@ def test_nan_after_the_last_checkpoint_fails_its_trial_alone() -> None:
             state.write_text(str(step + 1))
             yield {"step": step, "loss": math.nan if trial.number == 1 and step == 2 else 1.0}
 
-    study = search(objective, LINE, strategy=Halving(3, 3), n_trials=3, minimize="loss", workers=0, options=QUIET)
+    study = searched(objective, LINE, strategy=Halving(3, 3), n_trials=3)
     assert [trial.state for trial in study.trials] == ["complete", "failed", "complete"]
 
 
@@ -382,14 +379,12 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
             yield {"step": step, "loss": 1.0}
 
     with pytest.raises(UsageError, match="it yielded step .*: yield whole numbers that begin at 0 or 1 and grow"):
-        search(objective, LINE, strategy=Halving(9), n_trials=2, minimize="loss", workers=0, options=QUIET)
+        searched(objective, LINE, strategy=Halving(9), n_trials=2)
 
 
 def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
     """Of four trials none reaches the third stage of ASHA."""
-    study = search(
-        stepping, LINE, strategy=ASHA(9), n_trials=4, minimize="loss", workers=0, round_size=2, options=QUIET
-    )
+    study = searched(stepping, LINE, strategy=ASHA(9), n_trials=4, round_size=2)
     assert {trial.state for trial in study.trials} == {"pruned"}
     with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
         _ = study.best
@@ -410,7 +405,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
             if step == 3 and done == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    study = search(objective, {"x": Int(0, 1)}, strategy="grid", minimize="loss", workers=1, options=QUIET)
+    study = searched(objective, {"x": Int(0, 1)}, strategy="grid", workers=1)
     assert [t.values["begun"] for t in study.trials] == [3.0, 3.0]
     assert [sorted(t.steps) for t in study.trials] == [[1, 2, 3, 4, 5]] * 2
 
@@ -445,11 +440,9 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     ],
 )
 def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(
-        objective=stepping, space=LINE, minimize="loss", n_trials=1, workers=0, results=tmp_path / "r", options=QUIET
-    )
+    how: dict[str, Any] = dict(objective=stepping, space=LINE, n_trials=1, results=tmp_path / "r")
     with pytest.raises(UsageError) as error:
-        search(strategy=strategy, **{**how, **change})
+        searched(strategy=strategy, **{**how, **change})
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()
 
@@ -474,14 +467,12 @@ def test_without_optuna_its_extra_is_named() -> None:
 @pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9)])
 def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
-    how: dict[str, Any] = dict(
-        strategy=strategy, n_trials=14, minimize="loss", workers=0, round_size=4, options=QUIET, results=tmp_path / "r"
-    )
-    whole = search(stepping, LINE, **how)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=14, round_size=4, results=tmp_path / "r")
+    whole = searched(stepping, LINE, **how)
     journal = tmp_path / "r" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:9]) + lines[9][:20])
-    again = search(stepping, LINE, **how)
+    again = searched(stepping, LINE, **how)
     assert [(t.params, t.state, t.values) for t in again.trials] == [
         (t.params, t.state, t.values) for t in whole.trials
     ]
@@ -511,7 +502,5 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked() -> None:
         return float(trial.number) + trial.params["x"] / 2
 
     strategy = Recording()
-    study = search(
-        objective, LINE, strategy=strategy, n_trials=10, minimize="loss", workers=2, round_size=4, options=QUIET
-    )
+    study = searched(objective, LINE, strategy=strategy, n_trials=10, workers=2, round_size=4)
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10

@@ -22,7 +22,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
     from mpitune._jit.parts import Outer
 
-    function.__qualname__ = f"{function.__name__}_{_digest(_package(Path(function.__code__.co_filename).parent))}"
+    function.__qualname__ = f"{function.__name__}_{digest_of(function.__code__.co_filename)}"
     whole = Outer(function, locals={}, targetoptions=_options(options))
     users = numba.config.CACHE_DIR  # of functions that the user compiles in this process
     try:
@@ -40,6 +40,11 @@ def part(function: Callable[..., Any], **options: Any) -> Any:
     from mpitune._jit.parts import Inner
 
     return Inner(function, _options(options) | {"no_cpython_wrapper": True}, functools.partial(compiled, **options))
+
+
+def digest_of(file: str) -> str:
+    """A digest of all code that the machine code of functions of this file comes from."""
+    return _digest(_package(Path(file).parent))
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,13 @@ def why_no_grid(task: Task) -> str | None:
     return None
 
 
+def made_by_libsvm(task: Task) -> bool:
+    """Whether a task may be part of a grid, but is a fit of LIBSVM alone, which needs no compiled code."""
+    steps, _ = parted(task)
+    estimator = task.estimator if steps is None else task.estimator.steps[-1][1]
+    return type(estimator) is SVC and why_no_grid(task) is None
+
+
 class _Refit(svm.SVC):
     """An unfitted `sklearn.svm.SVC` that the solver of the grid fits; it is of scikit-learn's class again then.
 

@@ -7,6 +7,7 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
+from mpitune import svm
 from mpitune.devices.devices import CPU, WORKERS_HERE, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
@@ -42,15 +44,19 @@ from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, re
 from mpitune.sklearn.backend import SearchBackend, have_callbacks
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
-from mpitune.sklearn.grids import refitted_as_solved, why_no_grid
+from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
+
+log = logging.getLogger(__name__)
 
 LONG = 0.25  # seconds of fits in this process after which the server of workers starts: it imports meanwhile
 SOON = 2.0  # seconds of fits in this process after which workers do the rest: by then they can be forked
 SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
+COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
+COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
 
@@ -76,6 +82,7 @@ class OnEngine(_search.BaseSearchCV):
     trial_timeout: float | None = None
     accelerate: bool = True
     share: str | bool = "exact"
+    _compiling = False
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -151,7 +158,7 @@ class OnEngine(_search.BaseSearchCV):
 
     @property
     def sharing(self) -> Sharing:
-        return Sharing(self.accelerate, self.share)
+        return Sharing(self.accelerate and not self._compiling, self.share)
 
     def _in_this_process(self) -> bool:
         """Whether the folds are evaluated here, without a study: as asked for, or inside a worker of any kind."""
@@ -170,8 +177,26 @@ class OnEngine(_search.BaseSearchCV):
         parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
         return not replaced and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
 
+    def _needs_no_solver(self, tasks: list[Task]) -> bool:
+        """Whether the solver of grids is not compiled yet, and single fits take less time than that.
+
+        Then it is compiled in a process of its own, for the next search.
+        """
+        first, last = tasks[0], tasks[-1]
+        if not (self.accelerate and self._begins_here(tasks) and made_by_libsvm(last)) or svm.is_compiled():
+            return False
+        begun = time.monotonic()
+        with threadpool_limits(1):
+            answers_here([first, last], Sharing(False, False))
+        if (time.monotonic() - begun) / 2 * len(tasks) > COMPILING_S:
+            return False
+        log.warning("this search makes single fits: the solver of grids is compiled meanwhile, for the next one")
+        svm.compile_apart()
+        return True
+
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
+        self._compiling = self._needs_no_solver(tasks)
         sharing = self.sharing
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
@@ -225,7 +250,7 @@ class OnEngine(_search.BaseSearchCV):
         """Why a task is not solved as part of a grid; None where it is."""
         if in_grid(task, self.sharing):
             return None
-        reason = why_no_grid(task) if self.accelerate else "accelerate is False"
+        reason = COMPILING if self._compiling else why_no_grid(task) if self.accelerate else "accelerate is False"
         other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
         return SHARED if other else reason or why_alone(task, self.sharing)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mpitune.svm.data import Data, TrainingSet
     from mpitune.svm.solved import Solved, solve
     from mpitune.svm.svc import SVC
-    from mpitune.svm.warm import warm_up
+    from mpitune.svm.warm import compile_apart, is_compiled, warm_up
 
 _HOME = {
     "Data": "mpitune.svm.data",
@@ -37,12 +37,25 @@ _HOME = {
     "SVC": "mpitune.svm.svc",
     "Solved": "mpitune.svm.solved",
     "TrainingSet": "mpitune.svm.data",
+    "compile_apart": "mpitune.svm.warm",
     "fit_grid": "mpitune.svm.candidates",
+    "is_compiled": "mpitune.svm.warm",
     "solve": "mpitune.svm.solved",
     "warm_up": "mpitune.svm.warm",
 }
 
-__all__ = ["SVC", "Data", "Fitted", "Solved", "TrainingSet", "fit_grid", "solve", "warm_up"]
+__all__ = [
+    "SVC",
+    "Data",
+    "Fitted",
+    "Solved",
+    "TrainingSet",
+    "compile_apart",
+    "fit_grid",
+    "is_compiled",
+    "solve",
+    "warm_up",
+]
 
 
 def __getattr__(name: str) -> Any:

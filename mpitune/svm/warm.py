@@ -1,20 +1,30 @@
-"""Compilation, once per node, by all processes that need it together."""
+"""Compilation, once per node, by all processes that need it together, and by others that are started for it.
+
+python -P -m mpitune.svm.warm            compiles what is not compiled yet
+"""
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import logging
+import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
+import numba
 import numpy as np
 from numba.core import event
 
 from mpitune._jit import LANES, WIDE
-from mpitune._jit.folders import open_lock, private_folder
+from mpitune._jit.cache import digest_of
+from mpitune._jit.folders import library_folder, open_lock, private_folder
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
@@ -39,7 +49,10 @@ class Announced(event.Listener):
             self._lock = open_lock(private_folder(local=True) / "warm-up.lock")
             with suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                log.warning("compiling the solver (once per machine, about 15 to 30 s)")
+                log.warning("compiling the solver (once per machine, about 10 to 30 s)")
+                if multiprocessing.parent_process() is None:  # workers are several already
+                    for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
+                        compile_apart(0)
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -56,10 +69,37 @@ def warm_up() -> None:
 
     Processes that begin at a time divide the parts among themselves: each compiles what no other is busy with, then
     waits for the rest and finds it in numba's cache. Where no cache folder can be written, each compiles for itself.
+    The process of a script starts others that help.
     """
     with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
         for part in [part for number, part in enumerate(PARTS) if not _done(number, part)]:
             part()
+    with suppress(OSError):
+        _proof().touch()
+
+
+def is_compiled() -> bool:
+    """Whether everything has been compiled, by these versions and for this processor."""
+    try:
+        return _proof().exists()
+    except OSError:
+        return False
+
+
+def _proof() -> Path:
+    """A file that is there when everything has been compiled. Raises OSError where no folder can be written."""
+    processor = os.environ.get("NUMBA_CPU_NAME") or llvmlite.binding.get_host_cpu_name()
+    words = [numba.__version__, processor, os.environ.get("NUMBA_CPU_FEATURES", ""), digest_of(__file__)]
+    digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
+    return library_folder("NUMBA_CACHE_DIR") / f"solver-{digest[:16]}.compiled"
+
+
+def compile_apart(niceness: int = 10) -> None:
+    """Compile in a process of its own, which nobody waits for and which may outlive this one."""
+    silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    command = [sys.executable, "-P", "-m", __name__, str(niceness)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    os.posix_spawn(sys.executable, command, environ, file_actions=silent, setsid=True)
 
 
 def _done(number: int, part: Callable[[], None]) -> bool:
@@ -115,3 +155,7 @@ def _answers() -> None:
 
 
 PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first
+
+if __name__ == "__main__":
+    os.nice(int(sys.argv[1]) if sys.argv[1:] else 0)
+    warm_up()

@@ -29,5 +29,6 @@ uv venv --quiet --python 3.11 "$folder/venv"
 export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFILE=quick
 uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search
 uv pip install --quiet -r "$folder/tools.txt"
+python -m mpitune.svm.warm
 python -m pytest -n 2 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
     tests/mpitune/sklearn tests/mpitune/svm tests/mpitune/optimize tests/mpitune/storage

@@ -3,6 +3,8 @@
 import doctest
 import json
 import os
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -32,7 +34,7 @@ from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.searches import THEIRS
 from mpitune.studies import run_study
-from tests.helpers import journal_lines
+from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
@@ -255,6 +257,37 @@ def test_workers_do_what_this_process_did_not_end_in_time(
     monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=count().__next__))
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
+
+
+FIRST_SEARCHES = """
+import time
+import sklearn.model_selection as theirs
+from sklearn.datasets import load_iris
+from sklearn.svm import SVC
+from mpitune import svm
+from mpitune.sklearn import GridSearchCV
+X, y = load_iris(return_X_y=True)
+grid = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0]}
+right = theirs.GridSearchCV(SVC(), grid).fit(X, y)
+for expected in (False, True):
+    assert svm.is_compiled() == expected
+    search = GridSearchCV(SVC(), grid).fit(X, y)
+    assert search._compiling != expected
+    assert search.cv_results_["mean_test_score"].tolist() == right.cv_results_["mean_test_score"].tolist()
+    end = time.monotonic() + 300
+    while not svm.is_compiled() and time.monotonic() < end:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_small_search_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    """It makes single fits, while the solver is compiled for the second one."""
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environ.pop("NUMBA_CACHE_DIR", None)
+    done = subprocess.run([sys.executable, "-c", FIRST_SEARCHES], env=environ, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("this search makes single fits") == 1
 
 
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from mpitune.ranks.fork_server import ForkServer, server_for
 from mpitune.ranks.keeper import Later
 from mpitune.storage.history import read_journal
 from mpitune.studies import run_study
-from tests.helpers import parent_of, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import ROOT, parent_of, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 from tests.toys import Toy
 
 PATIENCE = 60.0
@@ -265,3 +266,28 @@ def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -
     assert job.returncode == Exit.DONE, stderr
     history = read_journal(tmp_path)
     assert history is not None and len(history.results) == 60
+
+
+SCRIPT = """
+from mpitune import Int, search
+
+def objective(trial):
+    return {"loss": trial.params["n"] * shift}
+
+shift = 2
+print(len(search(objective, {"n": Int(0, 5)}, strategy="grid", minimize="loss", workers=2).trials), "trials")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tool", ["coverage run --data-file=seen", "pdb -c continue", "cProfile", "trace --count -C seen"]
+)
+def test_scripts_run_under_tools_that_watch_them(tool: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", *tool.split(), "script.py"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, input="quit\n", capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and "6 trials" in done.stdout, done.stdout + done.stderr

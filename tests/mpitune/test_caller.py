@@ -127,10 +127,3 @@ def test_figures_have_one_style_and_leave_that_of_others(tmp_path: Path) -> None
     first = (tmp_path / "learning.svg").read_bytes()
     save(again, tmp_path, "learning")
     assert (tmp_path / "learning.svg").read_bytes() == first
-
-
-def test_the_root_logger_gets_no_handler() -> None:
-    code = "import logging; from mpitune.engine.progress import start_logging; start_logging(0, 'host', 0); "
-    code += "print(logging.getLogger().handlers)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

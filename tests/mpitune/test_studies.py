@@ -164,19 +164,6 @@ def test_a_study_that_is_told_to_stop_raises_and_the_same_call_continues(
     assert len(run_study(Listed(value), options)) == 3
 
 
-def test_a_folder_keeps_the_study(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def value(trial: Trial) -> dict[str, float]:
-        asked.append(trial.key)
-        return {"x": float(trial.params["x"])}
-
-    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
-    run_study(Listed(value), options)
-    assert len(run_study(Listed(value), options)) == 3 and asked == ["t0", "t1", "t2"]
-    assert (tmp_path / "r" / "trials.csv").exists()
-
-
 class Reported(Listed):
     """Writes which modules its report needs, and whether they were there when it began."""
 

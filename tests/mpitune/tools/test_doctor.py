@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.devices.devices import visible_gpus
 from mpitune.engine.options import RunOptions
-from mpitune.engine.preflight import Node, problems, survey
+from mpitune.engine.preflight import Node, problems
 from mpitune.errors import Exit
 from mpitune.tools.doctor_checks import (
     GIB,
@@ -141,12 +141,6 @@ def test_clocks_are_compared_no_better_than_they_were_read() -> None:
         "warning: d: its clock is 68 s ahead of rank 0's",
     ]
     assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], before=90.0, after=1000.0))
-
-
-def test_this_machine_is_surveyed() -> None:
-    found = survey([Place("here", 0, 0, "cpu")], 1, {"python": "3.11"})
-    assert found.cores == usable_cores() and found.cores <= found.cores_there
-    assert found.memory > 0
 
 
 def test_results_folders(program: Any, tmp_path: Path) -> None:

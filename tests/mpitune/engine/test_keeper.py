@@ -15,10 +15,15 @@ import pytest
 
 from mpitune import Float, RunOptions, search
 from mpitune.ranks.process import start_resource_tracker
-from tests.helpers import PATIENCE, ROOT, alive, parent_of, wait_until
+from tests.helpers import PATIENCE, ROOT, alive, parent_of, session_of, wait_until
 
 QUIET = RunOptions(quiet=True)
 MARK = "TEST_OF_WHAT_IS_LEFT"  # a variable that all that a test starts inherits
+
+
+def is_server(pid: int) -> bool:
+    """Whether it is the server of this process that forks workers, which stays for the next search."""
+    return parent_of(pid) == os.getpid() and session_of(pid) != pid
 
 
 def marked(folder: Path) -> dict[int, str]:
@@ -30,7 +35,8 @@ def marked(folder: Path) -> dict[int, str]:
                 found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
-    return {pid: words for pid, words in found.items() if pid != os.getpid() and pid in alive({pid})}
+    ours = {pid for pid in found if pid != os.getpid() and not is_server(pid)}
+    return {pid: found[pid] for pid in alive(ours)}
 
 
 def daemonize(*command: str) -> None:

@@ -32,16 +32,11 @@ if TYPE_CHECKING:
     from mpitune.svm.warm import compile_apart, is_compiled, warm_up
 
 _HOME = {
-    "Data": "mpitune.svm.data",
-    "Fitted": "mpitune.svm.candidates",
-    "SVC": "mpitune.svm.svc",
-    "Solved": "mpitune.svm.solved",
-    "TrainingSet": "mpitune.svm.data",
-    "compile_apart": "mpitune.svm.warm",
-    "fit_grid": "mpitune.svm.candidates",
-    "is_compiled": "mpitune.svm.warm",
-    "solve": "mpitune.svm.solved",
-    "warm_up": "mpitune.svm.warm",
+    "mpitune.svm.candidates": ("Fitted", "fit_grid"),
+    "mpitune.svm.data": ("Data", "TrainingSet"),
+    "mpitune.svm.solved": ("Solved", "solve"),
+    "mpitune.svm.svc": ("SVC",),
+    "mpitune.svm.warm": ("compile_apart", "is_compiled", "warm_up"),
 }
 
 __all__ = [
@@ -59,6 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

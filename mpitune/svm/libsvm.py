@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -38,7 +38,9 @@ FLAT = 1e-4  # of the largest kernel value: how far values must be apart, which 
 SOME = 200  # samples of which that is computed
 ROUNDING = 2.0**-25  # of the largest kernel value: what float32 loses of one
 FAINT = 1e-9  # the least length of the vector of multipliers, times the largest kernel value
-EVEN = 10  # tolerances from which on a gap between thresholds counts where all multipliers have one bound
+# Tolerances from which on a gap between thresholds counts where all multipliers have one bound. If not, sums of bounds
+# differ by rounding, so that LIBSVM leaves one multiplier free; if they have, it does so once in a thousand times.
+EVEN = 10
 LARGEST = 4000  # samples of a given matrix that is checked: that takes a second
 ASYMMETRIC, NEGATIVE = 1e-9, 1e-7  # what rounding leaves of symmetry and definiteness, in parts of the largest value
 
@@ -117,18 +119,6 @@ def semidefinite(matrix: np.ndarray) -> bool:
     return True
 
 
-def undetermined(gaps: np.ndarray, even: bool, tolerance: float) -> np.ndarray:
-    """Where the threshold of a pair of classes is left to LIBSVM, bool in the shape of ``gaps``.
-
-    Args:
-        gaps: of `Paths`.
-        even: whether all samples have one bound. If not, sums of bounds differ by rounding, so that LIBSVM leaves one
-            multiplier free; if they have, it does so once in a thousand times, and has the middle else.
-        tolerance: of the solution.
-    """
-    return gaps > tolerance * (EVEN if even else 1)
-
-
 def middle(bounds: np.ndarray, count: int) -> np.ndarray:
     """Where LIBSVM leaves no multiplier free, bool in the shape of ``bounds``.
 
@@ -164,8 +154,11 @@ class Pair:
     class_weight: np.ndarray
     sparse: bool
 
-    def solved(self, penalty: float, tolerance: float, shrinking: bool) -> PairSolution:
-        """LIBSVM's solution for C = ``penalty``, as it has it among more classes."""
+    def solved(self, penalty: float, tolerance: float, shrinking: bool) -> tuple[np.ndarray, float, int]:
+        """LIBSVM's solution for C = ``penalty``, as it has it among more classes.
+
+        Returns y * alpha, float64 (m,); the threshold; how many iterations were made.
+        """
         function = self.function
         model = ScikitSVC(
             C=penalty, kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance,
@@ -182,12 +175,4 @@ class Pair:
             fit(given, labels, self.sample_weight, 0, function.name, random_seed=0)
         betas = np.zeros(len(self.x))
         betas[model.support_] = model.dual_coef_.data if self.sparse else model.dual_coef_[0]
-        return PairSolution(betas, -float(model.intercept_[0]), int(np.sum(model._num_iter)))
-
-
-class PairSolution(NamedTuple):
-    """LIBSVM's solution of a pair: y * alpha, float64 (m,); the threshold; how many iterations were made."""
-
-    betas: np.ndarray
-    rho: float
-    iterations: int
+        return betas, -float(model.intercept_[0]), int(np.sum(model._num_iter))

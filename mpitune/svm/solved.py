@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from mpitune.svm.data import Data, TrainingSet
+from mpitune.svm.data import Data, Matrix, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
@@ -75,26 +76,22 @@ class Solved:
         return choose_classes(values, self.places, self.problems, len(self.classes))
 
     def add_sigmoids(
-        self,
-        matrix: np.ndarray,
-        rows: np.ndarray,
-        sign: np.ndarray,
-        weights: np.ndarray,
-        penalties: np.ndarray,
-        tolerance: float,
-        limit: int,
-        seed: int,
+        self, matrix: np.ndarray, rows: np.ndarray, sign: np.ndarray, penalties: np.ndarray, *options: Any
     ) -> None:
-        """Add the sigmoids of a pair for its first ``penalties``; arguments as for `platt.sigmoids`."""
-        position = np.full(self.solutions.samples.width, len(self.training.indices))
-        position[self.solutions.samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
+        """Add the sigmoids of a pair for its first ``penalties``; ``options`` are the rest for `platt.sigmoids`."""
         used = np.flatnonzero(sign)
-        order = used[np.lexsort([position[rows[used]], -sign[used]])]
+        order = used[np.lexsort([self._positions()[rows[used]], -sign[used]])]
         slopes, count = np.zeros((2, self.solutions.n_penalties)), len(penalties)
         if count:
-            slopes[:, :count], determined = sigmoids(matrix, sign, weights, order, penalties, tolerance, limit, seed)
+            slopes[:, :count], determined = sigmoids(matrix, sign, order, penalties, *options)
             self.left[:count] |= ~determined
         self.sigmoids.append(slopes)
+
+    def _positions(self) -> np.ndarray:
+        """Where in the training set the sample of a row is, int64 (width,); -1 where it is not there."""
+        positions = np.full(self.solutions.samples.width, -1)
+        positions[self.solutions.samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
+        return positions
 
     def labels(self, indices: np.ndarray) -> np.ndarray:
         """Labels (n_penalties, n) predicted for samples, which are among those of the data."""
@@ -121,8 +118,7 @@ class Solved:
         """
         solutions, samples, k = self.solutions, self.solutions.samples, len(self.classes)
         numbers = self._problem_numbers()
-        position = np.full(samples.width, -1)
-        position[samples.row_of[self.training.indices]] = np.arange(len(self.training.indices))
+        position = self._positions()
         labels = np.searchsorted(self.classes, samples.labels[self.training.indices])
         coefficients = np.zeros((k - 1, len(self.training.indices)))
         intercepts, steps = np.empty(k * (k - 1) // 2), np.zeros(k * (k - 1) // 2, np.int32)
@@ -227,7 +223,8 @@ def solve(
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
     parts = data.parts(trainings)
-    for done, (problem, matrix, rows) in enumerate(data.matrices(source), start=1):
+    for done, work in enumerate(data.matrices(source), start=1):
+        problem, matrix, rows = work
         numbers, signs, weights = parts[done - 1]
         if numbers:
             solved = [result[n] for n in numbers]
@@ -237,12 +234,12 @@ def solve(
             if give_up:
                 counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
             if share is not None:
-                share.take(problem, rows, paths, penalties, solved)
+                share.take(work, paths, penalties, solved)
             keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
             if seeds is not None:
                 for p, n in enumerate(numbers):
                     some, seed = penalties[: counts[n]], seeds[n]
-                    result[n].add_sigmoids(matrix, rows, signs[p], weights[p], some, tolerance, limit, seed)
+                    result[n].add_sigmoids(matrix, rows, signs[p], some, weights[p], tolerance, limit, seed)
         report(done, len(parts))
     return result
 
@@ -274,16 +271,9 @@ class _LibsvmShare:
         self._largest = libsvm.scale(data.x, source.function)
         self._distant = isinstance(source, RbfSource) and source.double is not None
 
-    def take(
-        self,
-        problem: tuple[int, int],
-        rows: np.ndarray,
-        paths: Paths,
-        penalties: np.ndarray,
-        solved: Sequence[Solved],
-    ) -> None:
+    def take(self, work: Matrix, paths: Paths, penalties: np.ndarray, solved: Sequence[Solved]) -> None:
         """Replace paths of a pair, one for each training set of ``solved``, or leave whole fits to LIBSVM."""
-        tolerance = self._options[0]
+        tolerance, rows = self._options[0], work[2]
         # Where samples have little to do with any support vector, the threshold decides their labels.
         zero = (np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
         gaps = paths.converged & (zero | (paths.gaps > tolerance))
@@ -293,30 +283,20 @@ class _LibsvmShare:
             if self._with_probability:
                 solved[p].left |= gaps[p]
             else:
-                self._replace(solved[p].training, problem, rows, paths, p, penalties, zero[p])
+                self._replace(solved[p].training, work, paths, p, penalties, zero[p])
 
     def _replace(
-        self,
-        training: TrainingSet,
-        problem: tuple[int, int],
-        rows: np.ndarray,
-        paths: Paths,
-        p: int,
-        penalties: np.ndarray,
-        zero: np.ndarray,
+        self, training: TrainingSet, work: Matrix, paths: Paths, p: int, penalties: np.ndarray, zero: np.ndarray
     ) -> None:
-        """Solve a pair of a training set, number ``p`` of ``paths``, which has these rows.
-
-        ``zero``, bool (n_penalties,), has where the threshold is 0 within the tolerance.
-        """
-        (tolerance, _), data = self._options, self._data
+        """Solve a pair of a training set, number ``p`` of ``paths``; ``zero`` has where the threshold is nearly 0."""
+        (problem, _, rows), (tolerance, _), data = work, self._options, self._data
         samples, labels = data.samples, data.samples.labels[training.indices]
         own = np.concatenate([np.flatnonzero(labels == one) for one in problem])
         indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
         weight, of_class = training.sample_weight[own], training.class_weight[list(problem)]
         bounds = weight * np.repeat(of_class, [first, len(own) - first])
         even = bool((bounds == bounds[0]).all())
-        open_ = paths.converged[p] & self._rules.undetermined(paths.gaps[p], even, tolerance)
+        open_ = paths.converged[p] & (paths.gaps[p] > tolerance * (self._rules.EVEN if even else 1))
         even = even and not self._distant  # whose thresholds are as small as values of K
         if even and self._function.name == "rbf" and 2 * first == len(own):
             open_ &= ~self._rules.middle(penalties * bounds[0], len(own))

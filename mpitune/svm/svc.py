@@ -59,18 +59,21 @@ class SVC(ScikitSVC):
         return self
 
     def _dense_fit(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, *rest: Any, random_seed: int) -> None:
-        self._given_sparse = False
-        if not self._solve(X, y, sample_weight, random_seed):
-            self._by_libsvm = True
-            super()._dense_fit(X, y, sample_weight, *rest, random_seed=random_seed)
+        self._fit_here(super()._dense_fit, X, y, sample_weight, *rest, random_seed=random_seed)
 
     def _sparse_fit(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, *rest: Any, random_seed: int) -> None:
-        self._given_sparse = True
-        if self._solve(X, y, sample_weight, random_seed):
-            self._sparse = False
+        self._fit_here(super()._sparse_fit, X, y, sample_weight, *rest, random_seed=random_seed)
+
+    def _fit_here(
+        self, fit: Callable[..., None], X: Any, y: np.ndarray, weights: np.ndarray, *rest: Any, random_seed: int
+    ) -> None:
+        """Fit with this solver, or else with scikit-learn's ``fit``."""
+        self._given_sparse = scipy.sparse.issparse(X) and not callable(self.kernel)
+        self._by_libsvm = not self._solve(X, y, weights, random_seed)
+        if self._by_libsvm:
+            fit(X, y, weights, *rest, random_seed=random_seed)
         else:
-            self._by_libsvm = True
-            super()._sparse_fit(X, y, sample_weight, *rest, random_seed=random_seed)
+            self._sparse = False
 
     def _solve(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, random_seed: int) -> bool:
         """Solve the problem here, or return False where it is left to LIBSVM; arguments of `_dense_fit`."""

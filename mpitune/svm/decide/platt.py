@@ -39,24 +39,17 @@ def shuffled(count: int, seed: int) -> np.ndarray:
 def sigmoids(
     matrix: np.ndarray,
     sign: np.ndarray,
-    weights: np.ndarray,
     order: np.ndarray,
     penalties: np.ndarray,
+    weights: np.ndarray,
     tolerance: float,
     max_iter: int,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sigmoid 1 / (1 + exp(A f + B)) of one pair of classes for every C.
 
-    Args:
-        matrix: as for `solve_paths`.
-        sign: int8 (width,), as for `solve_path`.
-        weights: float64 (width,), as for `solve_path`.
-        order: int64, rows of the pair's samples in the order in which they were given, the positive class first.
-        penalties: float64 (n_penalties,), ascending.
-        tolerance: by which a solution may violate the optimality conditions.
-        max_iter: iterations per C.
-        seed: of the folds on which decision values are computed.
+    Arguments are as for `solve_paths`, of one problem; ``order`` has the rows of the pair's samples in the order in
+    which they were given, the positive class first; ``seed`` is that of the folds which have decision values computed.
 
     Returns:
         A and B, float64 (2, n_penalties); and whether they are determined, bool (n_penalties,): the thresholds of all
@@ -125,16 +118,7 @@ def probability(values: np.ndarray, a: float | np.ndarray, b: float | np.ndarray
 def coupled(values: np.ndarray, pairs: Sequence[tuple[int, int]], a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:
     """Probabilities of classes, float64 (n, k), from decision values (n, n_pairs) and a sigmoid for each pair.
 
-    As in scikit-learn's LIBSVM, the iteration runs for two classes too, so they may be up to 0.0025 from the sigmoid
-    (T.-F. Wu, C.-J. Lin, R. C. Weng, "Probability estimates for multi-class classification by pairwise coupling", JMLR
-    5, 2004).
-
-    Args:
-        values: float64 (n, n_pairs).
-        pairs: class indices of each pair.
-        a: float64 (n_pairs,), slopes of the sigmoids.
-        b: float64 (n_pairs,), their offsets.
-        k: number of classes.
+    As in scikit-learn's LIBSVM, the iteration runs for two classes too, so they may be up to 0.0025 from the sigmoid.
     """
     pairwise = np.zeros((len(values), k, k))
     for m, (i, j) in enumerate(pairs):

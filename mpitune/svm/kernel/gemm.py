@@ -126,13 +126,11 @@ def _places(pairs, panel, top, begin, last, places, first):
 def multiply(a, b, out):
     """``out[LANES p + r, LANES q + c]`` = product of sample r of panel p of ``a`` and sample c of panel q of ``b``.
 
-    ``b`` has VECTORS - 1 panels at least, as all that `packed` makes. Raises ValueError.
+    ``b`` has VECTORS - 1 panels at least, as all that `packed` makes.
     """
     depth, stride = a.shape[1], out.strides[0] // 4
     size, pairs = depth * LANES, a.view(np.int64)
     wide = b.shape[0] - -b.shape[0] % VECTORS * (VECTORS - 1)  # panels of wide tiles; narrow ones have the rest
-    if wide < 0:
-        raise ValueError("b has too few panels")
     places, ends = np.empty(GROUP * LANES // ROWS * DEPTH, np.int32), np.empty(GROUP * LANES // ROWS, np.int64)
     for group in range(0, a.shape[0], GROUP):
         tiles = min(GROUP, a.shape[0] - group) * LANES // ROWS

@@ -69,10 +69,6 @@ class Samples:
         """Rows and columns of the matrices made from the samples."""
         return len(self.sq_norms)
 
-    @property
-    def n_features(self) -> int:
-        return self.panels.shape[1]
-
     def x(self, rows: np.ndarray) -> np.ndarray:
         """Centred samples of some rows, float32 (len(rows), n_features)."""
         return self.panels[rows // LANES, :, rows % LANES]
@@ -161,15 +157,10 @@ def _finish(products, norms_rows, norms_columns, same):
 def distances_between(
     a: np.ndarray, a_norms: np.ndarray, b: np.ndarray, b_norms: np.ndarray, same: np.ndarray, out: np.ndarray
 ) -> None:
-    """Squared distances of samples ``a`` from samples ``b``.
+    """Write squared distances of samples ``a`` from samples ``b``, both as by `packed`, with their squared lengths.
 
-    Args:
-        a: float32, packed as by `packed`.
-        a_norms: float32, squared lengths of the samples of ``a``.
-        b: float32, packed likewise.
-        b_norms: float32, squared lengths of the samples of ``b``.
-        same: int64 (rows of out,), the column of the very same sample, whose distance is exactly zero, or -1.
-        out: float32 (LANES x panels of a, LANES x panels of b), overwritten.
+    ``out`` is float32 (LANES x panels of a, LANES x panels of b); ``same``, int64, has for each of its rows the column
+    of the very same sample, whose distance is exactly zero, or -1.
     """
     for top in range(0, len(a), STRIP // LANES):
         panels, rows = slice(top, top + STRIP // LANES), slice(top * LANES, top * LANES + STRIP)
@@ -317,19 +308,9 @@ def kernel_minus_one(
 ) -> np.ndarray:
     """K - 1 = expm1(-gamma * D2) of all samples, or of a part that begins and ends at multiples of 16.
 
-    K - 1 rather than K because float32 keeps its relative precision where gamma is tiny and K nearly 1.
-
-    Args:
-        samples: all samples.
-        gamma: above 0.
-        distances: float32 (width, width), squared distances of all samples; computed for the part without it, to the
-            same bits.
-        out: float32 of the part's shape, to be overwritten, whose columns must be contiguous.
-        rows: of the part.
-        columns: of the part.
-
-    Returns:
-        float32 (width, width), or of the part's shape; ``out`` if that is given.
+    K - 1 rather than K because float32 keeps its relative precision where gamma is tiny and K nearly 1. It is computed
+    from ``distances``, those of all samples, if they are given; without them to the same bits. ``out``, of the part's
+    shape and with contiguous columns, is overwritten and returned if it is given.
     """
     if distances is None:
         return squared_distances(samples, out=out, rows=rows, columns=columns, gamma=gamma)

@@ -60,15 +60,13 @@ def add_products(problems, group, going, steps, out):
                     n_takers += 1
             if n_takers == 0:
                 continue
-            n_fours = (n_takers + 2) // FOUR * FOUR  # where one is left over, it is computed alone
+            n_fours = -(-n_takers // FOUR) * FOUR
             for m in range(n_takers, n_fours):
                 takers[m] = n
             own_starts, own_sizes = starts[top : top + high], sizes[top : top + high]
             for column in range(left, left + WIDE, LANES):
                 for m in range(0, n_fours, FOUR):
                     _four(problems.rows, own_starts, own_sizes, column, takers[m : m + FOUR], out)
-                if n_fours < n_takers:
-                    _one(problems.rows, own_starts, own_sizes, column, takers[n_fours], out)
 
 
 @part
@@ -101,13 +99,3 @@ def _four(rows, starts, sizes, column, takers, out):
     store(out, b * width + column, sum_b)
     store(out, c * width + column, sum_c)
     store(out, d * width + column, sum_d)
-
-
-@part
-def _one(rows, starts, sizes, column, taker, out):
-    """Add a tile times its sizes to one row of ``out``."""
-    width, stride = out.shape[1], sizes.shape[1]
-    total = load(out, taker * width + column)
-    for r in range(starts.size):
-        total = fma(splat(item(sizes, r * stride + taker)), widen(load(rows, starts[r] + column)), total)
-    store(out, taker * width + column, total)

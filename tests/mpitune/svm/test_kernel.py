@@ -62,12 +62,6 @@ def test_panels_have_the_columns_in_any_order_and_then_the_last_one(shape, count
     assert not found.ctypes.data % 64
 
 
-@pytest.mark.skipif(VECTORS == 2, reason="no number of panels is too few")
-def test_too_few_panels_are_refused():
-    with pytest.raises(ValueError, match="too few panels"):
-        multiply(packed(np.ones((16, 7))), packed(np.ones((LANES, 7)))[:1], aligned_zeros((16, LANES)))
-
-
 def test_features_that_are_zero_in_a_tile_change_no_bit():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(48, 40)), rng.normal(size=(80, 40))

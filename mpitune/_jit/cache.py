@@ -70,6 +70,5 @@ def _digest(folder: Path) -> str:
     inside = folder.is_relative_to(own.parent)
     contents = [path.read_bytes() for path in sorted(folder.rglob("*.py") if inside else folder.glob("*.py"))]
     compiling = [content for content in contents if any(word in content for word in (b"mpitune._jit", b"numba"))]
-    return hashlib.sha256(b"".join(compiling + [path.read_bytes() for path in sorted(own.glob("*.py"))])).hexdigest()[
-        :12
-    ]
+    every = b"".join(compiling + [path.read_bytes() for path in sorted(own.glob("*.py"))])
+    return hashlib.sha256(every).hexdigest()[:12]

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -141,31 +141,25 @@ def locked(path: Path, seconds: float = LONGEST_S) -> Iterator[None]:
     Raises:
         OSError: if it cannot be opened.
     """
-    file = open_lock(path)
+    file, end, pause = open_lock(path), time.monotonic() + seconds, 0.001
     try:
-        wait_for_lock(lambda how: fcntl.flock(file, how), path, seconds)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno in NO_LOCKS:
+                    break
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            if time.monotonic() > end:
+                log.warning("%s has been locked for %g s: not waited for any longer", path, seconds)
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
         yield
     finally:
         os.close(file)
-
-
-def wait_for_lock(take: Callable[[int], object], path: Path, seconds: float) -> bool:
-    """Call `take(LOCK_EX | LOCK_NB)` until it succeeds. Returns whether it did, see `locked`."""
-    end, pause = time.monotonic() + seconds, 0.001
-    while True:
-        try:
-            take(fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                return False
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-        if time.monotonic() > end:
-            log.warning("%s has been locked for %g s: not waited for any longer", path, seconds)
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.2)
 
 
 def open_lock(path: Path) -> int:

@@ -49,8 +49,7 @@ class _Linked(JITCodeLibrary):
 class _Files(IndexDataCacheFile):
     """The files of one function: an index, and one for the machine code of each signature.
 
-    numba numbers the latter. Of two processes that save at a time the index of one could name the code of the other,
-    made for other arguments. Here their names come from what they hold.
+    numba numbers the latter, so the index of one process could name what another one saves. Here names are digests.
     """
 
     def save(self, key: Any, data: Any) -> None:
@@ -64,13 +63,7 @@ class _Files(IndexDataCacheFile):
 
 
 class _Kept(FunctionCache):
-    """Machine code on disk.
-
-    Before numba reads it, it imports all that compiling needs, much of SciPy included. Code that uses none of Python's
-    hashes runs without.
-
-    Of processes of this node that need the same at a time one compiles, the others wait and find it here.
-    """
+    """Machine code on disk. Of processes of this node that need the same at a time one compiles, the others wait."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -78,7 +71,7 @@ class _Kept(FunctionCache):
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba's, in a third of the time."""
+        """As numba's, which first imports all that compiling needs: that would take three times as long."""
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             if (kept := self._load_overload(sig, target_context)) is not None:
@@ -116,13 +109,7 @@ class Outer(CPUDispatcher):
 
 
 class Inner(CPUDispatcher):
-    """A function that compiled ones call. Where Python calls it, as tests do, it is compiled as a whole for that.
-
-    Args:
-        function: what to compile.
-        options: of numba.
-        whole: makes the function that Python calls.
-    """
+    """A function that compiled ones call. Where Python calls it, as tests do, ``whole`` makes the function for that."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], whole: Callable[..., Any]) -> None:
         super().__init__(function, locals={}, targetoptions=options)
@@ -130,11 +117,10 @@ class Inner(CPUDispatcher):
 
     def __call__(self, *arguments: Any) -> Any:
         """What the function returns, by a version of its own."""
-        return self.alone(*arguments)
+        return self._alone(*arguments)
 
     @functools.cached_property
-    def alone(self) -> Any:
-        """The version that Python calls."""
+    def _alone(self) -> Any:
         return self._whole(self.py_func)
 
 

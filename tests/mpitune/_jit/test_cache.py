@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mpitune import svm
+from mpitune._jit import cache
 from tests.helpers import ROOT
 
 pytest.importorskip("numba")
@@ -107,3 +109,10 @@ def test_without_a_folder_that_can_be_written_nothing_is_kept(tmp_path: Path) ->
     (tmp_path / "file").touch()
     for _ in range(2):
         assert run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "file" / "numba")) == "2 0"
+
+
+def test_a_room_stands_for_its_package_whose_rooms_call_each_other(tmp_path: Path) -> None:
+    whole = Path(svm.__file__).parent
+    assert cache._package(whole / "solver") == cache._package(whole) == whole
+    assert cache._package(tmp_path) == tmp_path
+    assert cache._digest(whole) != cache._digest(whole / "solver")

@@ -97,14 +97,6 @@ def test_a_model_of_a_grid_can_be_pickled():
     assert np.array_equal(other.predict(x), fitted.model.predict(x))
 
 
-def test_the_objects_of_the_caller_are_known():
-    x, y = data()
-    splits = list(StratifiedKFold(2).split(x, y))
-    own = [(object(), object()), (object(), object())]
-    for fitted in fit_grid(SVC(), [{}], x, y, splits, parts=own):
-        assert len(fitted.model.predict(own[fitted.split][1])) == len(splits[fitted.split][1])
-
-
 def test_what_cannot_be_fitted_is_an_error_of_that_candidate_or_split():
     x, y = data()
     splits = [(np.arange(100), np.arange(100, 150)), (np.arange(50), np.arange(50, 150))]  # of one class alone: a

@@ -14,7 +14,7 @@ from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 from mpitune.svm.solver.path import solve_paths
 from mpitune.svm.solver.smo import iterate, set_masks
-from tests.mpitune.svm.problems import solve_path
+from tests.mpitune.svm.problems import require_optimal, solve_path
 from tests.mpitune.svm.reference import smo
 
 pytestmark = pytest.mark.numerical
@@ -52,11 +52,9 @@ def best_objective(kernel, y, bound):
 
 def solve(x, y, gamma, penalties, **options):
     """Solutions (n_penalties, n) in the order of x, the path, and the exact kernel."""
-    samples = prepare(x, -y)  # the positive class first
-    sign = np.zeros(samples.width, np.int8)
-    sign[samples.row_of] = y
+    samples, (matrix, sign) = prepare(x, -y), problem(x, y, gamma)
     options = {"tolerance": TOLERANCE, "max_iter": 10**7, **options}
-    path = solve_path(kernel_minus_one(samples, gamma), sign, penalties, **options)
+    path = solve_path(matrix, sign, penalties, **options)
     betas = np.zeros((len(penalties), samples.width))
     betas[:, path.columns] = path.betas
     exact = np.exp(-gamma * ((x[:, None] - x[None]) ** 2).sum(-1))
@@ -97,14 +95,9 @@ def test_solutions_are_optimal(problem, tolerance):
 @pytest.mark.parametrize("gamma", [0.01, 0.3])
 def test_iterations_move_the_pairs_of_the_plain_reference(gamma, limit):
     x, y = separable(90)
-    samples = prepare(x, -y)
-    signs = np.zeros(samples.width, np.int8)
-    signs[samples.row_of] = y
-    matrix, n, bounds = (
-        kernel_minus_one(samples, gamma),
-        samples.width,
-        np.where(np.arange(samples.width) % 3, 1.0, 0.2),
-    )
+    matrix, signs = problem(x, y, gamma)
+    n = len(signs)
+    bounds = np.where(np.arange(n) % 3, 1.0, 0.2)
     f, beta, marks = aligned_zeros((n,), np.float64), np.zeros(n), np.empty((2, n), np.uint8)
     f[:] = -signs
     set_masks(signs, beta, bounds, *marks)
@@ -122,15 +115,19 @@ def separable(n, seed=0):
     return rng.normal(size=(n, 8)) + 0.4 * y[:, None], y
 
 
+def problem(x, y, gamma):
+    """K - 1 and the sign of each of its columns."""
+    samples = prepare(x, -y)  # the positive class first
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.row_of] = y
+    return kernel_minus_one(samples, gamma), sign
+
+
 @pytest.mark.parametrize("gamma", [1e-4, 1e-2, 1.0])
 def test_long_paths_with_gathered_problems_stay_optimal(gamma):
-    x, y = separable(400)
+    matrix, sign = problem(*separable(400), gamma)
     penalties = np.geomspace(1e-3, 1e4, 12)
-    betas, path, kernel = solve(x, y, gamma, penalties)
-    assert path.converged.all()
-    for bound, beta in zip(penalties, betas, strict=True):
-        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-6 * np.abs(beta).sum()
-        assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+    require_optimal(matrix, sign, solve_path(matrix, sign, penalties, TOLERANCE, 10**7), penalties, TOLERANCE)
 
 
 def test_noisy_samples_of_few_dimensions_at_a_large_penalty():
@@ -138,30 +135,19 @@ def test_noisy_samples_of_few_dimensions_at_a_large_penalty():
     rng = np.random.default_rng(5)
     x = rng.normal(size=(400, 4))
     y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=400) > 0, 1, -1)
-    penalties = [1.0, 1e2, 1e4, 1e5]
-    betas, path, kernel = solve(x, y, 0.01, penalties)
-    assert path.converged.all() and path.iterations[-1] < 500_000
-    for bound, beta in zip(penalties, betas, strict=True):
-        assert (y * beta >= 0).all() and (y * beta <= bound).all()
-        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-6 * np.abs(beta).sum()
-        assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
+    matrix, sign = problem(x, y, 0.01)
+    penalties = np.array([1.0, 1e2, 1e4, 1e5])
+    path = solve_path(matrix, sign, penalties, TOLERANCE, 10**7)
+    assert path.iterations[-1] < 500_000
+    require_optimal(matrix, sign, path, penalties, TOLERANCE)
 
 
 def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
-    x, y = separable(MAX_ACTIVE + 1000, seed=1)
-    samples = prepare(x, -y)
-    sign = np.zeros(samples.width, np.int8)
-    sign[samples.row_of] = y
-    matrix = kernel_minus_one(samples, 0.01)
+    matrix, sign = problem(*separable(MAX_ACTIVE + 1000, seed=1), 0.01)
     penalties = np.geomspace(1e-2, 1e3, 6)
     path = solve_path(matrix, sign, penalties, TOLERANCE, 10**7)
-    assert path.converged.all() and path.iterations.max() > 4 * MAX_ACTIVE
-    used = sign[path.columns] != 0
-    columns, y = path.columns[used], sign[path.columns][used]
-    kernel = matrix[np.ix_(columns, columns)].astype(np.float64)
-    for bound, beta in zip(penalties, path.betas[:, used], strict=True):
-        assert (y * beta >= 0).all() and (y * beta <= bound).all() and abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
-        assert violation(kernel, y, beta, bound) <= TOLERANCE + 1e-9 * np.abs(beta).sum()
+    assert path.iterations.max() > 4 * MAX_ACTIVE
+    require_optimal(matrix, sign, path, penalties, TOLERANCE)
 
 
 def test_a_solution_without_bounded_vectors_serves_every_larger_penalty():

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.decide.sources import DoubleSource, RbfSource
 from mpitune.svm.kernel.functions import KernelFunction
-from mpitune.svm.kernel.rbf import STRIP, kernel_minus_one, mirror, prepare, squared_distances
+from mpitune.svm.kernel.rbf import STRIP, kernel_minus_one, prepare, squared_distances
 from tests.mpitune.svm.problems import random_samples
 
 pytestmark = pytest.mark.numerical
@@ -52,11 +51,3 @@ def test_a_matrix_computed_in_double_is_symmetric_and_right(name):
     )
     assert np.array_equal(found, found.T)
     assert not found[~there].any()
-
-
-def test_a_mirror_image_leaves_the_rest_as_it_was():
-    matrix = np.random.default_rng(0).normal(size=(6 * LANES, 6 * LANES)).astype(np.float32)
-    wanted, rows, columns = matrix.copy(), slice(LANES, 3 * LANES), slice(3 * LANES, None)
-    wanted[columns, rows] = wanted[rows, columns].T
-    mirror(matrix, rows.start, rows.stop, columns.start)
-    assert np.array_equal(matrix, wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ import sklearn.svm
 from hypothesis import given
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mpitune.svm import SVC, fit_grid
@@ -46,27 +44,6 @@ def test_models_are_those_of_scikit_learn(problem):
     np.testing.assert_allclose(ours.class_weight_, theirs.class_weight_)
 
 
-def test_attributes_have_the_shapes_types_and_signs_of_scikit_learn():
-    x, y = load_iris(return_X_y=True)
-    for classes in (2, 3):
-        part = y < classes
-        ours, theirs = SVC(tol=1e-6).fit(x[part], y[part]), sklearn.svm.SVC(tol=1e-6).fit(x[part], y[part])
-        for name in (
-            "support_",
-            "support_vectors_",
-            "n_support_",
-            "dual_coef_",
-            "intercept_",
-            "classes_",
-            "shape_fit_",
-        ):
-            expected, found = np.asarray(getattr(theirs, name)), np.asarray(getattr(ours, name))
-            assert (found.shape, found.dtype) == (expected.shape, expected.dtype), name
-            np.testing.assert_allclose(found, expected, atol=1e-3, err_msg=name)
-        assert ours.n_iter_.shape == theirs.n_iter_.shape and (ours.n_iter_ > 0).all()
-        assert ours.decision_function(x).shape == theirs.decision_function(x).shape
-
-
 def test_ties_are_broken_by_decision_values_on_demand():
     x, y = load_iris(return_X_y=True)
     ours, theirs = (cls(break_ties=True, tol=1e-6).fit(x, y) for cls in (SVC, sklearn.svm.SVC))
@@ -85,22 +62,6 @@ def test_probabilities_are_those_of_scikit_learn(classes):
     ours, theirs = SVC(**parameters).fit(x, y), sklearn.svm.SVC(**parameters).fit(x, y)
     np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-5)
     assert not hasattr(SVC(), "predict_proba")
-
-
-@pytest.mark.filterwarnings("ignore:The `probability` parameter")
-@pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba", "score"])
-def test_a_model_that_is_not_fitted_says_so(method):
-    with pytest.raises(NotFittedError, match="This SVC instance is not fitted yet"):
-        getattr(SVC(probability=True), method)(*[np.ones((2, 2)), [0, 1]][: 1 + (method == "score")])
-
-
-def test_a_limit_of_iterations_warns():
-    x, y = load_iris(return_X_y=True)
-    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
-        assert SVC(max_iter=2).fit(x, y).fit_status_ == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert SVC().fit(x, y).fit_status_ == 0
 
 
 def test_sparse_samples_are_made_dense_with_a_warning_when_large():

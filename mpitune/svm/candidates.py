@@ -212,13 +212,7 @@ def variance(x: Any) -> Any:
 class _Work:
     """The samples as the solver has them, sorted once for all kernels that can use it.
 
-    Args:
-        x: float64 (n, n_features).
-        y: labels (n,).
-        given: ``x``, or as a sparse matrix if that was given.
-        weights: float64 (n,), or None.
-        memory: bytes that may be used.
-        facts: attributes of all models.
+    ``given`` is ``x``, or as a sparse matrix if that was given; ``facts`` are attributes of all models.
     """
 
     def __init__(

@@ -58,13 +58,7 @@ def by_weights(weights: np.ndarray) -> bool:
 
 
 def by_samples(x: np.ndarray, samples: Samples, function: KernelFunction) -> bool:
-    """Whether fits to these samples are left to LIBSVM.
-
-    Args:
-        x: float64 (n, n_features), or kernel values (n, n) where these are given.
-        samples: the same for the solver.
-        function: the kernel.
-    """
+    """Whether fits to samples (n, n_features), or to kernel values (n, n) that are given, are left to LIBSVM."""
     if function.name == "rbf":
         largest = float(samples.sq_norms.max())
         length = np.linalg.norm(samples.centre) + np.sqrt(largest)
@@ -85,7 +79,7 @@ def by_samples(x: np.ndarray, samples: Samples, function: KernelFunction) -> boo
 
 
 def scale(x: np.ndarray, function: KernelFunction) -> float:
-    """The largest kernel value of samples; arguments as of `by_samples`."""
+    """The largest kernel value of samples, as of `by_samples`."""
     if function.name == "rbf":
         return 1.0
     return float(np.abs(x.diagonal() if function.name == "precomputed" else function.diagonal(x)).max())
@@ -94,9 +88,7 @@ def scale(x: np.ndarray, function: KernelFunction) -> float:
 def coarse(paths: Paths, largest: float) -> np.ndarray:
     """Where LIBSVM computes too coarsely for its answer to be another solver's, bool (n, n_penalties).
 
-    Args:
-        paths: solutions.
-        largest: `scale` of the samples.
+    ``largest`` is `scale` of the samples.
     """
     own = (betas[:, :lanes] for betas, lanes in zip(paths.betas, paths.lanes.tolist(), strict=True))
     sizes = np.array([np.sqrt(np.einsum("ct,ct->c", betas, betas)) for betas in own]) * largest
@@ -138,12 +130,10 @@ class Pair:
     """Two classes of a training set, for LIBSVM.
 
     Attributes:
-        x: float64 (m, n_features), samples of the positive class, then of the other, each in their order; or their
-            kernel values (m, m).
+        x: float64 (m, n_features), samples of the positive class, then of the other; or their kernel values (m, m).
         first: how many are of the positive class.
-        function: the kernel.
         sample_weight: float64 (m,).
-        class_weight: float64 (2,), of both classes.
+        class_weight: float64 (2,).
         sparse: solve as for sparse samples, whose products are summed in another order.
     """
 

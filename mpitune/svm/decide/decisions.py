@@ -10,9 +10,6 @@ bound: of a class, most weights of a solution are the same number w. Then
 and few terms of the last sum are left, while the sum over the class serves all pairs of the class and every C.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -63,10 +60,8 @@ class Support:
     def of(cls, solved: Solutions, relative: bool = False) -> Support:
         """The support vectors of all solutions.
 
-        Args:
-            solved: the solutions.
-            relative: K will be `relative`. No sums are shared then: where the largest terms of one cancel, float64 does
-                not hold the least.
+        If K will be `relative`, no sums are shared: where the largest terms of one cancel, float64 does not hold the
+        least.
         """
         samples, every = solved.samples, np.concatenate(solved.rows)
         used = np.zeros(samples.width, np.bool_)
@@ -107,12 +102,8 @@ class Support:
     def relative(self, distances: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
         """K relative to that of the nearest support vector of the class, which float32 can hold, and that.
 
-        Args:
-            distances: squared distances of the samples, packed as for `values`; overwritten.
-            gamma: of the RBF kernel.
-
-        Returns:
-            The arguments of `values`.
+        They are made of squared distances of the samples, packed as for `values`, which are overwritten, and are the
+        arguments of `values`.
         """
         nearest = aligned_zeros((len(self.cuts) - 1, LANES * len(distances)))
         _relative(distances, self.cuts, gamma, nearest)

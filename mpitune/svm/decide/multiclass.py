@@ -4,9 +4,6 @@ A training set's binary problems are solved along C first; their solutions then 
 validation samples, class of support vectors by class, as one matrix product per block of K - 1.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -172,12 +169,8 @@ def keep(
 ) -> None:
     """Keep the solved paths of one problem, each in the solutions of its training set.
 
-    Args:
-        solutions: one for each path.
-        problem: the positive and the negative class, see `Solutions`.
-        paths: the solution of each C.
-        rows: int64 (width,), the row of the sample that each column stands for.
-        shift: float64 (width,), what the matrix lacks, see `sources.py`.
+    ``rows``, int64 (width,), has the row of the sample that each column stands for; ``shift``, float64 (width,), what
+    the matrix lacks, see `sources.py`.
     """
     results = _distinct(paths.lanes, paths.columns, paths.betas, paths.rhos, paths.iterations, rows)
     first, used_rows, used_columns, sizes, number, rhos, weights = results

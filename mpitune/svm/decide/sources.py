@@ -238,12 +238,7 @@ def kernel_between(
 ) -> np.ndarray:
     """K - 1 of support vectors, in rows, with samples: float32 (LANES x panels of support, LANES x panels of x).
 
-    Args:
-        x: float32 (n_panels, n_features, LANES), centred and packed samples.
-        sq_norms: float32 (LANES x n_panels,), their squared lengths.
-        support: the support vectors, like ``x``.
-        norms: their squared lengths.
-        gamma: of the kernel, above 0.
+    Both are as `Samples.some` has them, with their squared lengths.
     """
     out = aligned_zeros((LANES * len(support), LANES * len(x)))
     distances_between(support, norms, x, sq_norms, np.full(len(out), -1), out)

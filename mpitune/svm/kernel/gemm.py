@@ -9,9 +9,6 @@ out: in images and counts that is most of them.
 Samples are packed in panels of LANES: (n_panels, n_features, LANES).
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from typing import Any

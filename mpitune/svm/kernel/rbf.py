@@ -6,9 +6,6 @@ to no sample. Distances are |a|^2 + |b|^2 - 2 a.b, after a centre of all samples
 distance and keeps the terms small. They are exactly symmetric, and the same bits in whatever part they are computed.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from dataclasses import dataclass

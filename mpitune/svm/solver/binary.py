@@ -1,8 +1,5 @@
 """The arrays of binary problems, which compiled functions hand to each other as one argument."""
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -10,9 +10,6 @@ Where a gathered problem needs thousands of iterations, `newton` moves the free 
 The arrays of the compiled functions are listed in `smo`.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 import numpy as np

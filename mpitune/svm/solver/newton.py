@@ -8,9 +8,6 @@ until none does (K. Scheinberg, "An efficient implementation of an active set me
 chooses which multipliers are free at first.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -5,9 +5,6 @@ is multiplied for four problems while it is in a register. Folds lie side by sid
 samples that one of the problems has not: it leaves such a tile out.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 import numpy as np

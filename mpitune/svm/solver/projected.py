@@ -7,9 +7,6 @@ singly linearly constrained quadratic programs subject to lower and upper bounds
 with the step lengths of J. Barzilai and J. M. Borwein).
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 import numpy as np

@@ -45,9 +45,6 @@ Arrays of the compiled functions here and in `walk`, all contiguous:
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 import numpy as np

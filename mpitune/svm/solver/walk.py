@@ -25,9 +25,6 @@ process at the same time. It goes on when it is called again: all it knows is in
 The arrays are listed in `smo`.
 """
 
-# mypy: allow-untyped-defs
-# Compiled functions have no annotations: numba infers their types.
-
 from __future__ import annotations
 
 import numpy as np

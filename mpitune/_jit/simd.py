@@ -106,34 +106,6 @@ def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
 
 
 @intrinsic
-def transpose(typingctx: Any, array: Any, source: Any, target: Any, stride: Any) -> Any:
-    """Write the tile of LANES x LANES elements at flat element ``source``, transposed, at ``target``.
-
-    Rows are ``stride`` elements apart. A tile [[A, B], [C, D]] becomes [[A', C'], [B', D']], so the quarters are
-    exchanged first, then those of each quarter, until they are single elements.
-    """
-    vector = Vector(array.dtype)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, target = (address_of(context, builder, array, args[0], first) for first in args[1:3])
-        starts = [builder.mul(args[3], args[3].type(i)) for i in range(LANES)]
-        rows = [load_vector(builder, builder.gep(source, [start]), llvm_type(vector)) for start in starts]
-        half = LANES // 2
-        while half:
-            left = [n + LANES - half if n & half else n for n in range(LANES)]
-            orders = left, [n + half for n in left]
-            for i in (i for i in range(LANES) if not i & half):
-                a, b = rows[i], rows[i + half]
-                rows[i], rows[i + half] = (shuffled(builder, a, b, order) for order in orders)
-            half //= 2
-        for row, start in zip(rows, starts, strict=True):
-            store_vector(builder, row, builder.gep(target, [start]))
-        return context.get_dummy_value()
-
-    return types.none(array, types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
 def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
     """Ask for the cache line of flat element ``offset``, to be read soon; it need not exist."""
 

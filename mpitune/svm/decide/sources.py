@@ -17,7 +17,7 @@ from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.gemm import AT_ONCE, multiply_double
-from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, mirror, panels_of
+from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
 TAKEN = 8 << 20  # of those taken from a matrix in memory: the system clears new memory for larger ones
@@ -190,7 +190,7 @@ def fill_pair(
     for top in range(0, border, strip):
         end = min(top + strip, border)
         block(out[top:end, border:], slice(one.start + top, one.start + end), other)
-        mirror(out, top, end, border)
+        out[border:, top:end] = out[top:end, border:].T
 
 
 def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:

@@ -27,7 +27,6 @@ from mpitune._jit.simd import (
     splat,
     store,
     sub,
-    transpose,
     writable,
 )
 from mpitune.svm.kernel.gemm import multiply, packed
@@ -209,19 +208,7 @@ def distances_strip(samples: Samples, number: int, out: np.ndarray, gamma: float
     distances_between(panels[: STRIP // LANES], sq_norms[rows], panels, sq_norms[right], np.arange(len(part)), part)
     if gamma is not None:
         expm1_scaled(part, gamma, part)
-    mirror(out, top, top + STRIP, top + STRIP)
-
-
-@compiled
-def mirror(out, top, end, first):
-    """``out[j, i] = out[i, j]`` of rows i from ``top`` to ``end`` and columns j from ``first`` on.
-
-    All three, and the shape of the square matrix, are multiples of 16.
-    """
-    stride = out.strides[0] // 4
-    for j in range(first, out.shape[0], LANES):
-        for i in range(top, end, LANES):
-            transpose(out, i * stride + j, j * stride + i, stride)
+    out[top + STRIP :, rows] = out[rows, top + STRIP :].T
 
 
 def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, number: int, out: np.ndarray) -> None:

@@ -17,9 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mnist_nn.parallel.config import ConfigUnreadable, parse_with_config
 from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
-from mnist_nn.parallel.settings import PROG, Settings
+from mnist_nn.parallel.settings import PROG, ConfigUnreadable, Settings, parse_with_config
 from mpitune._jit.folders import set_cache_variables
 from mpitune.devices.devices import visible_gpus
 from mpitune.devices.driver import Driver

@@ -54,6 +54,12 @@ def on_one_core() -> None:
     os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
 
 
+def table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def journal_lines(folder: Path) -> list[dict[str, Any]]:
     """The trial lines of a journal."""
     lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
@@ -62,8 +68,7 @@ def journal_lines(folder: Path) -> list[dict[str, Any]]:
 
 def table_without_run(path: Path) -> str:
     """A CSV table without the columns that say when and where: the part that no layout may change."""
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(path)
     kept = [name for name in rows[0] if name not in RUN_COLUMNS]
     return "\n".join(",".join(row[name] for name in kept) for row in [dict(zip(kept, kept, strict=True)), *rows])
 

@@ -1,4 +1,3 @@
-import csv
 import re
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from mpitune.experiment import Objective, WorkerContext, per_trial
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
-from tests.helpers import ROOT, journal_lines, reported, table_without_run
+from tests.helpers import ROOT, journal_lines, reported, table, table_without_run
 from tests.mnist_nn.small import TINY, computed, of_tiny
 from tests.stand_ins import A, Machine
 
@@ -46,11 +45,6 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
         return Evaluation(trial.key, values, {"probabilities": answer[:40], "extra_probabilities": answer[:1]})
 
     return per_trial(score)
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_importing_and_asking_for_trials_needs_no_torch() -> None:

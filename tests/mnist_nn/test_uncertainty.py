@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mpitune import evaluate
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.trial import Evaluation, Outcome, Trial, seed_of
-from tests.helpers import reported
+from tests.helpers import reported, table
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny
@@ -25,11 +24,6 @@ NESTED = replace(TINY, plot=0, outer_folds=2)
 @cache
 def whole_search() -> list[Outcome]:
     return evaluate(NESTED)
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_nested_search_never_sees_its_outer_fold() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import PATIENCE, ROOT
+from tests.helpers import PATIENCE, ROOT, table
 
 DDP = (sys.executable, "-m", "mnist_nn.ddp")
 
@@ -66,5 +65,4 @@ def losses(folder: Path) -> list[float]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "ddp.csv", newline="") as file:
-        return list(csv.DictReader(file))
+    return table(folder / "ddp.csv")

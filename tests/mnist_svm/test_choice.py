@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from itertools import permutations
@@ -18,7 +17,7 @@ from mnist_svm.points import TuningGrid, best_other, best_point
 from mpitune import evaluate
 from mpitune.errors import Exit, UsageError
 from mpitune.statistics import cross_validated, mcnemar
-from tests.helpers import table_without_run
+from tests.helpers import table, table_without_run
 
 NAN = float("nan")
 
@@ -93,8 +92,7 @@ def test_a_finished_study_is_asked_for_more(program: Callable[..., Any], tmp_pat
     assert more.returncode == Exit.DONE, more.stderr
     assert table_without_run(tmp_path / "results.csv") == plain
     summary = json.loads((tmp_path / "best.json").read_text())
-    with open(tmp_path / "nested.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "nested.csv")
     errors = np.array([float(row["error"]) for row in rows])
     nested = summary["nested_cross_validation"]
     assert len(rows) == nested["outer_folds"] == 3 and nested["error"] == pytest.approx(errors.mean())

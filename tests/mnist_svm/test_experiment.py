@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
-from tests.helpers import reported, table_without_run
+from tests.helpers import reported, table, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -45,11 +44,6 @@ def bowl(trial: Trial) -> Evaluation:
 
 def failed(trial: Trial) -> Evaluation:
     return Evaluation(trial.key, error="Traceback (most recent call last):\n  ...\nMemoryError: no room\n")
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # The search
@@ -87,7 +81,7 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
 
     reported(SMALL, study(SMALL, short), {}, tmp_path)
     assert "fits short of tolerance:  1 of 45" in capsys.readouterr().out
-    said = {(row["gamma"], row["C"]): row["unconverged_folds"] for row in rows(tmp_path / "results.csv")}
+    said = {(row["gamma"], row["C"]): row["unconverged_folds"] for row in table(tmp_path / "results.csv")}
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
 
 
@@ -284,11 +278,11 @@ def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
     errors = np.load(tmp_path / "validation_error.npy")
     assert (errors.shape, errors.dtype) == ((5, 3, 3), np.float64)
-    table = rows(tmp_path / "results.csv")
-    assert [(float(row["gamma"]), float(row["C"])) for row in table] == [
+    rows = table(tmp_path / "results.csv")
+    assert [(float(row["gamma"]), float(row["C"])) for row in rows] == [
         (gamma, c) for gamma in SMALL.gammas for c in SMALL.penalties
     ]
-    for row, fold_errors in zip(table, errors.reshape(5, 9).T, strict=True):
+    for row, fold_errors in zip(rows, errors.reshape(5, 9).T, strict=True):
         assert [float(row[f"error_{fold}"]) for fold in range(5)] == fold_errors.tolist()
         assert float(row["mean"]) == fold_errors.mean()
         assert float(row["standard_deviation"]) == fold_errors.std()
@@ -307,7 +301,7 @@ def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: py
     out = capsys.readouterr().out
     assert "test error:               not known: the refit failed" in out
     assert "failed fits:              1 of 45" in out
-    row = rows(tmp_path / "results.csv")[4]
+    row = table(tmp_path / "results.csv")[4]
     assert (row["error_1"], row["error_2"], row["mean"]) == ("0.11", "nan", "nan")
     assert row["error"] == "MemoryError: no room"
     best = json.loads((tmp_path / "best.json").read_text())

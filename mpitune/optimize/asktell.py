@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.objectives import InvalidReturnValue, ReturnSchema, require_same_names
+from mpitune.optimize.objectives import InvalidReturnValue, require_same_names, values_of
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
@@ -85,7 +85,7 @@ class AskTell:
         segment = self._open[number]
         if error is None:
             try:
-                result = Result(segment.key, ReturnSchema(list(self._problem.objectives)).values(values))
+                result = Result(segment.key, values_of(values, list(self._problem.objectives)))
                 before = next((outcome.result for outcome in self._outcomes if not outcome.result.failed), result)
                 require_same_names(result.values, before.values)
             except InvalidReturnValue as invalid:

@@ -98,45 +98,40 @@ class ObjectiveTrial:
         return folder
 
 
-@dataclass(frozen=True)
-class ReturnSchema:
-    """What an objective is to return: at least the values of these names."""
+def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
+    """What an objective has returned by name: at least the values of these names.
 
-    names: Sequence[str]
+    Raises InvalidReturnValue, NoValue where one is NaN.
+    """
+    if isinstance(returned, NUMBER) and len(names) == 1:
+        returned = {names[0]: returned}
+    if not isinstance(returned, NAMED):
+        what = "None" if returned is None else f"a {type(returned).__name__}"
+        raise InvalidReturnValue(f"it returned {what}: return {_example(names)}")
+    for name in names:
+        if name not in returned:
+            there = ", ".join(map(str, returned)) or "{}"
+            raise InvalidReturnValue(f"it returned {there} without {name}: return {_example(names)}")
+    values = {}
+    for name, value in returned.items():
+        if not isinstance(name, str) or "@" in name:
+            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a name without @")
+        if not isinstance(value, NUMBER):
+            fix = f"give a number, such as float({name})"
+            raise InvalidReturnValue(f"it returned a {type(value).__name__} as {name}: {fix}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.nan
+        if math.isnan(number):
+            said = "NaN" if value != value else "a number above all floats"
+            raise NoValue(f"it returned {said} as {name}: give float('inf') where a training has diverged")
+        values[name] = number
+    return values
 
-    def values(self, returned: Any) -> dict[str, float]:
-        """The values by name. Raises InvalidReturnValue, NoValue where one is NaN."""
-        if isinstance(returned, NUMBER) and len(self.names) == 1:
-            returned = {self.names[0]: returned}
-        if returned is None:
-            raise InvalidReturnValue(f"it returned None: return {self._example}")
-        if not isinstance(returned, NAMED):
-            raise InvalidReturnValue(f"it returned a {type(returned).__name__}: return {self._example}")
-        for name in self.names:
-            if name not in returned:
-                names = ", ".join(map(str, returned)) or "{}"
-                raise InvalidReturnValue(f"it returned {names} without {name}: return {self._example}")
-        values = {}
-        for name, value in returned.items():
-            if not isinstance(name, str) or "@" in name:
-                raise InvalidReturnValue(f"it returned a value called {name!r}: give it a name without @")
-            if not isinstance(value, NUMBER):
-                raise InvalidReturnValue(
-                    f"it returned a {type(value).__name__} as {name}: give a number, such as float({name})"
-                )
-            try:
-                number = float(value)
-            except OverflowError:
-                number = math.nan
-            if math.isnan(number):
-                said = "NaN" if value != value else "a number above all floats"
-                raise NoValue(f"it returned {said} as {name}: give float('inf') where a training has diverged")
-            values[name] = number
-        return values
 
-    @property
-    def _example(self) -> str:
-        return "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
+def _example(names: Sequence[str]) -> str:
+    return "{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
 
 
 def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
@@ -158,7 +153,7 @@ class TrialEvaluator:
             setup(worker.device)
         self._call: Callable[[ObjectiveTrial], Any] = objective
         self._problem, self._worker, self._folder = problem, worker, folder
-        self._schema = ReturnSchema(list(problem.objectives))
+        self._names = list(problem.objectives)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -180,7 +175,7 @@ class TrialEvaluator:
             return returned
         if isinstance(returned, GeneratorType):
             return Evaluation(trial.key, self._stepped(returned, segment))
-        return Evaluation(trial.key, self._schema.values(returned))
+        return Evaluation(trial.key, values_of(returned, self._names))
 
     def _stepped(self, generator: Iterator[Any], segment: TrialSegment) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""
@@ -194,7 +189,7 @@ class TrialEvaluator:
                 yielded = next(generator)
             except StopIteration:
                 break
-            values = self._schema.values(yielded)
+            values = values_of(yielded, self._names)
             if "step" not in values and kept.is_used and segment.until:
                 raise InvalidReturnValue(
                     "it keeps checkpoints, so it must say where it is: yield {'step': ..., ...}, from 0 or 1"

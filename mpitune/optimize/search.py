@@ -110,13 +110,9 @@ def search(
     options = options or RunOptions()
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
-    options = replace(
-        options,
-        gpu=gpu if gpu is not None else options.gpu,
-        workers=workers if workers is not None else options.workers,
-        results=Path(results) if results is not None else options.results,
-        trial_timeout=trial_timeout if trial_timeout is not None else options.trial_timeout,
-    )
+    given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
+    given["results"] = None if results is None else Path(results)
+    options = replace(options, **{name: value for name, value in given.items() if value is not None})
     transport = join(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)

@@ -166,19 +166,17 @@ def _record(
     segments.sort(key=lambda pair: pair[0].stage or 0)
     last, (_, result) = segments[-1]
     state = FAILED if result.failed else COMPLETE if last.last else PRUNED
+    results = [outcome.result for _, outcome in segments]
     steps: dict[int, dict[str, float]] = {}
-    ends: list[Mapping[str, float]] = []
-    for _, (_, of_segment) in segments:
-        for key, value in of_segment.values.items():
-            name, at, step = key.rpartition("@")
-            if at:
-                steps.setdefault(int(step), {})[name] = value
-        if not of_segment.failed:
-            ends.append({name: value for name, value in of_segment.values.items() if "@" not in name})
+    for key, value in (pair for each in results for pair in each.values.items()):
+        name, at, step = key.rpartition("@")
+        if at:
+            steps.setdefault(int(step), {})[name] = value
+    ends = [{n: v for n, v in each.values.items() if "@" not in n} for each in results if not each.failed]
     values = dict(ends[-1]) if ends and state != FAILED else {}
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
-    seconds = sum(of_segment.seconds for _, (_, of_segment) in segments)
+    seconds = sum(each.seconds for each in results)
     return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error))
 
 

@@ -117,11 +117,31 @@ class Chain:
 
     def in_worker(self, worker: WorkerContext, seed: int) -> Callable[[ObjectiveTrial], Any]:
         """The objective for a worker. seed: of the study."""
-        return _Links(self._steps, in_memory(worker.buffers, self.limit), seed)
+        return partial(self._evaluated, in_memory(worker.buffers, self.limit), seed)
 
     def __call__(self, trial: ObjectiveTrial) -> Any:
         """One trial by itself, for a debugger: nothing is kept."""
-        return _Links(self._steps, NoCache(), 0)(trial)
+        return self._evaluated(NoCache(), 0, trial)
+
+    def _evaluated(self, cache: Cache, study_seed: int, trial: ObjectiveTrial) -> Any:
+        *before, last = self._steps
+        values: dict[str, Any] = {}
+        keys: dict[str, str] = {}
+        for step in before:
+            used = {use: _label(trial, use) for use in step.uses if use == FOLD or use in trial.params}
+            above = {name: keys[name] for name in step.takes}
+            said = json.dumps([step.name, used, above, study_seed], sort_keys=True)
+            keys[step.name] = hashlib.sha256(said.encode()).hexdigest()
+            seed = int(seed_of(study_seed, f"link/{keys[step.name]}").generate_state(1)[0])
+            given = LinkTrial(step.name, trial, step.uses, seed)
+            compute = partial(step.work, given, **{name: values[name] for name in step.takes})
+            place = json.dumps([keys[step.name], trial.device])
+            try:
+                values[step.name] = cache.value(place, compute)
+            except NotPicklable as why:
+                told = "return arrays, numbers, or what else can be pickled"
+                raise InvalidReturnValue(f"the link {step.name} returned {why}, which cannot be kept: {told}") from why
+        return last.work(trial, **{name: values[name] for name in last.takes})
 
 
 @dataclass(frozen=True)
@@ -134,40 +154,12 @@ class _Step:
     uses: tuple[str, ...]
 
 
-class _Links:
-    """A chain in a worker."""
-
-    def __init__(self, steps: list[_Step], cache: Cache, seed: int):
-        *self._before, self._last = steps
-        self._cache, self._seed = cache, seed
-
-    def __call__(self, trial: ObjectiveTrial) -> Any:
-        values: dict[str, Any] = {}
-        keys: dict[str, str] = {}
-        for step in self._before:
-            used = {use: self._label(trial, use) for use in step.uses if use == FOLD or use in trial.params}
-            above = {name: keys[name] for name in step.takes}
-            said = json.dumps([step.name, used, above, self._seed], sort_keys=True)
-            keys[step.name] = hashlib.sha256(said.encode()).hexdigest()
-            seed = int(seed_of(self._seed, f"link/{keys[step.name]}").generate_state(1)[0])
-            given = LinkTrial(step.name, trial, step.uses, seed)
-            compute = partial(step.work, given, **{name: values[name] for name in step.takes})
-            place = json.dumps([keys[step.name], trial.device])
-            try:
-                values[step.name] = self._cache.value(place, compute)
-            except NotPicklable as error:
-                told = "return arrays, numbers, or what else can be pickled"
-                raise InvalidReturnValue(
-                    f"the link {step.name} returned {error}, which cannot be kept: {told}"
-                ) from error
-        return self._last.work(trial, **{name: values[name] for name in self._last.takes})
-
-    def _label(self, trial: ObjectiveTrial, use: str) -> Any:
-        """A parameter, or the fold, as a key holds it."""
-        if use == FOLD and use not in trial.params:
-            return trial.fold
-        point = trial._segment.point
-        return point[use] if use in point else label_of(trial.params[use])
+def _label(trial: ObjectiveTrial, use: str) -> Any:
+    """A parameter, or the fold, as a key holds it."""
+    if use == FOLD and use not in trial.params:
+        return trial.fold
+    point = trial._segment.point
+    return point[use] if use in point else label_of(trial.params[use])
 
 
 class LinkTrial:

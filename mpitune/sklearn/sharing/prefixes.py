@@ -191,8 +191,10 @@ class _Histograms(KnowsAnswers):
 
 
 def _knowing(knows: type, kind: type) -> type:
-    """A class of scikit-learn whose models know answers."""
-    return type(f"PrefixOf{kind.__name__}", (knows, kind), {"__module__": __name__})
+    """A class of scikit-learn whose models know answers; its name is known here, so that they can be pickled."""
+    name = f"PrefixOf{kind.__name__}"
+    globals()[name] = made = type(name, (knows, kind), {"__module__": __name__})
+    return made
 
 
 _KNOWING: dict[type, type] = {

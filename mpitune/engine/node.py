@@ -19,6 +19,7 @@ from pathlib import Path
 import cloudpickle
 
 from mpitune.devices.devices import CPU, Device, choose, environment
+from mpitune.engine import worker
 from mpitune.engine.agent import Agent
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
@@ -26,7 +27,6 @@ from mpitune.engine.messages import Stop
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
-from mpitune.engine.worker import Setup
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
@@ -136,7 +136,7 @@ class _RanksPart:
         """Modules for the server that forks workers: those that the experiment and its pickle name."""
         named = self.scheduling.preload
         forks = self.options.workers != 0 and self.options.threads == 1 and named
-        return [*named, *installed_modules_of(packed)] if forks else []
+        return [worker.__name__, *named, *installed_modules_of(packed)] if forks else []
 
     def load_and_share(self, nodes: list[Node]) -> tuple[Journal | None, SharedArrays]:
         """The journal, on rank 0, and the data, in memory that the workers of this rank share."""
@@ -196,7 +196,7 @@ class _RanksPart:
             return InlineAgent(tell, self.experiment, shared.arrays)
         agent = Agent(
             tell,
-            Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
+            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
             devices,
             places,
             threads=options.threads,

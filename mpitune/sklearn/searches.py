@@ -20,7 +20,7 @@ from contextlib import suppress
 from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
 import cloudpickle
 import numpy as np
@@ -84,7 +84,7 @@ class OnEngine(_search.BaseSearchCV):
     share: str | bool = "exact"
     _compiling = False
 
-    def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
         with errors_in_one_line():
             transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
@@ -321,7 +321,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
         workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
             debugger. A search of few samples in one process without any of these arguments and without `n_jobs` begins
-            in this process, too. Workers do what is left after three seconds: they take as long to start.
+            in this process, too. Workers do what is left after two seconds: they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
@@ -368,13 +368,52 @@ def constructor(init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
+class Arguments(TypedDict, total=False):
+    """Keyword arguments of all searches, for editors and type checkers; a test compares them with the constructors."""
+
+    scoring: Any
+    n_jobs: int | None
+    refit: bool | str | Callable[..., Any]
+    cv: Any
+    verbose: int
+    error_score: float | str
+    return_train_score: bool
+    results: str | os.PathLike[str] | None
+    workers: int | None
+    gpu: str | None
+    trial_timeout: float | None
+    accelerate: bool
+    share: str | bool
+
+
+class PlainArguments(Arguments, total=False):
+    """Those of searches in one round."""
+
+    pre_dispatch: int | str
+
+
+class RandomArguments(PlainArguments, total=False):
+    """Those of RandomizedSearchCV."""
+
+    n_iter: int
+    random_state: Any
+
+
 class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made below
     __doc__ = documented(theirs.GridSearchCV)
-    __init__ = constructor(theirs.GridSearchCV.__init__)
+    if TYPE_CHECKING:
+
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[PlainArguments]) -> None: ...
+    else:
+        __init__ = constructor(theirs.GridSearchCV.__init__)
     _parameter_constraints = {**theirs.GridSearchCV._parameter_constraints, **OnEngine.added}
 
 
 class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made below
     __doc__ = documented(theirs.RandomizedSearchCV)
-    __init__ = constructor(theirs.RandomizedSearchCV.__init__)
+    if TYPE_CHECKING:
+
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[RandomArguments]) -> None: ...
+    else:
+        __init__ = constructor(theirs.RandomizedSearchCV.__init__)
     _parameter_constraints = {**theirs.RandomizedSearchCV._parameter_constraints, **OnEngine.added}

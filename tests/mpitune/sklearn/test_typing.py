@@ -1,0 +1,51 @@
+"""Editors and type checkers know the arguments of the searches."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from mpitune import sklearn
+from mpitune.sklearn.halving import HalvingArguments, HalvingRandomArguments
+from mpitune.sklearn.searches import PlainArguments, RandomArguments
+from tests.helpers import ROOT
+
+KNOWN = {
+    "GridSearchCV": PlainArguments,
+    "RandomizedSearchCV": RandomArguments,
+    "HalvingGridSearchCV": HalvingArguments,
+    "HalvingRandomSearchCV": HalvingRandomArguments,
+}
+
+SCRIPT = """
+from sklearn.svm import SVC
+from mpitune.sklearn import GridSearchCV
+search = GridSearchCV(SVC(), {"C": [1, 10]}, cv=5, n_jobs=2, workers=2, results="r", share="exact")
+reveal_type(search.fit([[0.0]], [0]))
+GridSearchCV(SVC(), {"C": [1, 10]}, wrokers=2)
+GridSearchCV(SVC(), {"C": [1, 10]}, workers="two")
+"""
+
+
+@pytest.mark.parametrize("name", sklearn.__all__)
+def test_the_typed_arguments_are_those_of_the_constructor(name: str) -> None:
+    kind: Any = getattr(sklearn, name)
+    keywords = inspect.signature(kind).parameters
+    others = {"estimator", "param_grid", "param_distributions"}
+    assert get_type_hints(KNOWN[name]).keys() == keywords.keys() - others
+
+
+@pytest.mark.slow
+def test_mypy_finds_mistakes_in_arguments(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--ignore-missing-imports", f"--cache-dir={tmp_path}/cache", "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("script.py") and " note: \"" not in line]
+    assert len(lines) == 3, done.stdout + done.stderr
+    assert "mpitune.sklearn.searches.GridSearchCV" in lines[0]
+    assert 'Unexpected keyword argument "wrokers"' in lines[1] and 'Argument "workers"' in lines[2]

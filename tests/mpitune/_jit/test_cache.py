@@ -28,6 +28,7 @@ from mpitune._jit.cache import {how}
 def inner():
     return {value}
 """
+TWICE = "from mpitune._jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n"
 PROGRAM = "from outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
 
 
@@ -52,9 +53,7 @@ def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how:
 
 def test_processes_that_keep_code_at_a_time_leave_each_others_alone(tmp_path: Path) -> None:
     """Both read the index before either writes it. The code of the second is written last, the index of the first."""
-    (tmp_path / "twice.py").write_text(
-        "from mpitune._jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n"
-    )
+    (tmp_path / "twice.py").write_text(TWICE)
     program = "from twice import twice; print(twice({}), sum(twice.stats.cache_hits.values()))"
     assert run(tmp_path, program.format(1.5)) == "3.0 0"
     (index,) = tmp_path.rglob("*.nbi")
@@ -67,9 +66,7 @@ def test_processes_that_keep_code_at_a_time_leave_each_others_alone(tmp_path: Pa
 
 def test_processes_that_begin_at_a_time_compile_once(tmp_path: Path) -> None:
     """Two jobs of one user on one machine, and nothing is kept yet."""
-    (tmp_path / "twice.py").write_text(
-        "from mpitune._jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n"
-    )
+    (tmp_path / "twice.py").write_text(TWICE)
     program = (
         "import sys, time; from pathlib import Path; from twice import twice; import numba.core.compiler\n"
         "Path(sys.argv[1]).touch()\n"

@@ -65,10 +65,7 @@ class RbfSource:
         fill_pair(self._block, out, one, other, STRIP)
 
     def _block(self, out: np.ndarray, rows: slice, columns: slice) -> None:
-        if self.kernel is None:
-            kernel_minus_one(self.samples, self.gamma, distances=self.distances, out=out, rows=rows, columns=columns)
-        else:
-            out[:] = self.kernel[rows, columns]
+        kernel_minus_one(self.samples, self.gamma, distances=self.distances, out=out, rows=rows, columns=columns)
 
     def shift(self, rows: np.ndarray) -> np.ndarray | None:
         return None

@@ -34,9 +34,6 @@ class MatrixPlan:
     need: int
     description: str
 
-    def __str__(self) -> str:
-        return self.description
-
 
 def choose_plan(
     samples: Samples,
@@ -159,7 +156,7 @@ def keep(
     if buffers is not None and buffers.arrays:
         there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
         memory = Pool(list(there.values())[:1]).agree(memory)
-    while there:
+    while buffers is not None and there:
         kernels, distances = len(there.keys() - {DISTANCES}), DISTANCES in there
         if multiclass == "ovr" and not kernels:
             break  # no room to share one: each has its own
@@ -167,12 +164,12 @@ def keep(
             samples, multiclass, n_points=n_points, memory=memory, sharers=sharers, kernels=kernels, distances=distances
         )
         names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
-        lacking = next((name for name in names if not there[name].reserve()), None)
+        lacking = next((name for name in names if not buffers.reserve(name)), None)
         if names and lacking is None:
-            log.info("%s", plan)
+            log.info("%s", plan.description)
             return Matrices(samples, plan, {name: there[name] for name in names})
         names = list(there)
         there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
     plan = choose_plan(samples, multiclass, n_points=n_points, memory=memory)
-    log.info("%s", plan)
+    log.info("%s", plan.description)
     return Matrices(samples, plan)

@@ -77,11 +77,7 @@ class SharedMatrix:
         if 24 + n_strips > HEADER:
             raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} at most are possible")
         self._file = buffers.descriptor(name)
-        self._name, self._buffers = name, buffers  # its memory goes with it
-
-    def reserve(self) -> bool:
-        """Take the memory now; False where there is not enough."""
-        return self._buffers.reserve(self._name)
+        self._buffers = buffers  # whose memory this is
 
     def lock(self, byte: int, kind: int) -> bool:
         """Lock a byte; with LOCK_NB in `kind`, False where others prevent it."""

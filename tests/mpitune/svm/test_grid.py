@@ -185,8 +185,8 @@ def test_plans_at_full_size_respect_the_memory(multiclass, memory, sharers, kern
     plan = choose_plan(Sized(60_000, 10), multiclass, **asked)
     assert (plan.kernels, plan.distances) == (kernels, distances)
     assert plan.need <= memory
-    assert str(plan).startswith(multiclass) and "\n" not in str(plan)
-    assert ("2 processes share them" in str(plan)) == (sharers == 2)
+    assert plan.description.startswith(multiclass) and "\n" not in plan.description
+    assert ("2 processes share them" in plan.description) == (sharers == 2)
     assert not choose_plan(Sized(60_000, 10), multiclass, **asked, distances=False).distances
 
 

@@ -56,7 +56,7 @@ class Data:
         memory: bytes that may be used; half of what is free by default.
         multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `memory.matrices.keep` makes sources).
         folds: as for `prepare`.
-        once: only one kernel function will be asked for: its matrix is made without keeping distances.
+        once: only one kernel function will be asked for: of two classes its matrix is made without keeping distances.
         sparse: the samples were given as a sparse matrix.
     """
 
@@ -124,7 +124,7 @@ class Data:
                 return DoubleSource(self.samples, function, self.x)
             if not self._fine:
                 self._distances, self._fine = fine_distances(self.samples, self.x), True
-        elif self._once and plan.distances and not far(self.samples, function.gamma):
+        elif self._once and len(self.samples.classes) == 2 and not far(self.samples, function.gamma):
             return RbfSource(self.samples, function.gamma)
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)

@@ -45,7 +45,7 @@ def test_mypy_finds_mistakes_in_arguments(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("script.py") and " note: \"" not in line]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("script.py") and ' note: "' not in line]
     assert len(lines) == 3, done.stdout + done.stderr
     assert "mpitune.sklearn.searches.GridSearchCV" in lines[0]
     assert 'Unexpected keyword argument "wrokers"' in lines[1] and 'Argument "workers"' in lines[2]

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import os
 import shlex
-import socket
 import sys
 import tempfile
 import textwrap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -27,14 +29,59 @@ from mpitune.errors import Exit, UsageError
 from mpitune.settings import program, setting
 from mpitune.storage.waiting import waiting
 
-# Name on the command line -> torchvision's class, which is also the name of its folder.
-TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-NAMES = (*TORCHVISION, "digits")
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set can be fetched, as four gzip files.
+
+    Attributes:
+        folder: its name below the folder of the images, as torchvision has it.
+        mirrors: addresses that the names of files are added to.
+        sums: MD5 of each file, as torchvision knows them.
+    """
+
+    folder: str
+    mirrors: tuple[str, ...]
+    sums: Mapping[str, str]
+
+
+_GZIP = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+_MNIST_SUMS = (
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+_FASHION_SUMS = (
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+SOURCES = {
+    "mnist": Source(
+        "MNIST",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+        dict(zip(_GZIP, _MNIST_SUMS, strict=True)),
+    ),
+    "fashion-mnist": Source(
+        "FashionMNIST",
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        dict(zip(_GZIP, _FASHION_SUMS, strict=True)),
+    ),
+}
+NAMES = (*SOURCES, "digits")
 N_CLASSES = 10
 
 _FILES = {"train": "train", "test": "t10k"}
 _N_TRAIN_DIGITS = 1437
 _STALLED_S = 30.0
+_LARGEST = 1 << 27  # bytes of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +140,7 @@ def load(
     if name == "digits":
         arrays = _digits()
     else:
-        raw = root / TORCHVISION[name] / "raw"
+        raw = root / SOURCES[name].folder / "raw"
         if download and not is_present(name, root):
             _download(name, root)
         arrays = _read(raw, name, root)
@@ -107,9 +154,9 @@ def load(
 
 def is_present(name: str, root: Path) -> bool:
     """Whether the files of a data set are there; `load` says whether they are whole."""
-    if name not in TORCHVISION:
+    if name not in SOURCES:
         return True
-    raw = root / TORCHVISION[name] / "raw"
+    raw = root / SOURCES[name].folder / "raw"
     return all(_find(raw, stem, kind) for stem in _FILES.values() for kind in ("images-idx3", "labels-idx1"))
 
 
@@ -184,29 +231,43 @@ def _digits() -> dict[str, np.ndarray]:
 
 
 def _download(name: str, root: Path) -> None:
-    """Fetch a data set through torchvision; each file appears under its name when all are whole.
+    """Fetch a data set; each file appears under its name when all are whole.
 
     Two processes that fetch at once use folders of their own and end with the same files.
     """
-    timeout = socket.getdefaulttimeout()
+    source, was_there = SOURCES[name], root.exists()
     try:
-        import torchvision
-
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as folder:
-            socket.setdefaulttimeout(_STALLED_S)  # without it a firewall that drops packets hangs the job
-            with contextlib.redirect_stdout(sys.stderr):
-                getattr(torchvision.datasets, TORCHVISION[name])(folder, download=True)
-            fetched = Path(folder) / TORCHVISION[name] / "raw"
-            _read(fetched, name, root)
-            raw = root / TORCHVISION[name] / "raw"
+            for file, digest in source.sums.items():
+                (Path(folder) / file).write_bytes(_fetched(source.mirrors, file, digest))
+            _read(Path(folder), name, root)
+            raw = root / source.folder / "raw"
             raw.mkdir(parents=True, exist_ok=True)
-            for file in sorted(fetched.iterdir()):
-                os.replace(file, raw / file.name)
+            for file in source.sums:
+                os.replace(Path(folder) / file, raw / file)
     except Exception as error:  # whatever a network, a proxy or a full disk may raise, the fix is the same
+        if not was_there:
+            with contextlib.suppress(OSError):
+                root.rmdir()
         raise _absent(name, root, f" and cannot be downloaded ({_one_line(error)})") from error
-    finally:
-        socket.setdefaulttimeout(timeout)
+
+
+def _fetched(mirrors: Sequence[str], file: str, digest: str) -> bytes:
+    """The content of a file, from the first mirror that has it whole."""
+    problem: Exception = UsageError("it has no mirror")
+    for mirror in mirrors:
+        print(f"fetching {mirror}{file}", file=sys.stderr)
+        try:
+            with urlopen(mirror + file, timeout=_STALLED_S) as answer:
+                content: bytes = answer.read(_LARGEST)
+        except (OSError, HTTPException) as error:
+            problem = error
+            continue
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() == digest:
+            return content
+        problem = UsageError(f"{mirror}{file} is damaged: its MD5 is not {digest}")
+    raise problem
 
 
 def _absent(name: str, root: Path, why: str) -> UsageError:

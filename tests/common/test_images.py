@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.data import load, main, read_idx
+from common.data import SOURCES, Source, load, main, read_idx
 from common.images import ImageSettings, fold_slices, standardised
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, add_settings, from_namespace, result_settings, setting
@@ -187,13 +187,12 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "mnist: 30 train images, 10 test images\n"
 
 
-# Fetching, over HTTP from this machine: torchvision's own code, with the mirror's address and sums replaced.
+# Fetching, over HTTP from this machine, with the mirror's address and sums replaced.
 
 FETCH = """
-import sys, torchvision
-from common.data import main
-torchvision.datasets.MNIST.mirrors = [sys.argv[1]]
-torchvision.datasets.MNIST.resources = [tuple(resource.split("=")) for resource in sys.argv[3:]]
+import sys
+from common.data import SOURCES, Source, main
+SOURCES["mnist"] = Source("MNIST", ("http://127.0.0.1:9/", sys.argv[1]), dict(sum.split("=") for sum in sys.argv[3:]))
 sys.exit(main(["--data", sys.argv[2]]))
 """
 
@@ -217,7 +216,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def sums(folder: Path) -> list[tuple[str, str]]:
-    """The files of a mirror with their MD5, as torchvision lists them."""
+    """The files of a mirror with their MD5."""
     return [(file.name, hashlib.md5(file.read_bytes()).hexdigest()) for file in sorted(folder.iterdir())]
 
 
@@ -228,7 +227,6 @@ def fetch(address: str, folder: Path, root: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
     address, folder = mirror
     root = tmp_path / "data"
     for process in [fetch(address, folder, root) for _ in range(2)]:
@@ -240,10 +238,8 @@ def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[s
 
 
 def fetched_here(address: str, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit status of fetching in this process, which may have loaded torchvision already."""
-    torchvision = pytest.importorskip("torchvision")
-    monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", [address])
-    monkeypatch.setattr(torchvision.datasets.MNIST, "resources", sums(folder))
+    """The exit status of fetching in this process."""
+    monkeypatch.setitem(SOURCES, "mnist", Source("MNIST", (address,), dict(sums(folder))))
     return main(["--data", str(root)])
 
 
@@ -255,7 +251,24 @@ def test_a_damaged_download_leaves_nothing_behind(
     labels.write_bytes(gzip.compress(idx(np.zeros(29))))
     assert fetched_here(address, folder, tmp_path / "data", monkeypatch) == 2
     assert "has 29 labels for 30 images" in capsys.readouterr().err.splitlines()[-1]
-    assert list((tmp_path / "data").iterdir()) == []
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_that_another_wrote_is_not_taken(
+    mirror: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, folder = mirror
+    known = {**dict(sums(folder)), f"{LABELS}.gz": 32 * "0"}
+    monkeypatch.setitem(SOURCES, "mnist", Source("MNIST", (address,), known))
+    assert main(["--data", str(tmp_path / "data")]) == 2
+    assert f"{address}{LABELS}.gz is damaged: its MD5 is not 000" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_sums_are_those_that_torchvision_knows() -> None:
+    datasets = pytest.importorskip("torchvision").datasets
+    for name, kind in (("mnist", datasets.MNIST), ("fashion-mnist", datasets.FashionMNIST)):
+        assert dict(kind.resources) == SOURCES[name].sums
+        assert set(kind.mirrors) == set(SOURCES[name].mirrors)
 
 
 def test_without_data_and_network_one_line_names_the_ways_out(

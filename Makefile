@@ -15,6 +15,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # --no-compile: pip would take two minutes to compile 20,000 modules. Python compiles those that are imported, once.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# A line every ten seconds while something is installed.
+SAY := (while sleep 10 >/dev/null 2>&1; do echo "  $$(du -sm .venv | cut -f 1) MB are there"; done) & said=$$!; \
+	trap 'kill $$said' EXIT;
 # Without a GPU PyTorch's CPU wheels do, a tenth of the size; where their index is out of reach, PyPI's.
 # --isolated: a pair of them from that index or none, whatever pip is told to look at besides.
 INSTALL_TORCH := nvidia-smi -L >/dev/null 2>&1 || $(PIP) --isolated --retries 0 --timeout 5 \
@@ -111,18 +114,19 @@ bench: .venv/dev
 .venv/demo: requirements.txt requirements-demo.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (minutes; most of it is PyTorch)"
-	sed '/^torch/d' requirements.txt | $(PIP) -r /dev/stdin
+	@$(SAY) sed '/^torch/d' requirements.txt | $(PIP) -r /dev/stdin
 	@echo "compiling the solver meanwhile, once per machine"
 	@rm -rf .venv/first
-	@python -m mnist_svm 2 $(FIRST)/svm >/dev/null 2>&1 & \
-	$(INSTALL_TORCH); $(PIP) -r requirements-demo.txt; installed=$$?; wait; exit $$installed
+	@$(SAY) python -m mnist_svm 2 $(FIRST)/svm >/dev/null 2>&1 & first=$$!; \
+	$(INSTALL_TORCH); $(PIP) -r requirements-demo.txt; installed=$$?; wait $$first; exit $$installed
 	@echo "compiling the training steps, once per machine"
 	@python -m mnist_nn 1 1 $(FIRST)/nn --max-channels 2 --max-hidden-layer 9 --epochs 1 --workers 1 --plot 1 \
 		>/dev/null 2>&1 || true
 	touch $@
 
 .venv/dev: .venv/demo requirements-dev.txt
-	$(PIP) -r requirements-dev.txt
+	@echo "installing what tests need"
+	@$(SAY) $(PIP) -r requirements-dev.txt
 	touch $@
 
 clean:

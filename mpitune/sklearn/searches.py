@@ -167,7 +167,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _begins_here(self, tasks: list[Task]) -> bool:
         """Whether nothing was asked that needs workers, and fits are likely to be short, and of known libraries."""
-        asked = (self.results, self.workers, self.n_jobs, self.gpu, self.trial_timeout)
+        asked = (self.results, self.workers, self.gpu, self.trial_timeout)  # `n_jobs` is a ceiling
         if any(argument is not None for argument in asked) or launched().size > 1:
             return False
         X, estimator = tasks[0].args[0], tasks[0].estimator
@@ -319,9 +319,9 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
-        workers: Worker processes of each node, by default `n_jobs` or one per core; 0 evaluates in this process, for a
-            debugger. A search of few samples in one process without any of these arguments and without `n_jobs` begins
-            in this process, too. Workers do what is left after two seconds: they start meanwhile.
+        workers: Worker processes of each node, by default one per core, `n_jobs` at most; 0 evaluates in this process,
+            for a debugger. A search of few samples in one process without any of these arguments begins in this
+            process, too. Workers do what is left after two seconds: they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.

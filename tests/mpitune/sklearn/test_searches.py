@@ -224,7 +224,8 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeyp
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
     GridSearchCV(scaled, {"svc__C": [0.1, 1.0]}, cv=3).fit(X, Y)
-    for asked in ({"workers": 1}, {"n_jobs": 1}, {"trial_timeout": 60.0}):
+    GridSearchCV(SVC(), grid, cv=3, n_jobs=2).fit(X, Y)
+    for asked in ({"workers": 1}, {"gpu": "none"}, {"trial_timeout": 60.0}):
         with pytest.raises(StudyBegins):
             GridSearchCV(SVC(), grid, cv=3, **asked).fit(X, Y)
     many = np.arange(50_000) % 150

@@ -41,6 +41,13 @@ def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(python_blocks("docs/search.md"))))
+def test_the_blocks_about_search_run_in_an_empty_folder(program: Any, tmp_path: Path, number: int) -> None:
+    (tmp_path / "script.py").write_text(python_blocks("docs/search.md")[number])
+    program(tmp_path / "script.py", cwd=tmp_path)
+
+
+@pytest.mark.slow
 def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> None:
     first = tmp_path / "first.py"
     first.write_text(FIRST)

@@ -21,6 +21,7 @@ name.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,7 +40,6 @@ from mpitune.sklearn.answers import FittedModel, answer, standard
 from mpitune.sklearn.fit_graph import cloned
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 from mpitune.sklearn.task import Task
-from mpitune.svm.svc import as_sklearn
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
-    if type(estimator) in (SVC, svm.SVC):
+    own = sys.modules.get("mpitune.svm.svc")  # an estimator of that class has imported it; numba takes half a second
+    if type(estimator) is SVC or (own is not None and type(estimator) is own.SVC):
         return partial(_fit_grid_here, estimator)
     return None
 
@@ -88,26 +89,6 @@ def made_by_libsvm(task: Task) -> bool:
     return type(estimator) is SVC and why_no_grid(task) is None
 
 
-class _Refit(svm.SVC):
-    """An unfitted `sklearn.svm.SVC` that the solver of the grid fits; it is of scikit-learn's class again then.
-
-    Where the solver has not enough memory for all samples, LIBSVM makes the fit.
-    """
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
-        try:
-            super().fit(X, y, sample_weight)
-        except MemoryError as error:
-            log.warning("the best candidate is refitted by LIBSVM, not by the solver of the grid: %s", error)
-            self.__class__ = SVC
-            return self.fit(X, y, sample_weight)
-        self.__dict__, self.__class__ = vars(as_sklearn(self)), SVC
-        return self
-
-
-_Refit.__name__ = SVC.__name__  # in messages
-
-
 def refitted_as_solved(estimator: Any) -> Any:
     """Let an unfitted estimator whose candidates are solved as a grid be fitted by the same solver; it is changed.
 
@@ -115,7 +96,7 @@ def refitted_as_solved(estimator: Any) -> Any:
     """
     last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if type(last) is SVC:
-        last.__class__ = _Refit
+        last.__class__ = svm.Refit
     return estimator
 
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from mpitune.svm.candidates import Fitted, fit_grid
     from mpitune.svm.data import Data, TrainingSet
     from mpitune.svm.solved import Solved, solve
-    from mpitune.svm.svc import SVC
+    from mpitune.svm.svc import SVC, Refit
     from mpitune.svm.warm import compile_apart, is_compiled, warm_up
 
 _HOME = {
     "mpitune.svm.candidates": ("Fitted", "fit_grid"),
     "mpitune.svm.data": ("Data", "TrainingSet"),
     "mpitune.svm.solved": ("Solved", "solve"),
-    "mpitune.svm.svc": ("SVC",),
+    "mpitune.svm.svc": ("SVC", "Refit"),
     "mpitune.svm.warm": ("compile_apart", "is_compiled", "warm_up"),
 }
 
@@ -43,6 +43,7 @@ __all__ = [
     "SVC",
     "Data",
     "Fitted",
+    "Refit",
     "Solved",
     "TrainingSet",
     "compile_apart",

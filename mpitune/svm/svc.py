@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, prepare
 from mpitune.svm.solved import KnownPart, Solved, solve
 from mpitune.svm.warm import warm_up
+
+log = logging.getLogger(__name__)
 
 CACHED = 256 << 10  # elements of K of samples that are predicted at once and a class's support vectors
 LARGE = 1 << 30  # bytes of a dense copy of sparse samples from which on there is a warning
@@ -257,6 +260,26 @@ def as_sklearn(model: SVC) -> ScikitSVC:
         made._dual_coef_ = _full(model._dual_coef_)
         made.dual_coef_ = -made._dual_coef_ if len(model.classes_) == 2 else made._dual_coef_
     return made
+
+
+class Refit(SVC):
+    """An unfitted SVC of scikit-learn that this package's solver fits; it is of scikit-learn's class again then.
+
+    Where the solver has not enough memory for all samples, LIBSVM makes the fit.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ScikitSVC:
+        try:
+            super().fit(X, y, sample_weight)
+        except MemoryError as error:
+            log.warning("the best candidate is refitted by LIBSVM, not by the solver of the grid: %s", error)
+            self.__class__ = ScikitSVC
+            return self.fit(X, y, sample_weight)
+        self.__dict__, self.__class__ = vars(as_sklearn(self)), ScikitSVC
+        return self
+
+
+Refit.__name__ = ScikitSVC.__name__  # in messages
 
 
 _OURS = {"_vectors", "_known", "_given_sparse", "_by_libsvm"}

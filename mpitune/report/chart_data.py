@@ -74,17 +74,21 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     slots = time.slots if time else []
     begins = {bar.key: bar.begin for slot in slots for bar in slot.bars if bar.kind not in BESIDES}
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
-    columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
-    columns |= {name: _column([trial.params.get(name) for trial, _ in trials]) for name in params}
-    for name in values:
-        columns[name if name not in columns else f"{name} (value)"] = _column([r.values.get(name) for _, r in trials])
-    columns |= {
+    ours: dict[str, Any] = {
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
         "place": _texts(str(result.place) for _, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }
+    columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
+    for name in params:
+        taken = name in columns or name in ours
+        columns[f"{name} (parameter)" if taken else name] = _column([trial.params.get(name) for trial, _ in trials])
+    for name in values:
+        taken = name in columns or name in ours
+        columns[f"{name} (value)" if taken else name] = _column([r.values.get(name) for _, r in trials])
+    columns |= ours
     whole: dict[str, Any] = {
         "name": study.name,
         "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},

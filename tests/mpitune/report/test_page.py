@@ -135,6 +135,14 @@ def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
     assert data["begins"] == [0, 1] and data["goal"] == {"name": "loss", "maximize": False, "percent": False}
 
 
+def test_values_and_parameters_may_be_called_as_a_column_of_the_page(tmp_path: Path) -> None:
+    lines = [trial_line("a", {"trial": 5, "seconds": 6}, {"seconds": 7.0, "failure": 8.0, "x": 9.0}, begin=0, end=1)]
+    trials = Seen(page([Report(read(write(tmp_path, lines)))])).data[0]["trials"]
+    assert trials["trial"]["of"] == ["a"] and trials["seconds"] == [1] and trials["failure"]["of"] == [""]
+    assert trials["trial (parameter)"] == [5] and trials["seconds (parameter)"] == [6] and trials["x"] == [9]
+    assert trials["seconds (value)"] == [7] and trials["failure (value)"] == [8]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("browser")

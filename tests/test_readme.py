@@ -80,7 +80,7 @@ def test_the_experiment_of_the_docs_runs(program: Any, tmp_path: Any) -> None:
     (tmp_path / "ridge.py").write_text(EXPERIMENT)
     program("ridge.py", "6", "--gpu", "none", "--workers", "1", cwd=tmp_path)
     rows = (tmp_path / "results" / "ridge" / "trials.csv").read_text().splitlines()
-    assert len(rows) == 7 and rows[0].startswith("key,alpha,r2,")
+    assert len(rows) == 7 and rows[0].startswith("key,param_alpha,value_r2,")
 
 
 def test_every_file_it_names_is_there() -> None:

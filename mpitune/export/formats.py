@@ -63,8 +63,9 @@ def _plain(thing: Any) -> Any:
 def to_optuna(study: ExportedStudy, into: Path) -> None:
     """Write `into`, which `optuna.storages.JournalStorage` reads, and `optuna-dashboard` shows.
 
-    What Optuna has no place for are user attributes: other values, key, place, seconds, error. A distribution is the
-    range of a parameter, or its values where they are texts. A trial with an infinite value is a failed one there.
+    What Optuna has no place for are user attributes: other values, run/key, run/place, run/seconds, run/error. A
+    distribution is the range of a parameter, or its values where they are texts. A trial with an infinite value is a
+    failed one there.
 
     Args:
         study: What is exported, with at least one objective.
@@ -90,14 +91,14 @@ def _optuna_trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distr
     state = {COMPLETE: "COMPLETE", FAILED: "FAIL"}.get(trial.state, "PRUNED")
     if state == "COMPLETE" and not all(map(math.isfinite, values)):
         state = "FAIL"
-    facts = {"key": trial.key, "place": str(trial.last.place), "seconds": trial.seconds, **trial.used, **trial.values}
+    facts = {"run/key": trial.key, "run/place": str(trial.last.place), **trial.measured, **trial.values}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
         values=values if state == "COMPLETE" else None,
         params=dict(trial.params),
         distributions={name: distributions[name] for name in trial.params},
         user_attrs={k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
-        | ({"error": trial.error} if trial.error else {}),
+        | ({"run/error": trial.error} if trial.error else {}),
         intermediate_values={
             step: values[names[0]] for step, values in trial.steps.items() if names[0] in values
         } if len(names) == 1 else {},
@@ -151,7 +152,7 @@ def _log(client: Any, experiment: str, trial: ExportedTrial) -> None:
 
     begun, ended = (round(1000 * (when or 0)) for when in (trial.begun, trial.ended))
     run = client.create_run(experiment, start_time=begun, run_name=trial.key).info.run_id
-    figures = {**trial.values, "seconds": trial.seconds, **trial.used}
+    figures = {**trial.values, **trial.measured}
     metrics = [Metric(name, float(value), ended, 0) for name, value in figures.items()]
     metrics += [
         Metric(f"step/{name}", float(value), ended, step)
@@ -230,10 +231,8 @@ def to_wandb(study: ExportedStudy, into: Path) -> None:
         )  # fmt: skip
         for step, values in sorted(trial.steps.items()):
             run.log(dict(values), step=step)
-        place = str(trial.last.place)
-        run.summary.update(
-            {**trial.values, **trial.used, "seconds": trial.seconds, "place": place, "error": trial.error}
-        )
+        facts = {"run/place": str(trial.last.place), "run/error": trial.error}
+        run.summary.update({**trial.values, **trial.measured, **facts})
         run.finish(exit_code=1 if trial.state == FAILED else 0)
     wandb.teardown()  # its service writes the last records, and may do so after `finish`
 

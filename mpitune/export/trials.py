@@ -15,7 +15,7 @@ from mpitune.optimize.search_study import COMPLETE, FAILED, records
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
 from mpitune.storage.records import UNREADABLE
-from mpitune.storage.table import last_line
+from mpitune.storage.table import last_line, named_columns
 from mpitune.trial import Outcome, Result
 
 if TYPE_CHECKING:
@@ -58,9 +58,13 @@ class ExportedTrial:
         return self.last.ended or None
 
     @property
-    def used(self) -> dict[str, float]:
-        """What its last piece took of the machine, as far as it is known."""
-        return {name: value for name, value in self.last.used._asdict().items() if value is not None}
+    def measured(self) -> dict[str, float]:
+        """Its seconds, and what its last piece took of the machine as far as that is known.
+
+        The names begin with run/, so that no value of an objective has the name of one.
+        """
+        used = {"seconds": self.seconds, **self.last.used._asdict()}
+        return {f"run/{name}": value for name, value in used.items() if value is not None}
 
     def row(self) -> dict[str, Any]:
         """All of it but steps and arrays, flat; names of parameters begin with param_, of values with value_."""
@@ -68,8 +72,7 @@ class ExportedTrial:
         return {
             "key": self.key,
             "state": self.state,
-            **{f"param_{name}": value for name, value in self.params.items()},
-            **{f"value_{name}": value for name, value in self.values.items()},
+            **named_columns(self.params, self.values),
             "seconds": self.seconds,
             "ended": self.ended,
             **self.last.used._asdict(),

@@ -12,13 +12,12 @@ from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import SHOWN, label_of
 from mpitune.optimize.strategies.base import TrialSegment
-from mpitune.storage.table import last_line, write_table
+from mpitune.storage.table import last_line, named_columns, write_table
 from mpitune.trial import Outcome
 
 if TYPE_CHECKING:
     import pandas
 
-FIXED = ("number", "state", "seconds", "error")  # columns of a table, beside parameters and values
 _MISSING = object()  # a parameter that a trial does not have
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 
@@ -90,7 +89,7 @@ class SearchStudy:
         return sorted((trial for _, trial in front), key=lambda trial: trial.number)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for each trial: number, state, parameters, values, seconds, error. Raises UsageError without pandas."""
+        """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -98,17 +97,14 @@ class SearchStudy:
         return pandas.DataFrame(self.rows()).set_index("number")
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial, all with the same columns; a value of a column's name is called value_<name>."""
+        """A row for each trial, all with the same columns: number, state, param_..., value_..., seconds, error."""
         params = list(dict.fromkeys(name for trial in self.trials for name in trial.params))
         values = list(dict.fromkeys(name for trial in self.trials for name in trial.values))
-        taken = {*FIXED, *(f"param_{name}" for name in params)}
-        columns = {name: f"value_{name}" if name in taken else name for name in values}
         return [
             {
                 "number": trial.number,
                 "state": trial.state,
-                **{f"param_{name}": trial.params.get(name) for name in params},
-                **{column: trial.values.get(name) for name, column in columns.items()},
+                **named_columns({n: trial.params.get(n) for n in params}, {n: trial.values.get(n) for n in values}),
                 "seconds": round(trial.seconds, 6),
                 "error": trial.error,
             }

@@ -25,8 +25,13 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             writer.writerows(rows)
 
 
+def named_columns(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters and values as columns param_<name> and value_<name>, which are no other columns of any table."""
+    return {f"param_{name}": each for name, each in params.items()} | {f"value_{n}": each for n, each in values.items()}
+
+
 def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """One row per trial: key, parameters, values (NaN where it failed), `RUN_COLUMNS`, error.
+    """One row per trial: key, param_..., value_... (NaN where it failed), `RUN_COLUMNS`, error.
 
     What a trial used of its machine is as in `mpitune.trial.Used`, memory in MiB; of a GPU where one is known.
     """
@@ -38,8 +43,10 @@ def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
         gpu = {"gpu": _short(used.gpu), "gpu_mib": _mib(used.gpu_bytes)} if on_gpus else {}
         rows.append(
             {"key": trial.key}
-            | {name: trial.params.get(name, "") for name in params}
-            | {name: result.values.get(name, missing) for name in values}
+            | named_columns(
+                {name: trial.params.get(name, "") for name in params},
+                {name: result.values.get(name, missing) for name in values},
+            )
             | {"seconds": f"{result.seconds:.6g}", "cpu_seconds": _short(used.cpu_seconds)}
             | {"peak_mib": _mib(used.peak_bytes), **gpu}
             | {"place": str(result.place), "attempt": result.attempt, "error": last_line(result.error)}

@@ -17,6 +17,7 @@ import pytest
 
 import mpitune
 from mpitune.errors import Exit, UsageError
+from mpitune.export.trials import read
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
 from mpitune.tools.export import main
@@ -125,9 +126,23 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     study = opened(exported(written, "optuna", tmp_path / "a.log"))
     assert "loss is minimized" in capsys.readouterr().out
     assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
-    assert study.trials[2].user_attrs["key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
+    assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
     study = opened(exported(written, "optuna", tmp_path / "b.log", "--maximize", "loss"))
-    assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["gpu"] == 0.75
+    assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["run/gpu"] == 0.75
+
+
+def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
+    """Values called seconds and gpu keep their names in other tools; what the engine measured begins with run/."""
+    values = {"loss": 0.5, "seconds": 99.0, "gpu": 7.0, "error": 8.0}
+    with closing(Journal(tmp_path / "r", HEADER)) as journal:
+        journal.append([(Trial("a", {"C": 1}), Result("a", values, seconds=2.0, used=Used(gpu=0.75)))])
+    (trial,) = read(tmp_path / "r").trials
+    assert trial.measured == {"run/seconds": 2.0, "run/gpu": 0.75}
+    optuna = pytest.importorskip("optuna")
+    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log", "--minimize", "loss")
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    (kept,) = optuna.load_study(study_name=None, storage=storage).trials
+    assert kept.user_attrs == {"run/key": "a", "run/place": "/0/0/", **trial.measured, **values}
 
 
 def test_optuna_dashboard_shows_the_journal(searched: tuple[Path, Any], tmp_path: Path) -> None:
@@ -220,7 +235,7 @@ def test_wandb_keeps_runs_that_its_own_records_describe(written: Path, tmp_path:
                 said[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         found[said["name"]] = said
     assert set(found) == {"a/0", "a/1", HOSTILE}
-    assert found["a/0"]["loss"] == 0.25 and found["a/0"]["config"]["C"] == 0.001 and found["a/0"]["gpu"] == 0.75
+    assert found["a/0"]["loss"] == 0.25 and found["a/0"]["config"]["C"] == 0.001 and found["a/0"]["run/gpu"] == 0.75
 
 
 MODULES = {"parquet": "pyarrow", "optuna": "optuna", "mlflow": "mlflow", "tensorboard": "tensorboard"}

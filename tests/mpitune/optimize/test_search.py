@@ -56,7 +56,7 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     assert asked == [0, 1, 2, 3, 4]
     assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
-    assert rows[0] == "number,state,param_x,loss,error" and len(rows) == 6
+    assert rows[0] == "number,state,param_x,value_loss,error" and len(rows) == 6
     for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
         with pytest.raises(UsageError, match=f"holds a study with {name} = "):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
@@ -72,7 +72,7 @@ def test_best_pareto_report_pandas() -> None:
         _ = study.best
     assert "5 trials: 5 complete\nthe Pareto front:\n  trial 2: b 0, a 2 with x=2" in study.report()
     frame = study.to_pandas()
-    assert list(frame["param_x"]) == [0, 1, 2, 3, 4] and list(frame["a"]) == [0, 1, 2, 3, 4]
+    assert list(frame["param_x"]) == [0, 1, 2, 3, 4] and list(frame["value_a"]) == [0, 1, 2, 3, 4]
 
 
 def test_grids_enqueued_points_callbacks_and_constants() -> None:
@@ -244,14 +244,14 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 
 
 def test_the_table_keeps_options_apart(tmp_path: Path) -> None:
-    """Those of one text are quoted, things have their names, and a value called as a column has another name."""
+    """Those of one text are quoted, and things have their names."""
     how: dict[str, Any] = dict(strategy="grid")
     options = (None, "None", 1, 1.0, True, "1", len)
     space = {"x": Choice(*options), "y": When(Choice("a"), x="1")}
     study = searched(lambda trial: {"loss": 1.0, "seconds": 2.0}, space, results=tmp_path / "r", **how)
     assert [trial.params["x"] for trial in study.trials] == list(options)
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
-    assert rows[0] == "number,state,param_x,param_y,loss,value_seconds,error"
+    assert rows[0] == "number,state,param_x,param_y,value_loss,value_seconds,error"
     cells = [row.split(",complete,")[1].split(",")[0] for row in rows[1:]]
     assert cells == ["", '"""None"""', "1", "1.0", "True", '"""1"""', "len"]
     searched(lambda trial: 1.0, {"x": Choice("a", None)}, results=tmp_path / "s", **how)

@@ -1,8 +1,10 @@
 """Exit statuses, the error that becomes one line on stderr, and texts of others in a form that can be shown."""
 
+import json
 import sys
-from collections.abc import Iterable
-from enum import IntEnum
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum, IntEnum
 from itertools import islice
 
 MOST_NAMES = 20  # that a message lists
@@ -18,6 +20,46 @@ class Exit(IntEnum):
     USAGE = 2
     FAILED_TRIALS = 3
     STOPPED = 75  # EX_TEMPFAIL: run the same command to continue
+
+
+class Caller(Enum):
+    """How whoever calls gives an option: on a command line, as `RunOptions`, or by the arguments of a search alone."""
+
+    PROGRAM = 0
+    OPTIONS = 1
+    ARGUMENTS = 2
+
+
+ARGUMENTS = ("gpu", "workers", "trial_timeout")  # options that are arguments of every search, and of `RunOptions`
+_caller = Caller.PROGRAM
+
+
+@contextmanager
+def called_from(caller: Caller) -> Iterator[None]:
+    """Advice in messages is for this caller from now on; within another one in Python it stays for that one."""
+    global _caller
+    before = _caller
+    _caller = caller if before is Caller.PROGRAM else before
+    try:
+        yield
+    finally:
+        _caller = before
+
+
+def typed(name: str, value: object = True) -> str:
+    """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
+    if _caller is Caller.PROGRAM:
+        plain = str(value).replace(",", "").isalnum()
+        return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}" if plain else f" {value!r}")
+    given = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
+    if name in ARGUMENTS:
+        return given
+    return f"RunOptions({given})" if _caller is Caller.OPTIONS else ""
+
+
+def or_typed(name: str, value: object = True, then: str = "") -> str:
+    """An option as the last of several ways out, with what it does; "" where the call has no such."""
+    return f", or {option}{then}" if (option := typed(name, value)) else ""
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from mpitune.errors import Exit, StorageError, UsageError
+from mpitune.errors import Caller, Exit, StorageError, UsageError, called_from
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 
@@ -36,14 +36,15 @@ class _OneLine:
 
 
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
+def errors_in_one_line(caller: Caller = Caller.OPTIONS) -> Iterator[None]:
     """A UsageError from here that ends the script is one line on stderr, said once by all ranks, and status 2.
 
-    Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
+    Its advice is for `caller`. Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
     """
     _let_go()
     try:
-        yield
+        with called_from(caller):
+            yield
     except UsageError as error:
         _let_go()
         sys.excepthook = _OneLine(error)

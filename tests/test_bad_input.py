@@ -80,7 +80,8 @@ REFUSED = {
     f"svm 3 {DIGITS} --results a-file": "results folder a-file cannot be written",
     f"svm 3 {DIGITS} --results a-file/below": "cannot be written",
     f"nn 2 2 {DIGITS} --results other": "is not a journal header",
-    f"nn 2 2 {DIGITS} --results toys": "holds a study with experiment = toy, not mnist_nn",
+    f"nn 2 2 {DIGITS} --results toys": "holds a study with experiment = toy, "
+    "not mnist_nn: give another results folder, or --restart to set the old study aside",
     f"nn 2 2 {DIGITS} --results folder-journal": "cannot be written",
     f"svm 3 {DIGITS} --train-size 1000000000": "--train-size 1000000000 is too large: digits has 1437",
     f"svm 3 {DIGITS} --folds 1000000000": "--folds 1000000000 is too large",

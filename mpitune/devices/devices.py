@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mpitune._jit.folders import safe_caches
 from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, typed
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,13 @@ def choose(
     if gpu == "none":
         return cpus, ""
     if workers is not None:
-        raise UsageError(f"--workers {workers} counts CPU slots: give --gpu none with it (a GPU twice is --gpu 0,0)")
+        fix = f"give {typed('gpu', 'none')} with it (a GPU twice is {typed('gpu', '0,0')})"
+        raise UsageError(f"{typed('workers', workers)} counts CPU slots: {fix}")
     gpus = list_gpus()
     if gpu is None:
         if not gpus:
             workers_ = f"{len(cpus)} CPU worker{'s' * (len(cpus) > 1)}"
-            return cpus, f"no GPU is visible{why_no_gpu()}: using {workers_} (--gpu none says so)"
+            return cpus, f"no GPU is visible{why_no_gpu()}: using {workers_} ({typed('gpu', 'none')} says so)"
         return [_device(gpus[0])], ""
     if gpu == "all":
         if not gpus:
@@ -192,15 +193,16 @@ def _entry(part: str, gpus: list[str]) -> str:
             return gpus[int(part)]
         if not gpus:
             raise _no_gpu(part)
-        raise UsageError(f"--gpu {part}, but {len(gpus)} are visible: give positions from 0 to {len(gpus) - 1}")
+        fix = f"give positions from 0 to {len(gpus) - 1}"
+        raise UsageError(f"{typed('gpu', part)}, but {len(gpus)} are visible: {fix}")
     if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", part):
         return part
-    raise UsageError(f"--gpu {part!r}: give positions such as 0,1, names such as GPU-..., all, or none")
+    raise UsageError(f"{typed('gpu', part)}: give positions such as 0,1, names such as GPU-..., all, or none")
 
 
 def _no_gpu(asked: str) -> UsageError:
-    fix = "give --gpu none, or check CUDA_VISIBLE_DEVICES"
-    return UsageError(f"--gpu {asked}, but no GPU is visible{why_no_gpu()}: {fix}")
+    fix = f"give {typed('gpu', 'none')}, or check CUDA_VISIBLE_DEVICES"
+    return UsageError(f"{typed('gpu', asked)}, but no GPU is visible{why_no_gpu()}: {fix}")
 
 
 def _device(entry: str) -> Device:

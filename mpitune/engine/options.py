@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 from mpitune.engine.study import Shard
+from mpitune.errors import UsageError
 from mpitune.settings import setting
 
 
@@ -65,3 +67,9 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         Shard.parse(self.shard)
+        if isinstance(self.gpu, Integral) and not isinstance(self.gpu, bool) and self.gpu >= 0:  # from Python
+            object.__setattr__(self, "gpu", str(self.gpu))
+        if not isinstance(self.gpu, str | None):
+            raise UsageError(f'gpu={self.gpu!r}: give a position such as 0, or a text such as "0,1", "all" or "none"')
+        if isinstance(self.results, str):
+            object.__setattr__(self, "results", Path(self.results))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpitune.devices.devices import CPU, free_memory, usable_cores
 from mpitune.engine.options import RunOptions
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, or_typed, typed
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Place
 
@@ -81,10 +81,8 @@ def widen_binding(transport: Transport, launcher: str) -> str:
         os.sched_setaffinity(0, daemon)
     except OSError:
         return ""
-    return (
-        f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used "
-        "(--keep-binding leaves it)"
-    )
+    told = f" ({option} leaves it)" if (option := typed("keep_binding")) else ""
+    return f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used{told}"
 
 
 def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -101,14 +99,15 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
             findings.append(Finding(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
-                "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1), or give --gpu none or --allow-shared-host",
+                "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1)"
+                f"{or_typed('gpu', 'none')}{or_typed('allow_shared_host')}",
                 fatal=True,
             ))  # fmt: skip
     given, source = _hosts_given(environ)
     if given > len(together):
         findings.append(Finding(
-            f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun "
-            "(--expect-nodes refuses to run on fewer)"
+            f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
+            + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", given)) else "")
         ))  # fmt: skip
     # A rank has a CPU worker for each core that it sees, unless their number was given.
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]
@@ -134,7 +133,7 @@ def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Findin
     node = min(small, key=lambda node: node.memory // len(node.places))
     fit = node.memory // most
     share = node.memory / len(node.places)
-    advice = f"{fit} would fit (--workers {fit})" if fit else "not one would fit"
+    advice = f"{fit} would fit ({typed('workers', fit)})" if fit else "not one would fit"
     return [Finding(
         f"{_hosts(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
         f"needs {most / 1e9:.3g} GB: {advice}; trials that fit no worker stay open"
@@ -177,7 +176,7 @@ def mixed_versions(hosts: Sequence[tuple[str, Mapping[str, str]]]) -> str:
             described = ", ".join(f"{version} on {_a_few(having)}" for version, having in who.items())
             different.append(f"{name} {described}")
     mixed = "; ".join(different)
-    fix = "install the same on all, or give --allow-mixed-versions"
+    fix = f"install the same on all{or_typed('allow_mixed_versions')}"
     return f"hosts have different versions: {mixed}: {fix}" if mixed else ""
 
 

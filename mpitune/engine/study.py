@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, or_typed
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
@@ -29,7 +29,7 @@ class Shard:
         """The shard written as "2/4". Raises ValueError."""
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise ValueError(f"--shard {text!r}: give K/N, a whole number K from 1 to N")
+            raise ValueError(f"shard {text!r}: give K/N, a whole number K from 1 to N")
         return cls(int(number), int(of))
 
     def has(self, search: int, position: int) -> bool:
@@ -175,6 +175,6 @@ class Study:
             name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
             raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
-                f"{trial.params.get(name)!r}: use the version that wrote it and the same seeds, or --restart"
+                f"{trial.params.get(name)!r}: use the version that wrote it and the same seeds{or_typed('restart')}"
             )
         self.results.pop(trial.key, None)

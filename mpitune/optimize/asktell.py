@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mpitune.errors import UsageError
+from mpitune.errors import Caller, UsageError, called_from
 from mpitune.optimize.objectives import InvalidReturnValue, require_same_names, values_of
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
@@ -59,7 +59,9 @@ class AskTell:
                 "experiment": "AskTell", "space": repr(self._problem.space), "seed": self._problem.seed,
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
             }  # fmt: skip
-            self._journal = Journal(self._folder, {"settings": settings, "versions": {}, "commit": None, "command": []})
+            header: dict[str, Any] = {"settings": settings, "versions": {}, "commit": None, "command": []}
+            with called_from(Caller.ARGUMENTS):
+                self._journal = Journal(self._folder, header)
             history = self._journal.history
             for key, trial in history.trials.items():
                 self._tell(TrialSegment.of(trial), Outcome(trial, history.results[key]))

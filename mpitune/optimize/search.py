@@ -50,7 +50,7 @@ def search(
     seed: int = 0,
     results: str | Path | None = None,
     workers: int | None = None,
-    gpu: str | None = None,
+    gpu: str | int | None = None,
     devices: Need = 1,
     nodes: Need = 0,
     trial_timeout: float | None = None,

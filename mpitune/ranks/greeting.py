@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, UsageError, or_typed
 from mpitune.ranks.transport import Transport
 
 WORDS = 1
@@ -36,7 +36,7 @@ def greet(transport: Transport, host: str, code: str, *, allow_mixed_versions: b
         elif len(set(codes)) > 1 and not allow_mixed_versions:
             other = next(words for words in heard if words["code"] != code)
             refused = f"hosts have different versions: code {code} on {host}, {other['code']} on {other['host']}: "
-            refused += f"{FIX}, or give --allow-mixed-versions"
+            refused += f"{FIX}{or_typed('allow_mixed_versions')}"
         if None in codes:
             _end(transport, refused)
     answer = _parsed(transport.broadcast(json.dumps({"words": WORDS, "refused": refused})))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, typed
 from mpitune.ranks.process import die_with, require_linux
 from mpitune.ranks.transport import LocalTransport, Transport
 
@@ -84,8 +84,8 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
     transport = LocalTransport() if alone else _mpi(launch, has_mpi)
     if expect_nodes is not None and transport.size != expect_nodes:
         raise UsageError(
-            f"--expect-nodes {expect_nodes}, but there {'is' if transport.size == 1 else 'are'} {transport.size}: "
-            f"check the launcher's host list"
+            f"{typed('expect_nodes', expect_nodes)}, but there {'is' if transport.size == 1 else 'are'} "
+            f"{transport.size}: check the launcher's host list"
         )
     transport.watch(heartbeat_timeout)
     return transport

@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_limits
 from mpitune import svm
 from mpitune.devices.devices import CPU, WORKERS_HERE, environment, usable_cores
 from mpitune.engine.options import RunOptions
-from mpitune.errors import UsageError
+from mpitune.errors import Caller, UsageError
 from mpitune.output import outliving
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import launched
@@ -70,7 +70,7 @@ class OnEngine(_search.BaseSearchCV):
     added: ClassVar[dict[str, Any]] = {
         "results": [str, os.PathLike, None],
         "workers": [Interval(Integral, 0, None, closed="left"), None],
-        "gpu": [str, None],
+        "gpu": [str, Interval(Integral, 0, None, closed="left"), None],
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
         "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
@@ -78,7 +78,7 @@ class OnEngine(_search.BaseSearchCV):
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
     results: str | os.PathLike[str] | None = None
     workers: int | None = None
-    gpu: str | None = None
+    gpu: str | int | None = None
     trial_timeout: float | None = None
     accelerate: bool = True
     share: str | bool = "exact"
@@ -86,7 +86,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
-        with errors_in_one_line():
+        with errors_in_one_line(Caller.ARGUMENTS):
             transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
             if transport is None or transport.size == 1:
                 return self._fit(X, y, params)
@@ -223,7 +223,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
         options = RunOptions(
-            gpu="none" if self.gpu is None else self.gpu,
+            gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,
             results=None if self.results is None else Path(self.results) / self._part(),
             trial_timeout=self.trial_timeout,

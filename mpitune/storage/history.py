@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, shortened
+from mpitune.errors import UsageError, or_typed, shortened
 from mpitune.storage.files import JOURNAL, regular_file
 from mpitune.storage.records import (
     UNPACKABLE,
@@ -116,9 +116,7 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
             _read_some(lines, start, history, records, damaged)
             start += len(lines)
             if len(damaged) > MOST_DAMAGED:
-                raise UsageError(
-                    f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another --results folder"
-                )
+                raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
     return history, damaged
 
@@ -196,7 +194,7 @@ def _line_of(file: IO[bytes], path: Path) -> bytes:
     if len(line) == LONGEST_LINE:
         raise UsageError(
             f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: cut it off there, "
-            "or use another --results folder"
+            "or use another results folder"
         )
     return line
 
@@ -263,7 +261,7 @@ def _read_header(path: Path, line: bytes) -> dict[str, Any]:
 
 def _no_header(path: Path) -> UsageError:
     return UsageError(
-        f"line 1 of {path} is not a journal header, or is damaged: use another --results folder, or --restart"
+        f"line 1 of {path} is not a journal header, or is damaged: use another results folder{or_typed('restart')}"
     )
 
 

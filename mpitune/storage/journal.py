@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.errors import StorageError, UsageError, named, shortened, utf8
+from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.files import regular_file, remove_parts, sync_folder, written_whole
 from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
@@ -65,7 +65,7 @@ class Journal:
                 self._write(written({"format": FORMAT, **header}))
                 sync_folder(folder)
             else:
-                fix = "give another --results folder, or --restart to set the old study aside"
+                fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
                 require_same_study(folder, history.header["settings"], header["settings"], fix=fix)
                 self.history = history
                 self._cut(history.size)
@@ -229,7 +229,7 @@ def locked(path: Path) -> io.FileIO:
             if not isinstance(error, BlockingIOError):
                 raise
             time.sleep(pause)
-    raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another --results folder")
+    raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another results folder")
 
 
 def no_locks(folder: Path, error: OSError) -> str:
@@ -237,7 +237,7 @@ def no_locks(folder: Path, error: OSError) -> str:
     return (
         f"results folder {folder} is on a file system without locks ({error.strerror}), so two jobs could write to one "
         "study: mount it with locks (Lustre: -o flock; NFS: version 4, or a lockd that runs), or give another "
-        "--results folder"
+        "results folder"
     )
 
 

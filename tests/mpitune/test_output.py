@@ -41,7 +41,7 @@ def told(study, trial):
     print("trial", trial.number, "é" * 9000)
 
 study = search(
-    lambda trial: trial.params["x"], {"x": Float(0, 1), "of": Choice(["é"])}, n_trials=3, minimize="loss",
+    lambda trial: trial.params["x"], {"x": Float(0, 1), "of": Choice([["é"]])}, n_trials=3, minimize="loss",
     results=sys.argv[1], workers=1, callbacks=[told],
 )
 assert len(study.trials) == 3

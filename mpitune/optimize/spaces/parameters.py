@@ -166,7 +166,8 @@ class Choice:
     """One of several things, of any type; type and value tell them apart, so 1, 1.0, True and "1" are four.
 
     What a journal cannot hold is named there by its `__name__` or its repr. Where that is also the name of another
-    option, its place is added: `Choice(None, "None")` has the labels "None (option 1)" and "None".
+    option, its place is added: `Choice(None, "None")` has the labels "None (option 1)" and "None". A list or tuple that
+    stands alone holds the options: `Choice(["relu", "gelu"])`.
 
     Example:
         >>> Choice("relu", "gelu").values(None)
@@ -174,6 +175,8 @@ class Choice:
     """
 
     def __init__(self, *options: Any):
+        if len(options) == 1 and isinstance(options[0], list | tuple):
+            options = tuple(options[0])
         self.options = options
         if not options:
             raise UsageError(f"{type(self).__name__}(): give at least one option")

@@ -3,6 +3,7 @@
     Space({
         "kernel": Choice("rbf", "linear"),
         "C": Float(1e-3, 1e6, log=True),
+        "degree": [2, 3, 4],                                        # the same as Choice(2, 3, 4)
         "gamma": When(Float(1e-6, 1e-2, log=True), kernel="rbf"),   # only where kernel is rbf
         "folds": 5,                                                 # a constant
     }, constraints=[lambda p: p["C"] > 1 or p["kernel"] == "rbf"])
@@ -47,11 +48,21 @@ class When:
         return f"When({self.part!r}, {', '.join(f'{n}={v!r}' for n, v in self.conditions.items())})"
 
 
+def _choice(name: str, options: list[Any]) -> Choice:
+    """What a list in a space is. Raises UsageError where it cannot be, as where it was meant as one value."""
+    try:
+        return Choice(options)
+    except UsageError as error:
+        fix = f"if the list is one value, write [{shown(options)}]"
+        raise UsageError(f"{name} is a list, so it is a choice: {error}; {fix}") from error
+
+
 class Space:
     """Parameters by name.
 
     Args:
-        parts: Float, Int, Choice, Ordinal, `When` of one of these, or a constant; as a mapping or as pairs.
+        parts: Float, Int, Choice, Ordinal, a list (a choice), `When` of one of these, or a constant; as a mapping or as
+            pairs.
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:
@@ -80,7 +91,7 @@ class Space:
         for name, part in pairs:
             if isinstance(part, When):
                 self.conditions[name], part = part.conditions, part.part
-            self._parts[name] = part
+            self._parts[name] = _choice(name, part) if isinstance(part, list) else part
         self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
         for name, constant in self.constants.items():
             try:
@@ -89,7 +100,8 @@ class Space:
                 raise UsageError(f"the constant {name} cannot be written ({error}): give it as text") from error
         self.parts: dict[str, Part] = {n: self._parts[n] for n in self._in_order() if n not in self.constants}
         if not self.parts:
-            raise UsageError(f"the space has no parameters: give at least one, such as {EXAMPLE}")
+            only = f" but constants ({named(self.constants)})" if self.constants else ""
+            raise UsageError(f"the space has no parameters{only}: give at least one, such as {EXAMPLE}")
         self.constraints = tuple(constraints)
         self._labels = {
             name: {o: [self.parts[o].drawn(v) for v in allowed] for o, allowed in conditions.items() if o in self.parts}

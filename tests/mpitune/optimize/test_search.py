@@ -57,8 +57,9 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,value_loss,error" and len(rows) == 6
+    fix = r"give another results folder, or RunOptions\(restart=True\) to set the old study aside"
     for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
-        with pytest.raises(UsageError, match=f"holds a study with {name} = "):
+        with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}$"):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
 
 
@@ -173,7 +174,8 @@ def closes_over(lock: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"space": {}}, "the space has no parameters"),
+        ({"space": {}}, "the space has no parameters: give"),
+        ({"space": {"x": 1, "y": 2}}, "the space has no parameters but constants (x, y): give"),
         (
             {"space": Space({"x": Float(0, 1)}, constraints=[lambda p: p["y"] > 0])},
             "a constraint raised KeyError: 'y' for",
@@ -182,6 +184,10 @@ def closes_over(lock: Any) -> Any:
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
         ({"trial_timeout": 0}, "trial_timeout=0: give a number of seconds above 0"),
+        ({"gpu": [0]}, 'gpu=[0]: give a position such as 0, or a text such as "0,1", "all" or "none"'),
+        ({"gpu": "first", "workers": None}, 'gpu="first": give positions such as 0,1, names'),
+        ({"gpu": 99, "workers": None}, 'gpu="99", but '),
+        ({"gpu": "all"}, 'workers=1 counts CPU slots: give gpu="none" with it (a GPU twice is gpu="0,0")'),
         ({"callbacks": [5]}, "give a list of functions of the study and a trial"),
         ({"space": 5}, "the space is 5: give parameters by name"),
         ({"minimize": 5}, "minimize=5: give the name of a value"),
@@ -341,6 +347,8 @@ def test_ask_and_tell(tmp_path: Path) -> None:
             loop.tell(2, float("nan"))
         with pytest.raises(UsageError, match="trial 2: the values are cost, loss, before loss: return the same"):
             loop.tell(2, {"loss": 1.0, "cost": 2.0})
+    with pytest.raises(UsageError, match="holds a study with seed = 0, not 1: give another results folder$"):
+        AskTell(SPACE, **how, seed=1)
     with AskTell(SPACE, **how) as loop:
         assert [t.state for t in loop.study.trials] == ["failed", "complete"]
         numbers = []

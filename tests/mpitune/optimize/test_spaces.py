@@ -83,6 +83,17 @@ def test_type_and_value_tell_options_apart() -> None:
     assert len(list(Space({"a": Choice(1, True, 1.0), "b": When(Int(1, 2), a=True)}).grid(None))) == 4
 
 
+def test_a_list_is_a_choice_and_other_values_are_constants() -> None:
+    options = {"x": [1, 2], "y": Choice(["a", "b"]), "z": Ordinal((4, 8)), "w": When([True, None], x=1)}
+    space = Space({**options, "one": [[64, 64]], "pair": (0.9, 0.99), "text": "ab"})
+    same = Space({"x": Choice(1, 2), "y": Choice("a", "b"), "z": Ordinal(4, 8), "w": When(Choice(True, None), x=1)})
+    assert all(repr(space.parts[name]) == repr(part) for name, part in same.parts.items())
+    points = [space.given(point) for point in space.grid(None)]
+    assert len(points) == 12 and points[0] == {
+        "x": 1, "y": "a", "z": 4, "w": True, "one": [64, 64], "pair": (0.9, 0.99), "text": "ab"
+    }  # fmt: skip
+
+
 def test_a_grid_stays_on_steps_and_in_its_range() -> None:
     assert Float(0, 1, step=0.25).values(4) == [0, 0.25, 0.75, 1] and Float(0, 1, step=0.1).values(11)[3] == 0.3
     assert Int(0, 11, step=4).values(2) == [0, 8] and Float(0, 1, step=0.3).values(2) == pytest.approx([0, 0.9])
@@ -118,6 +129,12 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (lambda: Float(1, 2, log=True, step=0.5), "log and step exclude each other"),
         (lambda: Int(1, 2.5), "give whole numbers"),
         (lambda: Choice(), "Choice(): give at least one option"),
+        (lambda: Choice([]), "Choice(): give at least one option"),
+        (
+            lambda: Space({"x": [64, 64]}),
+            "x is a list, so it is a choice: Choice(64, 64): 64 is there twice, keep one; "
+            "if the list is one value, write [[64, 64]]",
+        ),
         (lambda: Ordinal(1, 2, 1), "Ordinal(1, 2, 1): 1 is there twice, keep one"),
         (lambda: When(Float(0, 1)), "When(...) without a condition"),
         (lambda: Space({"x": When(Float(0, 1), y=2)}), "x depends on y, which the space does not have: it has x"),

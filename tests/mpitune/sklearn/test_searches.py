@@ -344,7 +344,7 @@ def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
     assert len(journal) == 6 and journal[0]["params"] == {"split": 0, "param_C": 0.1}
     same(search(0.1, 1.0).fit(X, Y), first)
     assert len(journal_lines(tmp_path / "r")) == 6
-    with pytest.raises(UsageError, match="data_sha256"):
+    with pytest.raises(UsageError, match="data_sha256 = .*: give another results folder$"):
         search(0.1, 1.0).fit(X + 1.0, Y)
     with pytest.raises(UsageError, match="c00001/f0 with param_C = 1.0, this program asks for 2.0"):
         search(0.1, 2.0).fit(X, Y)

@@ -82,6 +82,8 @@ class Scheduling:
 
     Attributes:
         n_trials: the number of trials of the study, for the progress bar; None if it cannot be known.
+        counted: where people count otherwise than the engine, as a search whose trials have stages: how many trials are
+            done, or None for each of the engine's, and how many there will be at most, or None for those asked.
         cost: the expected time of a trial, in any unit. Costly batches are handed out first.
         cost_uncertainty: by which factor costs may be wrong, compared with each other. A larger one divides batches
             earlier.
@@ -110,6 +112,7 @@ class Scheduling:
     """
 
     n_trials: int | None = None
+    counted: Callable[[], tuple[int | None, int | None]] | None = None
     cost: Callable[[Trial], float] = lambda trial: 1.0
     cost_uncertainty: float = COST_UNCERTAINTY
     split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]

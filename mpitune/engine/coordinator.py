@@ -55,10 +55,11 @@ class Coordinator:
         end: float | None = None,  # Unix time; a batch that would take longer, as far as is known, is not begun
         started: float = 0.0,  # when this run did, by the monotonic clock
         total: int | None = None,  # trials that the study will have, if that is known
+        counted: Callable[[], tuple[int | None, int | None]] | None = None,  # see `Scheduling.counted`
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
-        self._clock, self._total = clock, total
+        self._clock, self._total, self._counted = clock, total, counted
         self.dispatch = Dispatch(tell=tell, slots=slots, costs=costs, gang_of=gang_of, end=end, clock=clock)
         self._fresh: list[tuple[Trial, Result]] = []
         self._durable: deque[Result] = deque()  # those in the journal that the study has not heard of
@@ -108,7 +109,9 @@ class Coordinator:
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
-        return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=self._total)
+        done, most = self._counted() if self._counted else (None, None)
+        total = self._total if most is None else most
+        return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:

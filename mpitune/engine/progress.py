@@ -45,7 +45,7 @@ class Running:
 class Overview:
     """A study at one moment."""
 
-    done: int  # trials that are known
+    done: int  # trials that are done, as people count them
     failed: int  # of this run
     total: int  # trials that there will be, as far as is known now
     more: bool  # there may be more than `total`
@@ -53,18 +53,24 @@ class Overview:
     n_running: int  # trials that are being computed
     waiting: Mapping[str, int]  # what other slots do, such as "starting", and how many do it
     running: Sequence[Running]  # trials that are being computed, the longest first, `MOST_SHOWN` at most
-    left: float | None  # seconds until all known trials are done, a guess; None before anything was timed
+    left: float | None  # seconds until all known trials are done, a guess; None where that is not known
+    stages: int | None = None  # of trials, that are known; None where a trial is evaluated at once
 
 
-def overview(study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None) -> Overview:
-    """The study now, by the coordinator's clock; see `Overview`. `total`: None where that is not known."""
-    asked = study.n_asked
+def overview(
+    study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
+) -> Overview:
+    """The study now, by the coordinator's clock; see `Overview`.
+
+    `total`: None where that is not known. `done`: trials, where what the study asks for are stages of them.
+    """
+    asked = study.n_asked if done is None else done
     states = list(dispatch.slots.values())
     computing = sorted((state for state in states if state.is_computing), key=lambda state: state.given[0].since)
     others = [state.step.unit for state in states if state.given and state.step and not state.is_computing]
     unasked = max(0, (total or 0) - asked)
     return Overview(
-        done=study.n_done,
+        done=study.n_done if done is None else done,
         failed=failed,
         total=asked + unasked,
         more=total is None,
@@ -72,7 +78,8 @@ def overview(study: Study, dispatch: Dispatch, now: float, *, failed: int, total
         n_running=len(computing),
         waiting=dict(Counter(others)),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
-        left=_time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done),
+        left=None if done is not None else _time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done),
+        stages=None if done is None else study.n_done,
     )
 
 
@@ -229,7 +236,8 @@ def _bar() -> Any:
 
 def note_of(seen: Overview) -> str:
     """What an overview says beside its counts of trials, in a line."""
-    words = [f"{seen.failed} failed"] if seen.failed else []
+    words = [] if seen.stages is None else [f"{seen.stages} stage{'s' * (seen.stages != 1)}"]
+    words += [f"{seen.failed} failed"] if seen.failed else []
     words += [f"{seen.n_running} running"] if seen.n_running else []
     words += [f"{n} {what}" for what, n in seen.waiting.items()]
     if seen.left is not None and seen.done < seen.total:

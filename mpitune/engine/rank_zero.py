@@ -137,6 +137,7 @@ class RankZero:
             end=None if end is None else end - options.walltime_margin,
             started=self.started,
             total=scheduling.n_trials,
+            counted=scheduling.counted,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
@@ -144,10 +145,10 @@ class RankZero:
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": scheduling.n_trials,
         })  # fmt: skip
-        size = self.transport.size
+        size, seen = self.transport.size, coordinator.overview()
         log.info(
-            "%d slots on %d node%s; %d of %s trials known", len(slots), size, "s" if size > 1 else "",
-            study.n_done, scheduling.n_trials or study.n_asked,
+            "%d slots on %d node%s; %d of %d trials known", len(slots), size, "s" if size > 1 else "",
+            seen.done, seen.total,
         )  # fmt: skip
         for problem in memory_problems(
             nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())
@@ -171,7 +172,8 @@ class RankZero:
         elif coordinator.stopped_by is None and not left_open:
             log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
             return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
-        log.warning("stopped with %d of %d trials done: run the same command to continue", study.n_done, study.n_asked)
+        seen = coordinator.overview()
+        log.warning("stopped with %d of %d trials done: run the same command to continue", seen.done, seen.total)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
 

@@ -94,7 +94,7 @@ def _optuna_trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distr
     facts = {"run/key": trial.key, "run/place": str(trial.last.place), **trial.measured, **trial.values}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
-        values=values if state == "COMPLETE" else None,
+        values=values if state != "FAIL" and all(map(math.isfinite, values)) else None,
         params=dict(trial.params),
         distributions={name: distributions[name] for name in trial.params},
         user_attrs={k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}

@@ -38,6 +38,36 @@ class WorkersPart:
     folder: Path  # of all trials' folders
 
 
+class Counts:
+    """How many trials of a search are done, for people: the engine counts stages of trials."""
+
+    def __init__(self) -> None:
+        self._schedulers: Sequence[TrialScheduler] = ()
+        self._begun: set[int] = set()
+        self._open: dict[str, int] = {}  # number of the trial by the key of its stage
+        self._total: int | None = None
+
+    def begin(self, schedulers: Sequence[TrialScheduler], n_trials: int | None) -> None:
+        """Count the trials of these schedulers, n_trials at most."""
+        self._schedulers = schedulers
+        self._total = None if all(scheduler.at_once for scheduler in schedulers) else n_trials
+
+    def asked(self, segments: Iterable[TrialSegment]) -> None:
+        stages = {segment.key: segment.number for segment in segments if segment.stage is not None}
+        self._open.update(stages)
+        self._begun.update(stages.values())
+
+    def told(self, segment: TrialSegment) -> None:
+        self._open.pop(segment.key, None)
+
+    def __call__(self) -> tuple[int | None, int | None]:
+        """See `Scheduling.counted`."""
+        if not self._begun:
+            return None, self._total
+        going = set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
+        return len(self._begun - going), self._total or len(self._begun)
+
+
 @dataclass(frozen=True)
 class LeadersPart:
     """What rank 0 needs."""
@@ -46,6 +76,7 @@ class LeadersPart:
     callbacks: tuple[Callback, ...]
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
+    counts: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True)
@@ -81,11 +112,17 @@ class Tuning(Experiment):
             known = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
+            self.plan.counts.begin([shared], problem.n_trials)
             return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
-        return [exchange.rounds(scheduler) for scheduler in self.plan.strategy.begin(problem)]
+        schedulers = self.plan.strategy.begin(problem)
+        self.plan.counts.begin(schedulers, problem.n_trials)
+        return [exchange.rounds(scheduler) for scheduler in schedulers]
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,))
+        return Scheduling(
+            shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,),
+            counted=None if self.plan is None else self.plan.counts,
+        )  # fmt: skip
 
     def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
@@ -126,6 +163,7 @@ class _Exchange:
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
         while not self._stop and (segments := scheduler.ask(self._problem.round_size)):
+            self._plan.counts.asked(segments)
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -133,15 +171,18 @@ class _Exchange:
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
+            self._plan.counts.asked(known)
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
         while not self._stop and (segments := scheduler.ask(1)):
+            self._plan.counts.asked(segments)
             (result,) = yield [(segments[0].trial(),)]
             self._tell(scheduler, segments[0], result)
 
     def _tell(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
         scheduler.tell(segment, Feedback.of(result, self._problem))
+        self._plan.counts.told(segment)
         if not self._plan.callbacks:
             return
         outcomes = self._outcomes.setdefault(segment.number, [])

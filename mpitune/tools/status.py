@@ -78,6 +78,7 @@ class Status:
         runs, deaths: starts of the command, and workers that died.
         work: of each slot that has done something, in order of place.
         seen: what rank 0 said last, while the study runs.
+        of_trials: where `finished` counts stages of trials, to how many trials they belong.
     """
 
     folder: Path
@@ -90,6 +91,7 @@ class Status:
     deaths: int
     work: Sequence[Work] = field(default_factory=list)
     seen: Seen | None = None
+    of_trials: int | None = None
 
     @property
     def exit(self) -> Exit:
@@ -115,6 +117,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
     for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
         work.setdefault(place, Work(str(result.place))).add(result)
+    staged = "objectives" in history.header["settings"] and any("/" in key for key in history.results)
     return Status(
         folder=folder,
         study=str(history.header["settings"]["experiment"]),
@@ -126,6 +129,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         deaths=len(history.deaths),
         work=[work[place] for place in sorted(work)],
         seen=read_status_file(folder) if running else None,
+        of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )
 
 
@@ -133,15 +137,16 @@ def described(status: Status) -> list[str]:
     """State, counts, what runs now, work of each slot, and the failures, as lines."""
     state = "stopped, run the same command to continue" if status.state == STOPPED else status.state
     missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
+    what, of = ("trials", "") if status.of_trials is None else ("stages", f" stages of {status.of_trials} trials")
     lines = [
         f"study      {status.study} in {status.folder}: {state}",
-        f"trials     {status.finished} finished, {len(status.failures)} of them failed{missing}",
+        f"trials     {status.finished}{of} finished, {len(status.failures)} of them failed{missing}",
         f"runs       {status.runs}" + (f", in which {status.deaths} workers died" if status.deaths else ""),
     ]
     if status.seen is not None:
         lines.append(f"now        {now(status.seen)}")
     lines += [
-        f"place      {work.place}: {work.trials} trials, {duration(work.seconds)} of work, "
+        f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
         f"{duration(work.cpu_seconds)} of processor time, at most {work.peak_bytes / (1 << 20):.0f} MiB"
         for work in status.work
     ]
@@ -247,7 +252,8 @@ def picture(status: Status, height: int) -> Any:
     from rich.text import Text
 
     seen = status.seen.overview if status.seen is not None else None
-    done, total = (seen.done, seen.total) if seen else (status.finished, status.total or status.finished)
+    done, total = (seen.done, seen.total) if seen else (status.of_trials or status.finished, 0)
+    total = total or status.total or done
     head = Table.grid(padding=(0, 1))
     head.add_row(f"{printable(status.study)}: {done} of {total} trials", ProgressBar(total or 1, done, width=30))
     parts: list[Any] = [head, Text(printable(now(status.seen) if status.seen else status.state), style="bold")]

@@ -165,6 +165,8 @@ class Sampler(ABC):
 class TrialScheduler(ABC):
     """Proposes segments, and decides how each trial goes on."""
 
+    at_once = False  # whether it asks for all its trials before it hears of any
+
     @abstractmethod
     def ask(self, most: int) -> list[TrialSegment]:
         """About `most` next segments; more where waiting for the results of some would change nothing."""
@@ -172,6 +174,10 @@ class TrialScheduler(ABC):
     @abstractmethod
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         """Hear what became of a segment."""
+
+    def undecided(self) -> set[int]:
+        """Numbers of trials that have been told and will go on, or may once others are told too."""
+        return set()
 
 
 class Strategy(ABC):

@@ -134,6 +134,9 @@ class _Bracket(TrialScheduler):
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)
 
+    def undecided(self) -> set[int]:
+        return {s.number for s, feedback in self._feedback if not s.last and feedback.losses is not None}
+
 
 class _OneByOne(TrialScheduler):
     """Schedulers of which each begins when the one before has come to its end."""
@@ -152,6 +155,9 @@ class _OneByOne(TrialScheduler):
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._of.pop(segment.key).tell(segment, feedback)
+
+    def undecided(self) -> set[int]:
+        return self._schedulers[0].undecided() if self._schedulers else set()
 
 
 class OneAtATime(TrialScheduler):

@@ -102,6 +102,8 @@ class WholeTrials(TrialScheduler):
 class FixedTrials(TrialScheduler):
     """Whole trials that depend on nothing: `size` of those drawn, which such schedulers take in turn."""
 
+    at_once = True
+
     def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
         self._points, self._drawn, self._size = points, drawn, size
 

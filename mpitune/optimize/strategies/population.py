@@ -56,6 +56,8 @@ class PopulationBased(Strategy):
 
 
 class _Population(TrialScheduler):
+    at_once = True
+
     def __init__(self, how: PopulationBased, problem: Problem):
         self._how, self._problem = how, problem
         self._points = dict(Points(Random().draws(problem), problem).rest())
@@ -79,6 +81,9 @@ class _Population(TrialScheduler):
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._losses[segment.number] = feedback.loss
+
+    def undecided(self) -> set[int]:
+        return set(self._points) if self._generation * self._how.every < self._how.max_steps else set()
 
     def _replace(self) -> None:
         """The last take over the parameters and checkpoints of the first, and explore from there."""

@@ -63,6 +63,10 @@ class Race:
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken
         self._fold = 0
 
+    def racing(self) -> set[int]:
+        """The candidates that are neither dropped nor through."""
+        return set(self._losses) if self._fold < self._folds else set()
+
     def next_folds(self) -> list[tuple[int, int]]:
         """(candidate, fold) of all to evaluate next, once the results of those before are told; none at the end."""
         if self._fold == self._folds:
@@ -95,6 +99,8 @@ class Race:
 
 
 class _Racing(TrialScheduler):
+    at_once = True
+
     def __init__(self, racing: Racing, points: Points):
         self._candidates = dict(points.rest())
         self._folds = racing.folds
@@ -108,6 +114,9 @@ class _Racing(TrialScheduler):
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._race.tell(segment.number, None if feedback.losses is None else feedback.loss)
+
+    def undecided(self) -> set[int]:
+        return self._race.racing()
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:

@@ -16,17 +16,21 @@ from typing import Any
 
 import pytest
 
+from mpitune import Choice, Float
 from mpitune.devices.devices import Device
+from mpitune.engine import progress
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress
-from mpitune.engine.progress import RUNNING, StatusFile, note_of, read_status_file
+from mpitune.engine.progress import RUNNING, Overview, StatusFile, note_of, read_status_file
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.optimize.strategies import ASHA, Halving, PopulationBased, Racing
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command, start, wait_for_lines
+from tests.mpitune.optimize.objectives import searched
 from tests.toys import Toy
 
 
@@ -218,3 +222,37 @@ def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:
     for content in (b"", b"[1]", b"{}", b'{"time": 3, "doing": "x"}', b"\xff", b"[" * 100_000):
         (tmp_path / "status.json").write_bytes(content)
         assert read_status_file(tmp_path) is None
+
+
+def half(trial: Any) -> Any:
+    for step in range(trial.start, 9):
+        yield {"step": step + 1, "loss": trial.params["x"] / (step + 1)}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "n_trials", "stages"),
+    [
+        ("tpe", 6, None), ("random", 6, None), (Halving(9), 9, 13), (Halving(9, sampler="tpe"), 9, 13),
+        (ASHA(9), 9, 13), (PopulationBased(9, every=3), 4, 12), (Racing(4), 30, 8),
+    ],
+)  # fmt: skip
+def test_progress_counts_the_trials_that_were_asked_for(
+    strategy: Any, n_trials: int, stages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first look on, and never fewer than before; stages stand beside. A guess of the time only without."""
+    seen: list[Overview] = []
+
+    def write(file: StatusFile, doing: str, overview: Overview) -> None:
+        seen.append(overview)
+
+    monkeypatch.setattr(StatusFile, "write", write)
+    monkeypatch.setattr(progress, "FILE_SECONDS", 0.0)
+    racing = isinstance(strategy, Racing)
+    space = {"x": Choice(0.1, 0.2, 0.3)} if racing else {"x": Float(0, 1)}
+    objective = half if stages and not racing else lambda trial: trial.params["x"]
+    study = searched(objective, space, strategy=strategy, n_trials=n_trials, round_size=2)
+    assert len(study) == (3 if racing else n_trials) and len(seen) > 3
+    assert {one.total for one in seen} == {len(study)}, "not those of a round"
+    assert [one.done for one in seen] == sorted(one.done for one in seen) and seen[-1].done == len(study)
+    assert seen[-1].stages == stages and all(one.left is None for one in seen if one.stages is not None)
+    assert ("stages" in note_of(seen[-1])) == (stages is not None)

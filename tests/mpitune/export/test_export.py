@@ -120,6 +120,8 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
         t.values["loss"] for t in ours.trials if t.state == "complete"
     ]
     assert study.best_trial.params == dict(ours.best.params) and study.direction.name == "MINIMIZE"
+    pruned = [(t.value, t.user_attrs["loss"]) for t in study.trials if t.state.name == "PRUNED"]
+    assert pruned and all(last == loss for last, loss in pruned), "as Optuna itself keeps those that it has pruned"
     assert {t.state.name for t in study.trials} == {"COMPLETE", "PRUNED"} and study.metric_names == ["loss"]
     assert study.trials[0].intermediate_values[1] == ours.trials[0].steps[1]["loss"]
     capsys.readouterr()

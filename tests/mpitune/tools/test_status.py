@@ -18,12 +18,16 @@ from typing import Any
 
 import pytest
 
+from mpitune import Float
 from mpitune.engine.progress import STATUS_FILE, read_status_file
 from mpitune.errors import Exit
+from mpitune.optimize.strategies import Halving
+from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
-from mpitune.tools.status import look, main, now
+from mpitune.tools.status import described, look, main, now, status_of
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, wait_for_lines, wait_until, workers_of
+from tests.mpitune.optimize.objectives import searched, stepped
 
 STATUS = ("-m", "mpitune", "status")
 
@@ -111,6 +115,13 @@ def test_one_look_for_scripts(program: Any, tmp_path: Path, capsys: pytest.Captu
     assert work["trials"] == 3 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
     done = program(*STATUS, tmp_path / "r", "--watch", "--repair", status=Exit.USAGE)
     assert done.stderr.count("\n") == 1 and "exclude each other" in done.stderr
+
+
+def test_stages_are_not_called_trials(tmp_path: Path) -> None:
+    study = searched(stepped, {"x": Float(0, 0.9), "n": 1}, strategy=Halving(9), n_trials=9, results=tmp_path / "r")
+    lines = described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False))
+    assert len(study) == 9 and "trials     13 stages of 9 trials finished, 0 of them failed" in lines
+    assert any(line.startswith("place") and ": 13 stages, " in line for line in lines)
 
 
 def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ INTERPRETERS = (
 )
 REMOTE = ("ssh", "rsh")  # a shell on the other side reads all their words
 WITH_VALUE = re.compile(r"[-+][oOWX]")  # options of interpreters that take the next word
+QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+# Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
+FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means the same to every shell, inside quotes and outside
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
@@ -50,10 +53,10 @@ class Command:
 
     Args:
         command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
-            start, until and fold for what the trial has (parameters win). No shell is between: write
-            `sh -c '... "$1"' sh {lr}` for pipes. In the text that a shell runs, a parameter may only have values
-            that mean nothing to a shell, such as numbers. Parameters that a trial does not have are left out, with the
-            word they stand in.
+            start, until and fold for what the trial has (parameters win). No shell is between: a text with |, > or &&
+            outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In the text that a shell runs, a parameter
+            may only have values that mean nothing to a shell, such as numbers. Parameters that a trial does not have
+            are left out, with the word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
             its output that is a JSON object.
         timeout: Seconds after which it is killed and its trial has failed.
@@ -72,6 +75,9 @@ class Command:
         launcher: str | Sequence[str] | None = None,
     ):
         self.words = shlex.split(command) if isinstance(command, str) else list(command)
+        self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
+        if isinstance(command, str) and not any(os.path.basename(word) in REMOTE for word in self.words):
+            self._for_shell = found[0] if (found := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
         self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
@@ -82,7 +88,13 @@ class Command:
         return "until" in self._names()
 
     def check(self, space: Space) -> None:
-        """Raise UsageError if it asks for what a trial does not have, or leaves a parameter unused."""
+        """Raise UsageError if it needs a shell, asks for what a trial does not have, or leaves a parameter unused."""
+        if self._for_shell:
+            raise UsageError(
+                f"the command has {self._for_shell}, but no shell runs it: give sh the text and the values, "
+                """["sh", "-c", 'train "$1" | tee log', "sh", "{x}"], """
+                f"or, to pass {self._for_shell} on as it is, the words as a list"
+            )
         known = {*space.parts, *space.constants, *GIVEN}
         for name in self._names():
             if name not in known:

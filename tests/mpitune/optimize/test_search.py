@@ -151,6 +151,17 @@ def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
         Command("sh -c 'echo {x}'")(SimpleNamespace(params={"x": "; id"}))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        """awk -v x={x} 'BEGIN {{ if (2 > 1 && x) printf "{{\\"loss\\": %d}}\\n", x }}'""",
+        """sh -c 'echo 1 > /dev/null; echo "{{\\"loss\\": {x}}}" | cat'""",
+    ],
+)
+def test_what_is_quoted_needs_no_shell(command: str) -> None:
+    assert searched(command, {"x": Int(1, 2)}, strategy="grid").best.values == {"loss": 1.0}
+
+
 def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     """It is told by SIGTERM, which it can catch."""
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
@@ -210,6 +221,21 @@ def closes_over(lock: Any) -> Any:
         ({"objective": Adder(LOCK)}, "more of the objective cannot be sent to workers"),
         ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),
         ({"objective": "python train.py {x} {y}"}, "the command has {y}, but the parameters are x"),
+        *(
+            (
+                {"objective": command},
+                f"the command has {operator}, but no shell runs it: give sh the text and the values",
+            )
+            for command, operator in (
+                ("train {x} | tee log", "|"),
+                ("train {x} 2>&1", "2>"),
+                ("train {x} >> log", ">>"),
+                ("cd a; train {x}", ";"),
+                ("cd a && train {x}", "&&"),
+                ("train < {x}", "<"),
+                ("train {x} &", "&"),
+            )
+        ),
         ({"objective": "true {x}"}, "its command printed no JSON object"),
         (
             {"objective": "bash -o pipefail -c 'train {x} | tee log'", "space": {"x": Choice("relu", "; touch x")}},

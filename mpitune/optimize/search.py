@@ -75,7 +75,8 @@ def search(
         minimize: Names of values; with several of them `study.pareto` is the answer.
         maximize: The same.
         seed: Of all that is random.
-        results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
+        results: Folder that keeps the study, so that the same call continues it; its report is printed at the end, once
+            for all ranks. None keeps and prints nothing.
         workers: Worker processes of each node, 0 for none: everything in this process, for a debugger.
         gpu: GPUs of each node, as `RunOptions.gpu`; by default the first, else the CPU.
         devices: GPUs, or CPU slots, that each trial has to itself, on one node; or a function of its parameters.

@@ -380,7 +380,7 @@ class Arguments(TypedDict, total=False):
     return_train_score: bool
     results: str | os.PathLike[str] | None
     workers: int | None
-    gpu: str | None
+    gpu: str | int | None
     trial_timeout: float | None
     accelerate: bool
     share: str | bool

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import sklearn.model_selection as theirs
 
 import mpitune.sklearn as ours
 from mpitune import Float
-from mpitune.errors import StorageError, UsageError
+from mpitune.errors import Caller, StorageError, UsageError, called_from, or_typed, typed
 from mpitune.settings import from_namespace
 from mpitune.storage.history import read_header
-from tests.helpers import HEADER
+from tests.helpers import HEADER, ROOT
 
 
 def test_a_wrong_value_is_a_value_error() -> None:
@@ -42,3 +43,22 @@ def test_a_search_says_what_is_added_and_all_of_scikit_learns_own_text(name: str
     assert f"sklearn.model_selection.{name} on the engine" in said.splitlines()[0] and "trial_timeout: " in said
     own = [line.strip() for line in getattr(theirs, name).__doc__.splitlines() if line.strip()]
     assert [line for line in map(str.strip, said.splitlines()) if line][-len(own) :] == own
+
+
+def test_options_in_advice_are_those_that_the_caller_types() -> None:
+    """Code that scripts reach names no option by itself: `typed` knows who calls."""
+    rooms = [ROOT / "mpitune" / room for room in ("engine", "ranks", "storage", "devices", "optimize", "sklearn")]
+    files = {path for room in rooms for path in room.rglob("*.py")} - {ROOT / "mpitune" / "engine" / "options.py"}
+    option = re.compile(r"--(restart|results folder|workers|gpu|expect|allow-shared|allow-mixed|keep-binding)\b")
+    assert len(files) > 50 and not [path for path in files if option.search(path.read_text())]
+    assert (typed("restart"), typed("gpu", "none"), or_typed("restart")) == (
+        "--restart",
+        "--gpu none",
+        ", or --restart",
+    )
+    with called_from(Caller.OPTIONS):
+        assert (typed("expect_nodes", 2), typed("gpu", "0,1")) == ("RunOptions(expect_nodes=2)", 'gpu="0,1"')
+        with called_from(Caller.PROGRAM):
+            assert typed("workers", 3) == "workers=3"
+    with called_from(Caller.ARGUMENTS), called_from(Caller.OPTIONS):
+        assert (typed("gpu", "none"), typed("restart"), or_typed("restart")) == ('gpu="none"', "", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -24,6 +25,8 @@ from mpitune.ranks.process import STOPS
 from mpitune.report import page_writer
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.waiting import working
+
+log = logging.getLogger(__name__)
 
 
 def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) -> NoReturn:
@@ -65,6 +68,8 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
         try:
             ended = node.run(settings, name, options=options, transport=transport, host=host, load_finish=page_writer)
             status = ended.status
+            if status == Exit.ERROR:
+                log.error("%s", ended.cause)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report

@@ -1,7 +1,11 @@
 """Exit statuses, the error that becomes one line on stderr, and texts of others in a form that can be shown."""
 
 import json
+import os
+import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, IntEnum
@@ -110,6 +114,17 @@ class UsageError(ValueError):
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
 
 
+class StudyError(RuntimeError):
+    """A study could not go on, or all of its trials have failed. The text has the cause of the first failure."""
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: not the calls between the cell and the study."""
+        return [f"{type(self).__name__}: {self}"]
+
+
 class StorageError(UsageError):
     """Results cannot be stored while a study runs. Their trials stay open: the same command continues."""
 
@@ -129,3 +144,26 @@ def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
         return Exit.DONE
     print(f"{prog}: {error}", file=sys.stderr)
     return Exit.USAGE if isinstance(error, UsageError) and not isinstance(error, StorageError) else Exit.ERROR
+
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+_CALL = re.compile(r'^  File "(.*)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
+
+
+def own_traceback(error: BaseException) -> str:
+    """A traceback as text, without the calls of this package that come before the first of others."""
+    whole = traceback.TracebackException.from_exception(error)
+    others = (n for n, call in enumerate(whole.stack) if not call.filename.startswith(_OURS))
+    del whole.stack[: next(others, 0)]
+    return "".join(whole.format())
+
+
+def own_lines(text: str) -> str:
+    """Of a traceback the exception and, below it, the user's own calls: not those of libraries, if there are others."""
+    _, _, last = text.rpartition("Traceback (most recent call last):\n")
+    calls = list(_CALL.finditer(last))
+    others = [call for call in calls if not call[1].startswith(_OURS)]
+    own = [call for call in others if not call[1].startswith(_INSTALLED)] or others
+    error = last[calls[-1].end() :] if calls else last
+    return "\n".join([error.strip(), *(call[0].rstrip("\n") for call in own)])

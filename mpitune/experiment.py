@@ -215,8 +215,10 @@ class Experiment(ABC):
         Returns:
             A function of a batch that yields an `Evaluation` of each trial. If it has an `error`, the trial is tried
             once more, on another node or slot if there is one, and then recorded as failed. An exception has the same
-            effect, and also ends the worker. If this slot has no room for a trial, the function yields a `NoRoom`.
-            Other slots then try the trial; if it fits none, it is left open.
+            effect for the first trial of the batch without an evaluation, and the function is called again for those
+            after it. On a GPU, and if it is a `MemoryError`, it also ends the worker; the function's attribute
+            `keeps_worker`, True or False, says otherwise. If this slot has no room for a trial, the function yields a
+            `NoRoom`. Other slots then try the trial; if it fits none, it is left open.
         """
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""Scripts of users: an error that its user can fix is one line, where a search of the script raises it."""
+"""Scripts of users: what ends a search that the script calls is said in plain words, without the calls in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from mpitune.errors import Caller, Exit, StorageError, UsageError, called_from
+from mpitune.errors import Caller, Exit, StorageError, StudyError, UsageError, called_from
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 
@@ -18,10 +18,10 @@ from mpitune.ranks.launch import launched
 class _OneLine:
     """Stands for `sys.excepthook` from when a search has raised an error until the next one is called.
 
-    That very error is one line; all others are left to the hook that was there.
+    That very error is its own words; all others are left to the hook that was there.
     """
 
-    def __init__(self, error: UsageError) -> None:
+    def __init__(self, error: UsageError | StudyError) -> None:
         self.shown: Any = sys.excepthook
         self._error = weakref.ref(error)  # which holds what is on its stack
 
@@ -32,20 +32,22 @@ class _OneLine:
         if launched().rank == 0:  # the same on all ranks
             with outliving():
                 print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-        raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError) else Exit.USAGE))
+        raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError | StudyError) else Exit.USAGE))
 
 
 @contextmanager
 def errors_in_one_line(caller: Caller = Caller.OPTIONS) -> Iterator[None]:
     """A UsageError from here that ends the script is one line on stderr, said once by all ranks, and status 2.
 
-    Its advice is for `caller`. Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
+    A StudyError is its own lines, and status 1. Advice is for `caller`.
+
+    Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
     """
     _let_go()
     try:
         with called_from(caller):
             yield
-    except UsageError as error:
+    except (UsageError, StudyError) as error:
         _let_go()
         sys.excepthook = _OneLine(error)
         raise

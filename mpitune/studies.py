@@ -23,7 +23,7 @@ from mpitune.engine.stops import Stopped, ending_at_stops
 from mpitune.engine.study import Study
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks.launch import connect, launched
@@ -32,9 +32,8 @@ from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line
 from mpitune.trial import NoRoom, Outcome, Result
 
-
-class StudyError(RuntimeError):
-    """A study could not go on: no worker is left. The text has the cause of the first death."""
+# For who calls `search` or `run_study`.
+ADVICE = "Correct that and run it again; with workers=0 it runs in this process, where a debugger can stop."
 
 
 @outliving()
@@ -56,7 +55,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
     Raises:
         UsageError: The options, the machine or the results folder are not as they should be.
-        StudyError: No worker is left.
+        StudyError: No trial succeeds, as the objective raises or no worker is left.
         KeyboardInterrupt, SystemExit: The study was told to stop by SIGINT, or by SIGTERM, SIGUSR1 or a time limit
             (status 75). What was finished is in the results folder.
     """
@@ -152,7 +151,7 @@ def _read(outcome: Outcome) -> Outcome:
 
 def _outcomes(ended: Ended) -> list[Outcome]:
     if ended.status == Exit.ERROR:
-        raise StudyError(f"no worker is left; the first that ended: {ended.cause}")
+        raise StudyError(f"{ended.cause}\n{ADVICE}")
     if ended.status == Exit.STOPPED:
         raise _stop(ended.stopped_by)
     return list(ended.outcomes)

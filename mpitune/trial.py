@@ -147,6 +147,7 @@ class Result(Evaluation):
         used: its use of the machine.
         place: where it was evaluated.
         attempt: 1, or 2 when the first attempt failed.
+        raised: whether the objective raised an exception; a journal does not keep it.
     """
 
     seconds: float = field(default=0.0, kw_only=True)
@@ -154,6 +155,7 @@ class Result(Evaluation):
     used: Used = field(default=Used(), kw_only=True)
     place: Place = field(default=Place(), kw_only=True)
     attempt: int = field(default=1, kw_only=True)
+    raised: bool = field(default=False, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class Agent:
                 case worker.Built():
                     process.built, process.news = True, WORKING
                 case worker.Error(traceback):
-                    process.error = traceback
+                    process.error, process.raised = traceback, True
                 case _:
                     results.append(worker.unpacked(message, process.peak.read()))
                     process.news = None
@@ -274,7 +274,8 @@ class Agent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)
             return
-        log.warning("%s: worker died: %s", slot.place, cause.splitlines()[-1])
+        what = "the objective raised, so its worker ends" if process.raised else "worker died"
+        log.warning("%s: %s: %s", slot.place, what, cause.splitlines()[-1])
         slot.waiting.clear()
         if slot.draining:
             self._tell(Drained(slot.number))

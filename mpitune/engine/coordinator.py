@@ -24,13 +24,13 @@ from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
-from mpitune.engine.slots import IN_A_ROW, Given
+from mpitune.engine.slots import IN_A_ROW, Given, SlotState
 from mpitune.engine.study import Study
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, own_lines
 from mpitune.ranks.transport import Lost
 from mpitune.storage.journal import Journal
 from mpitune.storage.table import last_line
-from mpitune.trial import Batch, Gang, NoRoom, Place, Result, Trial
+from mpitune.trial import Batch, Gang, NoRoom, Outcome, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Coordinator:
         self._held: list[tuple[Trial, Result]] = []
         self._succeeded = False
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / max(1, len(slots))))  # deaths of a slot, while nothing does
+        self._said: set[str] = set()  # why trials have failed, each of which is said once
         self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
         self._examine = examine
         self._sound = next((result for result in study.results.values() if not result.failed), None)
@@ -76,6 +77,7 @@ class Coordinator:
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
+        self._raised: Outcome | None = None  # the first where the objective raised, before any trial has succeeded
         self.n_failed = 0
         for batch in study.start():
             self.dispatch.add(batch)
@@ -100,12 +102,18 @@ class Coordinator:
     def _nothing_works(self) -> bool:
         """Whether the study is through, and has failed at every trial and on every slot."""
         through = self._has_tried_all and self._total is not None and self._study.n_asked >= self._total
-        deaths = [state.in_vain for state in self.dispatch.slots.values()]
-        return through and not self._succeeded and self._sound is None and min(deaths) >= IN_A_ROW
+        in_vain = [state.in_vain for state in self.dispatch.slots.values()]
+        return through and not self._succeeded and self._sound is None and min(in_vain) >= IN_A_ROW
 
     @property
     def _out_of_time(self) -> bool:
         return self._stop_at is not None and time.monotonic() >= self._stop_at
+
+    def why_over(self) -> str:
+        """Why the study cannot go on, now that no slot is left."""
+        if self._raised is not None and not self._succeeded:
+            return why_none(*self._raised)
+        return f"no worker is left; the first that ended:\n{self.first_cause}"
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
@@ -142,6 +150,8 @@ class Coordinator:
             for slot in list(self.dispatch.slots):
                 self._give_up(slot)
         elif self._held and (self._succeeded or self._has_tried_all):
+            for trial, result in self._held if self._succeeded else ():  # else the end says it
+                log.error("trial %s failed: %s", trial.key, last_line(result.error))
             self._fresh, self._held = self._held + self._fresh, []
         if self._fresh:
             fresh, self._fresh = self._fresh, []
@@ -176,6 +186,9 @@ class Coordinator:
                     self._settle(slot, trial, given, succeeded=False)
                 continue
             result = replace(returned, place=state.place, attempt=given.attempt)
+            if result.raised and not self._succeeded:
+                state.in_vain += 1
+                self._raised = self._raised or Outcome(trial, result)
             given.since = self._clock()
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
             try:
@@ -198,6 +211,8 @@ class Coordinator:
             else:
                 self._done(slot, trial, result, given)
         state.step = None
+        if self._is_in_vain(state):
+            state.failures = IN_A_ROW
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 
@@ -222,7 +237,7 @@ class Coordinator:
         else:
             state.failures += 1
         self.dispatch.died(slot)
-        if lost or (not self._succeeded and state.in_vain >= self._patience):
+        if lost or self._is_in_vain(state):
             self._give_up(slot)
         else:
             self.dispatch.free(slot)
@@ -256,7 +271,10 @@ class Coordinator:
         state.pending.add(trial.key)
         state.cause, state.is_failing = result.error or result.doubt or "", True
         if result.failed:
-            log.warning("trial %s failed and is tried once more: %s", trial.key, last_line(state.cause))
+            why = f"the objective raised {last_line(state.cause)}" if result.raised else last_line(state.cause)
+            level = logging.DEBUG if why in self._said else logging.WARNING
+            self._said.add(why)
+            log.log(level, "trial %s failed and is tried once more: %s", trial.key, why)
         else:
             log.info("trial %s is tried on another node: %s", trial.key, last_line(state.cause))
             self._doubtful[trial.key] = replace(result, doubt=None)
@@ -278,7 +296,6 @@ class Coordinator:
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
             self._fresh.append((trial, answer))
             return
-        log.error("trial %s failed: %s", trial.key, last_line(result.error))
         self._held.append((trial, replace(result, values={}, arrays={})))
 
     def _settle(self, slot: SlotId | None, trial: Trial, given: Given, *, succeeded: bool) -> None:
@@ -298,9 +315,13 @@ class Coordinator:
         if state is not None and state.is_bad and not state.given:
             self._give_up(slot)
 
+    def _is_in_vain(self, state: SlotState) -> bool:
+        return not self._succeeded and state.in_vain >= self._patience
+
     def _give_up(self, slot: SlotId) -> None:
         state = self.dispatch.slots[slot]
-        log.error("%s: given up after failures in a row, the last one: %s", state.place, last_line(state.cause))
+        level = logging.ERROR if self._succeeded or state.life else logging.DEBUG  # else the end of all says it
+        log.log(level, "%s: given up after failures in a row, the last one: %s", state.place, last_line(state.cause))
         self.dispatch.remove(slot)
 
     def _drain(self, number: int) -> None:
@@ -315,6 +336,16 @@ class Coordinator:
         self.dispatch.stop()
         for rank in sorted({rank for rank, _ in self.dispatch.slots}):
             self._tell(rank, Drain())
+
+
+def why_none(trial: Trial, result: Result) -> str:
+    """Why no trial has succeeded, by one that has failed, as the author of the objective needs to know it."""
+    params = ", ".join(f"{name} = {value!r}" for name, value in trial.params.items() if name[:1] != "@")
+    where = f"trial {trial.key} at {result.place}" + (f" with {params}" if params else "")
+    if not result.raised:
+        return f"no trial has succeeded: {where} failed: {last_line(result.error)}"
+    error, *calls = own_lines(result.error or "").split("\n")
+    return "\n".join([f"the objective raised {error}", *calls, f"in {where}; no trial has succeeded"])
 
 
 def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:

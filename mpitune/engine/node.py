@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-import cloudpickle
-
 from mpitune.devices.devices import CPU, Device, choose, environment
 from mpitune.engine import worker
 from mpitune.engine.agent import Agent
@@ -33,7 +31,7 @@ from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.ranks.fork_server import installed_modules_of, server_for
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
-from mpitune.ranks.process import can_be_sent
+from mpitune.ranks.process import can_be_sent, packed
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal
@@ -219,7 +217,7 @@ class _RanksPart:
 def _packed(experiment: Experiment) -> bytes:
     """The experiment as workers get it: classes and functions of a script or a notebook go by value."""
     try:
-        return cloudpickle.dumps(experiment)
+        return packed(experiment)
     except Exception as error:  # whatever the thing's own pickling raises
         names = (name for name, value in vars(experiment).items() if not can_be_sent(value))
         raise UsageError(

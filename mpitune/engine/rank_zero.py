@@ -31,7 +31,7 @@ from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import last_line
 from mpitune.storage.waiting import working
-from mpitune.trial import Outcome
+from mpitune.trial import Outcome, Result
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +96,12 @@ class RankZero:
             with working("report.html is written", rank=0):
                 load_finish()(journal.folder, self.experiment, self.data)
             print(f"results: {journal.folder}")
+        causes: dict[str, list[Result]] = {}
         for result in failed:
-            log.error("failed: trial %s at %s: %s", result.key, result.place, last_line(result.error))
+            causes.setdefault(last_line(result.error), []).append(result)
+        for why, (first, *others) in causes.items():
+            more = f" and {len(others)} more" if others else ""
+            log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
 
     def _note_end(self, **facts: object) -> float:
@@ -110,6 +114,7 @@ class RankZero:
     def _study(self) -> Study:
         history, retry = self.journal.history, self.options.retry_failed
         known = history.results
+        retry = retry or all(result.failed for result in known.values())  # nothing has worked, so no trial is to blame
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
         shard = Shard.parse(self.options.shard)
@@ -170,8 +175,7 @@ class RankZero:
         if coordinator.dispatch.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.dispatch.n_too_long)
         elif coordinator.stopped_by is None and not left_open:
-            log.error("no worker is left; the first that ended:\n%s", coordinator.first_cause)
-            return Ended(Exit.ERROR, outcomes, coordinator.first_cause)
+            return Ended(Exit.ERROR, outcomes, coordinator.why_over())
         seen = coordinator.overview()
         log.warning("stopped with %d of %d trials done: run the same command to continue", seen.done, seen.total)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)

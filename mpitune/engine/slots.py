@@ -42,7 +42,7 @@ class SlotState:
     pending: set[str] = field(default_factory=set)  # trials that failed since its last success, tried elsewhere
     has_succeeded: bool = False  # any trial, here
     is_failing: bool = False  # its last trial or worker has failed
-    in_vain: int = 0  # deaths while no trial of the run had succeeded anywhere
+    in_vain: int = 0  # deaths and exceptions while no trial of the run had succeeded anywhere
     cause: str = ""  # of its last failure
     life: int = 0  # deaths in all
     step: WorkerProgress | None = None  # its last report of progress, if there was one since its last result

@@ -7,7 +7,7 @@
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
                        WorkerProgress(unit, ...)   how far it is, once a second at most, for people
-                       Error(traceback)     the objective raised; the worker ends, since nothing is known of its state
+                       Error(traceback)     the objective raised where that ends the worker, see `answers`
 
 Messages are pickles. Each one to the agent comes after its length, so that the agent never waits for the rest of a
 message, as it would in `Connection.recv`.
@@ -25,18 +25,18 @@ import os
 import pickle
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from mpitune.devices.devices import hosts_here, set_hosts, workers_here
 from mpitune.engine.messages import COMPILING, STEP_SECONDS, WorkerProgress
 from mpitune.engine.usage import Meter
+from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
@@ -80,9 +80,13 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The objective raised; the worker ends."""
+    """The objective raised, and the worker ends."""
 
     traceback: str
+
+
+class _Gone(OSError):
+    """The agent has gone, or has no use for this worker any more."""
 
 
 def write(file: int, content: bytes) -> None:
@@ -107,12 +111,15 @@ class _Wire(logging.Handler):
         return os.getpid() != self._pid
 
     def send(self, message: Any) -> None:
-        """Send one message. Raises OSError when the agent has gone."""
+        """Send one message."""
         if self.in_fork:
             return
         pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self.lock or nullcontext():
-            write(self._pipe, len(pickled).to_bytes(LENGTH, "big") + pickled)
+            try:
+                write(self._pipe, len(pickled).to_bytes(LENGTH, "big") + pickled)
+            except BrokenPipeError:
+                raise _Gone from None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging`, with the lock taken (it can be taken again)."""
@@ -141,7 +148,7 @@ class _StepReport:
         self._since = now if unit == COMPILING else math.inf
         if now >= self._next:
             self._next = now + STEP_SECONDS
-            with suppress(OSError):  # the agent has gone; the next result finds that out
+            with suppress(_Gone):  # the next result finds that out
                 self._wire.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
 
 
@@ -159,28 +166,62 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         steps = _StepReport(wire)
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps)
         objective = experiment.objective(context)
+        goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         meter = Meter(setup.device, steps.compile_seconds() or None)
         told = hosts_here()
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
-        while (work := pickle.load(incoming)) is not None:
+        while (work := _next(incoming)) is not None:
             trials, hosts = work
             if hosts != told:
                 told = hosts
                 set_hosts(hosts)
             if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
                 meter.begin()
-            for answer in evaluated(objective, tuple([Trial(*trial) for trial in trials]), meter):
+            for answer in answers(objective, tuple([Trial(*trial) for trial in trials]), meter, goes_on):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)
-    except (EOFError, BrokenPipeError):
-        pass  # the agent has gone or has no use for this worker any more
-    except BaseException:
-        wire.send(Error(traceback.format_exc()))
+    except _Gone:
+        pass
+    except BaseException as error:
+        with suppress(_Gone):
+            wire.send(Error(own_traceback(error)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # without waiting for threads or destructors of the libraries used
+
+
+def _next(incoming: IO[bytes]) -> Work | None:
+    try:
+        work: Work | None = pickle.load(incoming)
+    except EOFError:
+        raise _Gone from None
+    return work
+
+
+def answers(objective: Objective, batch: Batch, meter: Meter, goes_on: bool) -> Iterator[Packed | NoRoom]:
+    """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
+
+    The worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
+    unless the worker `goes_on`, which an objective's attribute `keeps_worker` says: by default on CPUs.
+    """
+    left = {trial.key: trial for trial in batch}
+    while left:
+        start = time.perf_counter()
+        try:
+            for answer in evaluated(objective, tuple(left.values()), meter):
+                del left[answer.key if isinstance(answer, NoRoom) else answer[0]]
+                yield answer
+                start = time.perf_counter()
+        except Exception as error:
+            if not goes_on or isinstance(error, MemoryError):
+                raise
+            failure = Evaluation(next(iter(left)), error=own_traceback(error))
+        else:
+            return
+        del left[failure.key]
+        yield _packed(failure, time.perf_counter() - start, meter.read(), raised=True)
 
 
 def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:
@@ -212,18 +253,19 @@ def unpacked(answer: Packed | NoRoom, peak_bytes: int | None) -> Result | NoRoom
     """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer
-    key, values, arrays, error, doubt, seconds, ended, used = answer
+    key, values, arrays, error, doubt, seconds, ended, used, raised = answer
     whole = Used(*used)._replace(peak_bytes=peak_bytes)
-    return Result(key, values, arrays, error, doubt, seconds=seconds, ended=ended, used=whole)
+    return Result(key, values, arrays, error, doubt, seconds=seconds, ended=ended, used=whole, raised=raised)
 
 
-def _packed(evaluation: Evaluation, seconds: float, used: Used) -> Packed:
+def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool = False) -> Packed:
     values = {name: float(value) for name, value in evaluation.values.items()}
     error = evaluation.error
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    return evaluation.key, {} if error else values, arrays, error, evaluation.doubt, seconds, time.time(), tuple(used)
+    told = {} if error else values, arrays, error, evaluation.doubt
+    return evaluation.key, *told, seconds, time.time(), tuple(used), raised
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

@@ -50,6 +50,7 @@ class WorkerProcess:
     partial: str = ""
     arrived: bytearray = field(default_factory=bytearray)  # of a message whose rest has not come
     error: str = ""
+    raised: bool = False  # whether that is an exception of the objective
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
     killed: float | None = None  # when
     dismissed: bool = False  # killed because its work is wanted no longer

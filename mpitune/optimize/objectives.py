@@ -11,6 +11,7 @@ def objective(trial):                       # a generator yields its values afte
         yield {"step": step, "loss": loss}
 
 class Objective:                            # setup runs once in each worker
+    keeps_worker = True                     # after an exception, which ends a worker on a GPU if this is not said
     def setup(self, device): self.images = load().to(device)
     def __call__(self, trial): ...
 """
@@ -151,6 +152,8 @@ class TrialEvaluator:
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
             setup(worker.device)
+        if hasattr(objective, "keeps_worker"):
+            self.keeps_worker = bool(objective.keeps_worker)
         self._call: Callable[[ObjectiveTrial], Any] = objective
         self._problem, self._worker, self._folder = problem, worker, folder
         self._names = list(problem.objectives)

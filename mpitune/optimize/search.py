@@ -13,8 +13,9 @@ from typing import Any
 import cloudpickle
 
 from mpitune.devices.devices import choose
+from mpitune.engine.coordinator import why_none
 from mpitune.engine.options import RunOptions
-from mpitune.errors import UsageError
+from mpitune.errors import StudyError, UsageError
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
 from mpitune.optimize.search_study import SearchStudy, records
@@ -29,7 +30,7 @@ from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
 from mpitune.settings import without_address
 from mpitune.storage.history import NAME, read_header, read_journal
-from mpitune.studies import join, run_study
+from mpitune.studies import ADVICE, join, run_study
 from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
@@ -97,7 +98,8 @@ def search(
 
     Raises:
         UsageError: The arguments, the machine or the results folder are not as they should be.
-        StudyError, KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
+        StudyError: All trials have failed, or it cannot go on. The text has the first failure.
+        KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
 
     Example:
         >>> from mpitune import Float, Int, search
@@ -165,6 +167,8 @@ def search(
             if fresh and options.results is not None:
                 _forget_failures(options.results)
             raise
+    if outcomes and all(outcome.result.failed for outcome in outcomes):
+        raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return SearchStudy(records(outcomes, problem.space.given), problem.objectives, options.results)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import linecache
 import os
 import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from typing import Any
 
 import cloudpickle
 
@@ -26,6 +30,30 @@ def can_be_sent(thing: object) -> bool:
     except Exception:  # whatever the thing's own pickling raises
         return False
     return True
+
+
+class _WithSource(cloudpickle.Pickler):
+    """Code that goes by value takes its file's name and lines along, so that a traceback shows them: also a cell's."""
+
+    dispatch_table = ChainMap({types.CodeType: lambda code: _sent(code)}, cloudpickle.Pickler.dispatch_table)
+
+
+def _sent(code: types.CodeType) -> tuple[Any, ...]:
+    how = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _arrived, (*how[:2], code.co_filename, linecache.getlines(code.co_filename))
+
+
+def _arrived(make: Callable[..., types.CodeType], parts: Any, file: str, lines: list[str]) -> types.CodeType:
+    if lines:
+        linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
+    return make(*parts).replace(co_filename=file)
+
+
+def packed(thing: object) -> bytes:
+    """A thing for another process, which `pickle.loads` unpacks: what a script or a notebook defines goes by value."""
+    file = io.BytesIO()
+    _WithSource(file).dump(thing)
+    return file.getvalue()
 
 
 def require_linux() -> None:

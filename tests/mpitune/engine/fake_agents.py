@@ -64,10 +64,12 @@ class FakeAgents:
         value: float = 1.0,
         error: str | None = None,
         doubt: str | None = None,
+        raised: bool = False,
     ) -> None:
         """The slot finishes the first batch that it has."""
         run = self.given[slot].pop(0)
-        results = tuple(Result(t.key, {"v": value}, seconds=seconds, error=error, doubt=doubt) for t in run.batch)
+        how = {"seconds": seconds, "raised": raised}
+        results = tuple(Result(t.key, {"v": value}, error=error, doubt=doubt, **how) for t in run.batch)
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 

@@ -185,7 +185,7 @@ def test_a_slot_that_waits_for_an_outcome_goes_on_once_nobody_else_works(tmp_pat
 
 
 @pytest.mark.parametrize("layout", [(1,), (2,), (1, 1), (2, 3)])
-@pytest.mark.parametrize("way", ["die", "error"])
+@pytest.mark.parametrize("way", ["die", "error", "raise"])
 def test_trials_that_fail_elsewhere_too_cost_no_slot(tmp_path: Path, layout: tuple[int, ...], way: str) -> None:
     """An objective that fails for two points of three, in runs of six."""
     agents = FakeAgents(tmp_path, trials(90), places(*layout))
@@ -196,7 +196,7 @@ def test_trials_that_fail_elsewhere_too_cost_no_slot(tmp_path: Path, layout: tup
         if failing and way == "die":
             agents.die(slot)
         else:
-            agents.answer(slot, error="no such point" if failing else None)
+            agents.answer(slot, error="no such point" if failing else None, raised=failing and way == "raise")
     assert {trial.key for trial, result in agents.study.outcomes() if result.failed} == bad
     assert agents.study.finished and len(agents.coordinator.dispatch.slots) == sum(layout)
 
@@ -334,13 +334,17 @@ def test_running_trials_are_left_the_grace_and_no_more(tmp_path: Path, grace: fl
     assert agents.coordinator.finished == (grace == 0.0)
 
 
-def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path) -> None:
-    """A library missing everywhere: every trial dies on every slot."""
-    agents = FakeAgents(tmp_path, trials(9), places(1, 1))
+@pytest.mark.parametrize("way", ["die", "raise"])
+def test_where_nothing_works_no_trial_is_blamed(tmp_path: Path, way: str) -> None:
+    """A library missing everywhere: every trial dies on every slot, or raises there."""
+    agents, tried = FakeAgents(tmp_path, trials(40), places(1, 1)), 0
     while not agents.coordinator.finished:
-        agents.die(next(slot for slot, runs in agents.given.items() if runs), "ModuleNotFoundError: sklearn")
-    assert not agents.study.finished and len(agents.coordinator.dispatch.slots) == 0
+        slot, why = next(slot for slot, runs in agents.given.items() if runs), "ModuleNotFoundError: sklearn"
+        agents.die(slot, why) if way == "die" else agents.answer(slot, error=why, raised=True)
+        tried += 1
+    assert not agents.study.finished and len(agents.coordinator.dispatch.slots) == 0 and tried == 16
     assert read_study(tmp_path).results == {}
+    assert ("sklearn\nin trial t39 at host" in agents.coordinator.why_over()) == (way == "raise")
 
 
 @pytest.mark.parametrize("known", [False, True])

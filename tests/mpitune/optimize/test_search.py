@@ -14,7 +14,7 @@ import pytest
 
 from mpitune import Choice, Float, Int, Space, When
 from mpitune.engine import slots
-from mpitune.errors import UsageError
+from mpitune.errors import StudyError, UsageError
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import Grid
 from mpitune.storage.journal import Journal
@@ -166,7 +166,8 @@ def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     """It is told by SIGTERM, which it can catch."""
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
     command = Command(["sh", "-c", show], timeout=0.5)
-    searched(command, {"x": Float(0, 1)}, n_trials=1, workers=1, results=tmp_path)
+    with pytest.raises(StudyError, match=r"^the objective raised RuntimeError: no end within 0.5 s: .*\nin trial t0"):
+        searched(command, {"x": Float(0, 1)}, n_trials=1, workers=1, results=tmp_path)
     assert (tmp_path / "trials" / "t000000" / "output.txt").read_text() == "cleaned up\n"
 
 

@@ -1,0 +1,130 @@
+"""An objective that raises: what its author is told, that the worker goes on, and that nothing is blamed for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitune import Float, Int
+from mpitune.errors import StudyError
+from tests.helpers import PATIENCE, ROOT, journal_lines
+from tests.mpitune.optimize.objectives import searched
+
+SCRIPT = """
+import sys
+from mpitune import Float, search
+
+def helper(x):
+    return undefined_name * x
+
+def objective(trial):
+    return helper(trial.params["x"])
+
+search(objective, {"x": Float(0, 1)}, n_trials=int(sys.argv[1]), minimize="loss", workers=2)
+"""
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The last message of a script that has ended with an error, without what points at a part of a line."""
+    lines = done.stderr.splitlines()
+    first = next(n for n, line in enumerate(lines) if "the objective raised" in line and "rank 0" not in line)
+    assert first <= 5, "the search says little before"
+    return [line for line in lines[first:] if line.strip(" ^~")]
+
+
+@pytest.mark.parametrize("n_trials", [1, 4, 40])
+def test_a_mistake_is_told_with_the_lines_of_its_author(program: Any, tmp_path: Path, n_trials: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = program(tmp_path / "script.py", n_trials, status=1, cwd=tmp_path)
+    first, *calls, where, fix = told(done)
+    assert first == "script.py: the objective raised NameError: name 'undefined_name' is not defined"
+    assert [line.strip() for line in calls] == [
+        f'File "{tmp_path / "script.py"}", line 9, in objective',
+        'return helper(trial.params["x"])',
+        f'File "{tmp_path / "script.py"}", line 6, in helper',
+        "return undefined_name * x",
+    ]
+    assert where.startswith("in trial t00000") and " with x = 0." in where and fix.startswith("Correct that")
+    assert "died" not in done.stderr and "Traceback" not in done.stderr
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for part in {parts!r}:
+    shell.run_cell(part, store_history=True)
+"""
+
+
+def test_a_cell_of_a_notebook_is_shown_too(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    parts = [part.replace("int(sys.argv[1])", "4") for part in SCRIPT.split("\n\n")]
+    command = [sys.executable, "-c", CELLS.format(parts=parts)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    assert "StudyError: the objective raised NameError" in done.stdout, done.stderr
+    assert "    return undefined_name * x\n" in done.stdout and "run_study" not in done.stdout
+
+
+def test_the_worker_goes_on_unless_the_objective_says_otherwise() -> None:
+    """A trial that fails does not cost a process; it is still tried twice, and the others are as before."""
+
+    def objective(trial: Any) -> dict[str, float]:
+        if trial.params["n"] % 3 == 0:
+            raise EOFError("no more")
+        return {"loss": 1.0, "pid": float(os.getpid())}
+
+    class EndsIt:
+        keeps_worker = False
+
+        def __call__(self, trial: Any) -> dict[str, float]:
+            return objective(trial)
+
+    how: dict[str, Any] = dict(strategy="grid", workers=1)
+    pids = []
+    for one in (objective, EndsIt()):
+        study = searched(one, {"n": Int(1, 9)}, **how)
+        assert [t.state for t in study.trials] == ["complete", "complete", "failed"] * 3
+        assert (study.trials[2].error or "").endswith("EOFError: no more")
+        assert "mpitune/engine" not in (study.trials[2].error or "")
+        pids.append(len({t.values["pid"] for t in study.trials if t.values}))
+    assert pids[0] == 1 and pids[1] > 1
+
+
+def test_what_has_failed_in_every_trial_is_tried_again(tmp_path: Path) -> None:
+    """The journal blames no trial where nothing has worked: the objective was corrected."""
+
+    def objective(trial: Any) -> float:
+        if (tmp_path / "broken").exists():
+            raise OSError("no scratch")
+        return float(trial.params["x"])
+
+    (tmp_path / "broken").touch()
+    how: dict[str, Any] = dict(n_trials=3, workers=1, results=tmp_path / "r")
+    for _ in range(2):
+        with pytest.raises(StudyError, match="^the objective raised OSError: no scratch\n"):
+            searched(objective, {"x": Float(0, 1)}, **how)
+    (tmp_path / "broken").unlink()
+    study = searched(objective, {"x": Float(0, 1)}, **how)
+    assert [t.state for t in study.trials] == ["complete"] * 3
+    asked = len(journal_lines(tmp_path / "r"))
+    assert len(searched(objective, {"x": Float(0, 1)}, **how)) == 3 and len(journal_lines(tmp_path / "r")) == asked
+
+
+def test_calls_of_libraries_are_left_out() -> None:
+    def objective(trial: Any) -> float:
+        with warnings.catch_warnings():
+            return float(np.linalg.inv(np.zeros((2, 2)))[0, 0])
+
+    with pytest.raises(StudyError) as raised:
+        searched(objective, {"x": Float(0, 1)}, n_trials=1, workers=1)
+    text = str(raised.value)
+    assert "the objective raised numpy.linalg.LinAlgError: Singular matrix\n" in text
+    assert text.count("  File ") == 1 and "np.zeros((2, 2))" in text

@@ -110,23 +110,38 @@ class UsageError(ValueError):
     Code that handles a ValueError of a library around calls of ours lets this one pass first.
     """
 
+    status = Exit.USAGE  # of a script that it ends
+
     def __str__(self) -> str:
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
 
 
-class StudyError(RuntimeError):
+class _InShort(BaseException):
+    """IPython shows its text alone, not the calls between the cell and the study."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class StudyError(_InShort, RuntimeError):
     """A study could not go on, or all of its trials have failed. The text has the cause of the first failure."""
+
+    status = Exit.ERROR
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
 
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows of it: not the calls between the cell and the study."""
-        return [f"{type(self).__name__}: {self}"]
+
+class StudyInterrupted(_InShort, KeyboardInterrupt):
+    """A study with a results folder was told to stop by SIGINT. The text says how to continue."""
+
+    status = Exit.STOPPED
 
 
 class StorageError(UsageError):
     """Results cannot be stored while a study runs. Their trials stay open: the same command continues."""
+
+    status = Exit.ERROR
 
 
 def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
@@ -143,7 +158,7 @@ def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
     if rank != 0:
         return Exit.DONE
     print(f"{prog}: {error}", file=sys.stderr)
-    return Exit.USAGE if isinstance(error, UsageError) and not isinstance(error, StorageError) else Exit.ERROR
+    return error.status if isinstance(error, UsageError) else Exit.ERROR
 
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep

@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from mpitune.errors import Caller, Exit, StorageError, StudyError, UsageError, called_from
+from mpitune.errors import Caller, StudyError, StudyInterrupted, UsageError, called_from
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
+
+Told = UsageError | StudyError | StudyInterrupted
+TOLD = (UsageError, StudyError, StudyInterrupted)
 
 
 class _OneLine:
@@ -21,25 +24,25 @@ class _OneLine:
     That very error is its own words; all others are left to the hook that was there.
     """
 
-    def __init__(self, error: UsageError | StudyError) -> None:
+    def __init__(self, error: Told) -> None:
         self.shown: Any = sys.excepthook
         self._error = weakref.ref(error)  # which holds what is on its stack
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if error is not self._error():
+        if not isinstance(error, TOLD) or error is not self._error():
             self.shown(kind, error, trace)
             return
         if launched().rank == 0:  # the same on all ranks
             with outliving():
                 print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-        raise SystemExit(int(Exit.ERROR if isinstance(error, StorageError | StudyError) else Exit.USAGE))
+        raise SystemExit(int(error.status))
 
 
 @contextmanager
 def errors_in_one_line(caller: Caller = Caller.OPTIONS) -> Iterator[None]:
     """A UsageError from here that ends the script is one line on stderr, said once by all ranks, and status 2.
 
-    A StudyError is its own lines, and status 1. Advice is for `caller`.
+    A StudyError is its own lines, and status 1. A StudyInterrupted is one line, and status 75. Advice is for `caller`.
 
     Where the script catches it, or nothing is raised, `sys.excepthook` stays as it was.
     """
@@ -47,7 +50,7 @@ def errors_in_one_line(caller: Caller = Caller.OPTIONS) -> Iterator[None]:
     try:
         with called_from(caller):
             yield
-    except (UsageError, StudyError) as error:
+    except TOLD as error:
         _let_go()
         sys.excepthook = _OneLine(error)
         raise

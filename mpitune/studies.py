@@ -23,7 +23,7 @@ from mpitune.engine.stops import Stopped, ending_at_stops
 from mpitune.engine.study import Study
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
-from mpitune.errors import Exit, StudyError, UsageError
+from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks.launch import connect, launched
@@ -56,8 +56,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     Raises:
         UsageError: The options, the machine or the results folder are not as they should be.
         StudyError: No trial succeeds, as the objective raises or no worker is left.
-        KeyboardInterrupt, SystemExit: The study was told to stop by SIGINT, or by SIGTERM, SIGUSR1 or a time limit
-            (status 75). What was finished is in the results folder.
+        KeyboardInterrupt, SystemExit: The study was told to stop by SIGINT, or by SIGTERM, SIGUSR1 or a time limit.
+            What was finished is in the results folder; with one, a script that is ended by this has status 75.
     """
     options = options or RunOptions()
     transport = join(options)
@@ -85,11 +85,11 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                 told = transport.broadcast(told)
                 transport.settle()  # a long message needs its sender until it has arrived
         except Stopped as stopped:
-            if transport.rank == 0:
+            if transport.rank == 0 and stopped.number != signal.SIGINT:  # whose exception says it
                 print(f"{name}: {stopped}", file=sys.stderr)
             if transport.size > 1:  # the other ranks may wait for this one
                 transport.abort(Exit.STOPPED)
-            raise _stop(stopped.number) from None
+            raise _stop(stopped.number, keep) from None
         except BaseException:
             if transport.size > 1:  # the other ranks would wait for this one
                 traceback.print_exc()
@@ -98,7 +98,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             raise
     if isinstance(told, UsageError):
         raise told
-    return _outcomes(told)
+    return _outcomes(told, keep)
 
 
 def join(options: RunOptions) -> Transport:
@@ -149,17 +149,19 @@ def _read(outcome: Outcome) -> Outcome:
     return Outcome(outcome.trial, replace(result, arrays=dict(result.arrays)))
 
 
-def _outcomes(ended: Ended) -> list[Outcome]:
+def _outcomes(ended: Ended, keep: bool) -> list[Outcome]:
     if ended.status == Exit.ERROR:
         raise StudyError(f"{ended.cause}\n{ADVICE}")
     if ended.status == Exit.STOPPED:
-        raise _stop(ended.stopped_by)
+        raise _stop(ended.stopped_by, keep)
     return list(ended.outcomes)
 
 
-def _stop(number: int | None) -> BaseException:
-    """What ends a script whose study was told to stop."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(int(Exit.STOPPED))
+def _stop(number: int | None, keep: bool) -> BaseException:
+    """What ends a script whose study was told to stop. `keep`: whether it can continue."""
+    if number != signal.SIGINT:
+        return SystemExit(int(Exit.STOPPED))
+    return StudyInterrupted(Stopped(number)) if keep else KeyboardInterrupt()
 
 
 _parting: list[Transport] = []  # the transport that is closed when this script ends

@@ -1,12 +1,16 @@
 """What the README and the pages of docs/ show works as it is printed there."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT, on_one_core
+from tests.helpers import PATIENCE, ROOT, on_one_core, wait_until
 
 README = (ROOT / "README.md").read_text()
 
@@ -53,10 +57,18 @@ def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> 
     first.write_text(FIRST)
     told = program(first, cwd=tmp_path).stdout
     assert told.startswith("64 trials: 64 complete") and told.count("64 trials") == 1, "one report"
-    first.write_text(FIRST.replace("n_trials=64", "n_trials=80"))
-    assert program(first, cwd=tmp_path).stdout.startswith("80 trials: 80 complete")
-    journal = (tmp_path / "results" / "first" / "journal.jsonl").read_text()
-    assert journal.count('"t000063"') == journal.count('"t000079"') == 1, "what was known was computed again"
+    first.write_text(FIRST.replace("n_trials=64", "n_trials=512"))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "first.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "results" / "first" / "journal.jsonl"
+    assert wait_until(lambda: '"t000070"' in journal.read_text())
+    job.send_signal(signal.SIGINT)
+    assert job.communicate(timeout=PATIENCE)[1].endswith("first.py: SIGINT: run the same command to continue\n")
+    assert job.returncode == 75
+    first.write_text(FIRST.replace("n_trials=64", "n_trials=512").replace("0.2", "0.0"))
+    assert program(first, cwd=tmp_path).stdout.startswith("512 trials: 512 complete")
+    text = journal.read_text()
+    assert text.count('"t000063"') == text.count('"t000511"') == 1, "what was known was computed again"
 
 
 @pytest.mark.slow

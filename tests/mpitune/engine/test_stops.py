@@ -114,3 +114,43 @@ def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, nu
     assert lingering(tmp_path, "never", *more).wait(PATIENCE) == 0
     assert len(journal_lines(folder)) == 3
     assert (folder / "trials.csv").exists() and (folder / "report.html").exists()
+
+
+SEARCH = """
+import sys, time
+from pathlib import Path
+from mpitune import Float, search
+
+def objective(trial):
+    Path("mark").touch()
+    time.sleep(0.05)
+    return trial.params["x"]
+
+try:
+    search(objective, {"x": Float(0, 1)}, n_trials=2000, minimize="loss", workers=1, results=RESULTS)
+except CAUGHT:
+    print("caught")
+"""
+
+
+@pytest.mark.parametrize(
+    ("results", "caught", "status", "told"),
+    [
+        ("'r'", "()", Exit.STOPPED, "search.py: SIGINT: run the same command to continue"),
+        ("None", "()", -signal.SIGINT, "KeyboardInterrupt"),
+        ("'r'", "KeyboardInterrupt", Exit.DONE, "run the same command to continue"),
+    ],
+)
+def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
+    tmp_path: Path, results: str, caught: str, status: int, told: str
+) -> None:
+    """And can be caught like any other."""
+    (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", results).replace("CAUGHT", caught))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, **pipes)  # type: ignore[call-overload]
+    assert wait_until((tmp_path / "mark").exists)
+    job.send_signal(signal.SIGINT)
+    stdout, stderr = job.communicate(timeout=PATIENCE)
+    assert job.returncode == status and stderr.splitlines()[-1].endswith(told)
+    assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")

@@ -66,6 +66,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     with ExitStack() as stack:
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
+        if options.keep_output and not keep:
+            raise UsageError("keep_output has no folder: give results= as well")
         if transport.rank == 0 and not keep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)

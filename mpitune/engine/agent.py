@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 from mpitune.devices.devices import Device, joined
@@ -36,6 +37,7 @@ from mpitune.engine.messages import (
     ToCoordinator,
     WorkerProgress,
 )
+from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.ranks.process import start_resource_tracker
 from mpitune.trial import NoRoom, Place, Result
@@ -73,6 +75,7 @@ class Agent:
         trial_timeout: seconds that a trial may take.
         recycle: batches after which a worker is replaced by a fresh one; 0 for never.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
+        output: folder for what each trial prints; None keeps nothing.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Agent:
         trial_timeout: float | None = None,
         recycle: int = 0,
         preload: Sequence[str] = (),
+        output: Path | None = None,
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
         self._trial_timeout, self._recycle, self._preload = trial_timeout, recycle, tuple(preload)
@@ -96,6 +100,7 @@ class Agent:
         gpus = [entry for device in devices if device.kind == "cuda" for entry in device.visible.split(",")]
         self._gpus = GpuWatch(gpus) if gpus else None
         self._warned: set[str] = set()
+        self._shown = Shown(output)
         self._told = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
@@ -171,6 +176,7 @@ class Agent:
                 slot.process.kill()
         for slot in living:
             self._reap(slot)
+        self._shown.say_rest()
         if self._gpus is not None:
             self._gpus.close()
             self._gpus = None
@@ -258,7 +264,7 @@ class Agent:
                 process.news = None
 
     def _died(self, slot: Slot, process: WorkerProcess) -> None:
-        self._show_output(slot, process)
+        self._show_output(slot, process)  # first: it is part of the cause
         cause = process.cause()
         if lost := not self._reap(slot, 0.0):
             cause += f"\n{cause.splitlines()[-1]}; it did not end within {REAP_SECONDS:g} s, so its slot is given up"
@@ -307,6 +313,9 @@ class Agent:
         """Forget the worker of a slot, and end it. Returns whether it ended within that time."""
         process, slot.process = slot.process, None
         assert process is not None
+        self._show_output(slot, process)
+        if rest := process.partial.partition(MARK)[0]:
+            self._shown.show(process.printing, slot.place, rest)
         self._selector.unregister(process.handle.sentinel)
         self._hear_no_more(process)
         if not (ended := process.reap(seconds)):
@@ -314,8 +323,8 @@ class Agent:
         return ended
 
     def _show_output(self, slot: Slot, process: WorkerProcess) -> None:
-        for line in process.read_output():
-            log.debug("%s: %s", slot.place, line)
+        for key, line in process.read_output():
+            self._shown.show(key, slot.place, line)
 
     def _log(self, slot: Slot, process: WorkerProcess, logged: worker.Logged) -> None:
         """Show a warning once for all workers of the rank. --verbose shows all other lines."""
@@ -323,7 +332,7 @@ class Agent:
         shown = logged.level >= logging.WARNING and logged.text not in self._warned
         if shown:
             self._warned.add(logged.text)
-        log.log(logged.level if shown else logging.DEBUG, "%s: %s", slot.place, logged.text)
+        self._shown.show(process.running, slot.place, logged.text, logged.level if shown else logging.DEBUG)
 
     def _hangs(self, slot: Slot, process: WorkerProcess, now: float) -> str:
         """Why the worker counts as hung; "" if it does not."""

@@ -109,6 +109,10 @@ class _RanksPart:
     def scheduling(self) -> Scheduling:
         return self.experiment.scheduling()
 
+    @property
+    def folder(self) -> Path:
+        return self.options.results or Path("results") / self.name
+
     def prepare(self) -> tuple[list[Device], bytes]:
         """A device for each slot, and the experiment as workers get it. If one rank fails, all raise UsageError."""
         options, leads = self.options, self.transport.rank == 0
@@ -147,9 +151,8 @@ class _RanksPart:
                 with working("the data are loaded", rank=0):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)
-                folder = options.results or Path("results") / self.name
-                with waiting(f"results folder {folder} has not answered"):
-                    journal = self.stack.enter_context(closing(Journal(folder, header, options.restart)))
+                with waiting(f"results folder {self.folder} has not answered"):
+                    journal = self.stack.enter_context(closing(Journal(self.folder, header, options.restart)))
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
@@ -201,6 +204,7 @@ class _RanksPart:
             trial_timeout=options.trial_timeout,
             recycle=options.max_batches_per_worker,
             preload=preload,
+            output=self.folder / "printed" if options.keep_output else None,
         )
         self.stack.callback(agent.close)
         return agent

@@ -62,7 +62,10 @@ class RunOptions:
     allow_mixed_versions: bool = setting(
         False, "run although nodes have different versions of this package or of libraries", advanced=True
     )
-    verbose: bool = setting(False, "log more, and show what the workers print", flag="-v/--verbose")
+    keep_output: bool = setting(
+        False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True
+    )
+    verbose: bool = setting(False, "log more, and show all that the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:

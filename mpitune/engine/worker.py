@@ -14,7 +14,7 @@ message, as it would in `Connection.recv`.
 
 A worker ends with its rank, even if the rank is killed, and what its trials have started ends with it: its parent sees
 to that, see `mpitune.ranks.keeper`. Its stdout and stderr go through a pipe to the agent, which
-shows them or keeps the last lines for the report of a crash.
+shows them with the trial's key, see `mpitune.engine.printed`, and keeps the last lines for the report of a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -35,6 +35,7 @@ import numpy as np
 
 from mpitune.devices.devices import hosts_here, set_hosts, workers_here
 from mpitune.engine.messages import COMPILING, STEP_SECONDS, WorkerProgress
+from mpitune.engine.printed import Printed
 from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
@@ -158,6 +159,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     os.dup2(output.fileno(), 2)
     wire = _Wire(results)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
+    logging.captureWarnings(True)
+    printed = Printed()
     try:
         wire.send(Begun(os.getpid()))
         shared = SharedArrays.attach(setup.data)
@@ -178,7 +181,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
                 set_hosts(hosts)
             if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
                 meter.begin()
-            for answer in answers(objective, tuple([Trial(*trial) for trial in trials]), meter, goes_on):
+            for answer in answers(objective, tuple([Trial(*trial) for trial in trials]), meter, goes_on, printed.begin):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)
@@ -200,19 +203,25 @@ def _next(incoming: IO[bytes]) -> Work | None:
     return work
 
 
-def answers(objective: Objective, batch: Batch, meter: Meter, goes_on: bool) -> Iterator[Packed | NoRoom]:
+def answers(
+    objective: Objective, batch: Batch, meter: Meter, goes_on: bool, begin: Callable[[str], None]
+) -> Iterator[Packed | NoRoom]:
     """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
 
     The worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
     unless the worker `goes_on`, which an objective's attribute `keeps_worker` says: by default on CPUs.
+    `begin` is called with the key of each trial before it is evaluated.
     """
     left = {trial.key: trial for trial in batch}
     while left:
+        begin(next(iter(left)))
         start = time.perf_counter()
         try:
             for answer in evaluated(objective, tuple(left.values()), meter):
                 del left[answer.key if isinstance(answer, NoRoom) else answer[0]]
                 yield answer
+                if left:
+                    begin(next(iter(left)))
                 start = time.perf_counter()
         except Exception as error:
             if not goes_on or isinstance(error, MemoryError):

@@ -20,6 +20,7 @@ from typing import Any
 from mpitune.devices.devices import Device, environment
 from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
+from mpitune.engine.printed import MARK
 from mpitune.engine.usage import Peak
 from mpitune.ranks import keeper
 from mpitune.ranks.fork_server import Fork, server_for
@@ -48,6 +49,7 @@ class WorkerProcess:
     clock: float = 0.0  # since when it has been working on the current trial
     output_tail: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_TAIL))
     partial: str = ""
+    printing: str = ""  # key of the trial whose output comes
     arrived: bytearray = field(default_factory=bytearray)  # of a message whose rest has not come
     error: str = ""
     raised: bool = False  # whether that is an exception of the objective
@@ -158,16 +160,28 @@ class WorkerProcess:
                 del self.arrived[:end]
                 yield message
 
-    def read_output(self) -> list[str]:
-        """The lines that it has printed since the last call."""
+    @property
+    def running(self) -> str:
+        """The key of the trial that it works on, "" for none."""
+        return self.sent[0][0].batch[-self.n_open].key if self.sent and self.built else ""
+
+    def read_output(self) -> list[tuple[str, str]]:
+        """The lines that it has printed since the last call, each after the key of its trial."""
         try:
             text = os.read(self.output.fileno(), OUTPUT_BYTES)
         except OSError:
             return []
         *lines, self.partial = (self.partial + text.decode(errors="replace")).split("\n")
         self.partial = self.partial[-OUTPUT_BYTES:]
-        self.output_tail.extend(line[:1000] for line in lines)
-        return lines
+        printed = []
+        for line in lines:
+            words, mark, key = line.partition(MARK)
+            if words or not mark:
+                printed.append((self.printing, words.rstrip("\r").rpartition("\r")[2]))  # what a bar shows at last
+            if mark:
+                self.printing = key
+        self.output_tail.extend(line[:1000] for _, line in printed)
+        return printed
 
     def kill(self) -> None:
         """Have its keeper end it and all that it has started."""
@@ -206,5 +220,5 @@ class WorkerProcess:
             cause = f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
         else:
             cause = f"ended with exit code {code}"
-        printed = "\n".join([*self.output_tail, self.partial]).strip()
+        printed = "\n".join([*self.output_tail, self.partial.partition(MARK)[0]]).strip()
         return f"{printed}\n{cause}".strip()

@@ -250,12 +250,13 @@ def unused(folder: Path, stem: str) -> Path:
 
 
 def _set_aside(folder: Path, file: io.FileIO) -> io.FileIO:
-    """Rename the journal and arrays of an earlier study to the first free number."""
+    """Rename the journal of an earlier study, its arrays and what it has printed, to the first free number."""
     if file.tell() == 0:
         return file
     old = unused(folder, "journal")
-    if (folder / "arrays").exists():
-        os.rename(folder / "arrays", folder / old.stem.replace("journal", "arrays"))
+    for name in ("arrays", "printed"):
+        if (folder / name).exists():
+            os.rename(folder / name, folder / old.stem.replace("journal", name))
     os.rename(folder / NAME, old)
     fresh = locked(folder / NAME)
     file.close()

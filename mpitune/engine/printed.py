@@ -1,0 +1,102 @@
+"""What trials print: a worker marks it with the trial's key, its agent shows it, and keeps it if that is asked for.
+
+Python, libraries in C and programs that a trial starts print into one pipe. Before the lines of another trial the
+worker writes a mark there, which has its key.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mpitune.errors import printable
+from mpitune.output import STREAMS
+from mpitune.storage.files import make_folder, regular_file
+
+MARK = "\0trial\0"  # a key follows, to the end of its line
+MARK_SECONDS = 0.1  # a trial that begins so long after the last mark is marked at once, as not only Python may print
+MOST_LINES = 20  # of one rank that are shown in a second
+
+log = logging.getLogger(__name__)
+
+
+class Printed:
+    """Stdout and stderr of a worker, from now on with marks."""
+
+    def __init__(self) -> None:
+        self._key = self._marked = ""
+        self._at = 0.0
+        self._streams: list[Any] = [
+            getattr(sys, name) or os.fdopen(n, "w", closefd=False) for name, n in STREAMS.items()
+        ]
+        for stream in self._streams:
+            stream.reconfigure(line_buffering=True)
+        sys.stdout, sys.stderr = (_Marked(stream, self) for stream in self._streams)
+
+    def begin(self, key: str) -> None:
+        """What is printed from now on is this trial's."""
+        self._key = key
+        if time.monotonic() - self._at > MARK_SECONDS:
+            self.mark()
+
+    def mark(self) -> None:
+        """Write a mark, unless the last one is of the same trial."""
+        if self._key == self._marked:
+            return
+        self._marked, self._at = self._key, time.monotonic()
+        with suppress(OSError):  # the agent has gone
+            for stream in self._streams:
+                stream.flush()
+            os.write(1, f"{MARK}{printable(self._key)}\n".encode())
+
+
+class _Marked:
+    def __init__(self, stream: Any, printed: Printed) -> None:
+        self._stream, self._printed = stream, printed
+
+    def write(self, text: str) -> int:
+        self._printed.mark()
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Shown:
+    """Shows the lines of a rank's trials, so many in a second, and keeps all of them in `folder` if there is one."""
+
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+        self._second, self._n = 0, 0
+
+    def show(self, key: str, place: object, text: str, level: int = logging.INFO) -> None:
+        """Show what a trial has printed, or without a key what the worker at this place has."""
+        if self._folder is not None and key:
+            with suppress(OSError):  # as any output that cannot be written
+                self._keep(self._folder, key, text)
+        if not text.strip():
+            return
+        if (second := int(time.monotonic())) != self._second:
+            self.say_rest()
+            self._second = second
+        self._n += level == logging.INFO
+        beyond = level == logging.INFO and self._n > MOST_LINES
+        log.log(logging.DEBUG if beyond else level, "%s: %s", f"trial {key}" if key else place, text.rstrip())
+
+    def say_rest(self) -> None:
+        """Say how many lines were not shown since the last call."""
+        if self._n > MOST_LINES:
+            how = f"all are in {self._folder}" if self._folder else "the option keep_output keeps all"
+            log.info("trials printed %d more lines: %s", self._n - MOST_LINES, how)
+        self._n = 0
+
+    def _keep(self, folder: Path, key: str, text: str) -> None:
+        make_folder(folder)
+        path = folder / f"{key.replace('/', '-')}.txt"
+        with open(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", errors="backslashreplace") as file:
+            file.write(f"{text.rstrip()}\n")

@@ -1,0 +1,87 @@
+"""What trials print: each line is shown with the key of its trial, not too many, and all are kept on request."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import Float, RunOptions
+from mpitune.engine.printed import MOST_LINES
+from mpitune.errors import UsageError
+from tests.mpitune.optimize.objectives import searched
+
+SPACE = {"x": Float(0, 1)}
+
+
+def said(stderr: str) -> list[str]:
+    """The lines of trials in a log, without time and place."""
+    return [line.partition(" trial ")[2] for line in stderr.splitlines() if " trial t0" in line]
+
+
+def test_each_line_has_the_key_of_its_trial(capfd: Any) -> None:
+    """Those of Python, of a program, of the file descriptor, and one without an end."""
+
+    def objective(trial: Any) -> float:
+        print("python", trial.number)
+        time.sleep(0.15)  # longer than what goes without a mark
+        subprocess.run(["echo", f"program {trial.number}"], check=True)
+        os.write(2, b"descriptor %d\n" % trial.number)
+        print("no end", trial.number, end="", file=sys.stderr)
+        return 1.0
+
+    searched(objective, SPACE, n_trials=4, workers=2, options=RunOptions())
+    lines = Counter(said(capfd.readouterr().err))
+    for n in range(4):
+        for what in ("python", "program", "descriptor", "no end"):
+            assert lines[f"t{n:06}: {what} {n}"] == 1, lines
+
+
+def test_short_trials_have_their_keys_too(capfd: Any) -> None:
+    searched(lambda trial: print("number", trial.number) or 1.0, SPACE, n_trials=15, workers=1, options=RunOptions())
+    assert said(capfd.readouterr().err) == [f"t{n:06}: number {n}" for n in range(15)]
+
+
+def test_a_warning_is_shown_once(capfd: Any) -> None:
+    def objective(trial: Any) -> float:
+        warnings.warn("thin ice", stacklevel=1)
+        return 1.0
+
+    searched(objective, SPACE, n_trials=6, workers=2, options=RunOptions())
+    (line,) = [line for line in said(capfd.readouterr().err) if "UserWarning: thin ice" in line]
+    assert "test_printed.py:" in line
+
+
+def test_a_flood_is_cut_and_a_file_has_all_of_it(tmp_path: Path, capfd: Any) -> None:
+    def objective(trial: Any) -> float:
+        for n in range(3000):
+            print(f"line {n} of {trial.number}")
+        return 1.0
+
+    how: dict[str, Any] = dict(n_trials=2, workers=1, results=tmp_path)
+    began = time.monotonic()
+    searched(objective, SPACE, **how, options=RunOptions(keep_output=True))
+    seconds = time.monotonic() - began
+    log = capfd.readouterr().err
+    assert 0 < len(said(log)) <= MOST_LINES * (seconds + 2) and "more lines: all are in" in log
+    for n in range(2):
+        kept = (tmp_path / "printed" / f"t{n:06}.txt").read_text()
+        assert kept.splitlines() == [f"line {i} of {n}" for i in range(3000)]
+    searched(lambda trial: 1.0, SPACE, **how, options=RunOptions(restart=True, quiet=True))
+    assert (tmp_path / "printed-1" / "t000000.txt").exists() and not (tmp_path / "printed").exists()
+
+
+def test_what_has_no_folder_is_told() -> None:
+    with pytest.raises(UsageError, match="keep_output has no folder: give results= as well"):
+        searched(lambda trial: 1.0, SPACE, n_trials=1, workers=1, options=RunOptions(keep_output=True))
+
+
+def test_quiet_shows_nothing(capfd: Any) -> None:
+    searched(lambda trial: print("hush") or 1.0, SPACE, n_trials=2, workers=1)
+    assert "hush" not in capfd.readouterr().err and logging.getLogger("mpitune").level == logging.NOTSET

@@ -280,8 +280,12 @@ class Agent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)
             return
-        what = "the objective raised, so its worker ends" if process.raised else "worker died"
-        log.warning("%s: %s: %s", slot.place, what, cause.splitlines()[-1])
+        what = f"the objective raised, so its worker ends: {cause.splitlines()[-1]}"
+        if not process.raised:
+            log.warning("%s: worker died: %s", slot.place, cause.splitlines()[-1])
+        else:
+            log.log(logging.DEBUG if what in self._warned else logging.WARNING, "%s: %s", slot.place, what)
+            self._warned.add(what)
         slot.waiting.clear()
         if slot.draining:
             self._tell(Drained(slot.number))

@@ -113,6 +113,9 @@ class Coordinator:
         """Why the study cannot go on, now that no slot is left."""
         if self._raised is not None and not self._succeeded:
             return why_none(*self._raised)
+        place, _, cause = self.first_cause.partition(":\n")
+        if cause.startswith("Traceback"):
+            return f"the objective raised {own_lines(cause)}\nat {place}; no worker is left"
         return f"no worker is left; the first that ended:\n{self.first_cause}"
 
     def overview(self) -> Overview:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Float, Int
+from mpitune import Float, Int, RunOptions
 from mpitune.errors import StudyError
 from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.mpitune.optimize.objectives import searched
@@ -128,3 +128,21 @@ def test_calls_of_libraries_are_left_out() -> None:
     text = str(raised.value)
     assert "the objective raised numpy.linalg.LinAlgError: Singular matrix\n" in text
     assert text.count("  File ") == 1 and "np.zeros((2, 2))" in text
+
+
+def test_what_a_worker_begins_with_is_told_likewise(capfd: Any) -> None:
+    """Each worker of a search raises as it is set up: that is said once, not for each of them."""
+
+    class Objective:
+        def setup(self, device: str) -> None:
+            open("/no/such/file")
+
+        def __call__(self, trial: Any) -> float:
+            return 1.0
+
+    with pytest.raises(
+        StudyError, match=r"^the objective raised FileNotFoundError(.*\n)*.*open\(.*(.*\n)*at .*/cpu; no"
+    ):
+        searched(Objective, {"x": Float(0, 1)}, n_trials=9, workers=2, options=RunOptions())
+    log = capfd.readouterr().err
+    assert log.count("the objective raised, so its worker ends: FileNotFoundError") == 1 and "died" not in log

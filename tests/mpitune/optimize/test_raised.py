@@ -135,13 +135,13 @@ def test_what_a_worker_begins_with_is_told_likewise(capfd: Any) -> None:
 
     class Objective:
         def setup(self, device: str) -> None:
-            open("/no/such/file")
+            Path("/no/such/file").read_text()
 
         def __call__(self, trial: Any) -> float:
             return 1.0
 
     with pytest.raises(
-        StudyError, match=r"^the objective raised FileNotFoundError(.*\n)*.*open\(.*(.*\n)*at .*/cpu; no"
+        StudyError, match=r"^the objective raised FileNotFoundError(.*\n)*.*read_text(.*\n)*at .*/cpu; no"
     ):
         searched(Objective, {"x": Float(0, 1)}, n_trials=9, workers=2, options=RunOptions())
     log = capfd.readouterr().err

@@ -50,7 +50,7 @@ def _arrived(make: Callable[..., types.CodeType], parts: Any, file: str, lines: 
 
 
 def packed(thing: object) -> bytes:
-    """A thing for another process, which `pickle.loads` unpacks: what a script or a notebook defines goes by value."""
+    """A thing for another process, which pickle alone unpacks: what a script or a notebook defines goes by value."""
     file = io.BytesIO()
     _WithSource(file).dump(thing)
     return file.getvalue()

@@ -114,7 +114,8 @@ class RankZero:
     def _study(self) -> Study:
         history, retry = self.journal.history, self.options.retry_failed
         known = history.results
-        retry = retry or all(result.failed for result in known.values())  # nothing has worked, so no trial is to blame
+        if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
+            retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
         shard = Shard.parse(self.options.shard)

@@ -90,7 +90,7 @@ def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int, door: 
     assert FRONT_DOOR in text
     (tmp_path / "script.py").write_text(text.replace(FRONT_DOOR, door))
     done = program(tmp_path / "script.py", ranks=ranks, status=2, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path)
-    assert "--gpu 99, but no GPU is visible" in done.stderr
+    assert 'gpu="99", but no GPU is visible' in done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
 
 

@@ -97,7 +97,7 @@ class SearchStudy:
         return pandas.DataFrame(self.rows()).set_index("number")
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial, all with the same columns: number, state, `param_<name>`, `value_<name>`, seconds, error."""
+        """A row for each trial, all with the columns number, state, `param_<name>`, `value_<name>`, seconds, error."""
         params = list(dict.fromkeys(name for trial in self.trials for name in trial.params))
         values = list(dict.fromkeys(name for trial in self.trials for name in trial.values))
         return [

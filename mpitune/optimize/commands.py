@@ -54,9 +54,9 @@ class Command:
     Args:
         command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
             start, until and fold for what the trial has (parameters win). No shell is between: a text with `|`, `>` or
-            `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In the text that a shell runs, a parameter
-            may only have values that mean nothing to a shell, such as numbers. Parameters that a trial does not have
-            are left out, with the word they stand in.
+            `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In the text that a shell runs, a
+            parameter may only have values that mean nothing to a shell, such as numbers. Parameters that a trial does
+            not have are left out, with the word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
             its output that is a JSON object.
         timeout: Seconds after which it is killed and its trial has failed.

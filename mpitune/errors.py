@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -34,7 +35,12 @@ class Caller(Enum):
     ARGUMENTS = 2
 
 
-ARGUMENTS = ("gpu", "workers", "trial_timeout")  # options that are arguments of every search, and of `RunOptions`
+ARGUMENTS = (
+    "gpu",
+    "workers",
+    "trial_timeout",
+    "changed",
+)  # options that are arguments of every search, and of `RunOptions`
 _caller = Caller.PROGRAM
 
 
@@ -53,9 +59,11 @@ def called_from(caller: Caller) -> Iterator[None]:
 def typed(name: str, value: object = True) -> str:
     """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
     if _caller is Caller.PROGRAM:
+        if isinstance(value, list):
+            return f"--{name} {shlex.join(value)}"
         plain = str(value).replace(",", "").isalnum()
         return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}" if plain else f" {value!r}")
-    given = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
+    given = f"{name}={json.dumps(value) if isinstance(value, str | list) else value}"
     if name in ARGUMENTS:
         return given
     return f"RunOptions({given})" if _caller is Caller.OPTIONS else ""

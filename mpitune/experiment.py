@@ -201,6 +201,15 @@ class Experiment(ABC):
         """A digest of the data. A study continues only with data of the same digest."""
         return digest(data)
 
+    def settings_then(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of this study as the version wrote them that has written `theirs`."""
+        return mine
+
+    def called(self) -> Mapping[str, Any]:
+        """What evaluates trials, by name. A study that continues says which functions of it have changed."""
+        functions = {name: value for name, value in vars(self).items() if callable(value)}
+        return {"objective": type(self).objective, **functions}
+
     @abstractmethod
     def searches(self) -> Iterable[Rounds]:
         """The searches of the study. They advance independently of each other, on rank 0."""

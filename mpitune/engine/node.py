@@ -152,7 +152,8 @@ class _RanksPart:
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)
                 with waiting(f"results folder {self.folder} has not answered"):
-                    journal = self.stack.enter_context(closing(Journal(self.folder, header, options.restart)))
+                    journal = Journal(self.folder, header, options.restart, self.experiment.settings_then)
+                    self.stack.enter_context(closing(journal))
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -31,6 +32,9 @@ class RunOptions:
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "rename the study in the results folder and begin a new one")
+    changed: tuple[str, ...] = setting(
+        (), "functions that were changed since, by name, whose known results still count", metavar="NAME", advanced=True
+    )  # fmt: skip
     retry_failed: bool = setting(False, "evaluate again the trials that have failed", advanced=True)
     trial_timeout: float | None = setting(
         None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
@@ -70,6 +74,10 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         Shard.parse(self.shard)
+        names = (self.changed,) if isinstance(self.changed, str) else self.changed
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise UsageError(f"changed={self.changed!r}: give the names of functions")
+        object.__setattr__(self, "changed", tuple(names))
         if isinstance(self.gpu, Integral) and not isinstance(self.gpu, bool) and self.gpu >= 0:  # from Python
             object.__setattr__(self, "gpu", str(self.gpu))
         if not isinstance(self.gpu, str | None):

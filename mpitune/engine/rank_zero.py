@@ -22,11 +22,12 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Shard, Study
-from mpitune.errors import Exit
+from mpitune.errors import Exit, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
+from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import last_line
@@ -149,7 +150,7 @@ class RankZero:
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
-            "n_trials": scheduling.n_trials,
+            "n_trials": scheduling.n_trials, "code": self._code(),
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(
@@ -161,6 +162,25 @@ class RankZero:
         ):
             log.warning(problem.text)
         return coordinator
+
+    def _code(self) -> dict[str, str]:
+        """Digests of the code that known results stand for; a line says which functions have changed since.
+
+        They are in the note of each start, as the header cannot change.
+        """
+        history, mine = self.journal.history, digests(self.experiment.called())
+        theirs: dict[str, str] = next((run["code"] for run in reversed(history.runs) if run.get("code")), {})
+        changed = changes(theirs, mine) if history.results else []
+        open_ = [name for name in changed if not is_named(name, self.options.changed)]
+        if not open_:
+            return mine
+        log.error(
+            "%s changed since the known results (%d) were made; these are kept. If they still count, say %s; if not, "
+            "begin anew with another results folder%s",
+            named(open_), len(history.results), typed("changed", open_), or_typed("restart"),
+        )  # fmt: skip
+        closed = {name: mine.get(name, "") for name in changed if name not in open_}
+        return {name: digest for name, digest in {**theirs, **closed}.items() if digest}
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""

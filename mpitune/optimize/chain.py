@@ -111,6 +111,10 @@ class Chain:
                         f"the link {step.name} uses {use}, which the space does not have: it has {', '.join(known)}"
                     )
 
+    def called(self) -> Mapping[str, Any]:
+        """Its functions by name."""
+        return {step.name: step.work for step in self._steps}
+
     def buffers(self) -> Mapping[str, Spec]:
         """Memory that the workers of a node share."""
         return buffers_for(self.limit)

@@ -25,6 +25,7 @@ from mpitune.optimize.objectives import NoValue, ObjectiveTrial
 from mpitune.optimize.spaces import Choice, Space
 from mpitune.ranks.keeper import has_keeper
 from mpitune.ranks.process import die_with
+from mpitune.storage.called import digest_of_program
 from mpitune.storage.files import regular_file
 
 OUTPUT = "output.txt"  # in the trial's folder
@@ -107,6 +108,12 @@ class Command:
         )
         if wrong := self._code_in([*space.constants.items(), *choices]):
             raise UsageError(wrong)
+
+    def called(self) -> Mapping[str, Any]:
+        """Its words, and a digest of each program in Python among them."""
+        programs = [Path(word) for word in self.words if word.endswith(".py") and Path(word).is_file()]
+        said = [self.words, self.result, self.environment]
+        return {"command": said, **{path.name: digest_of_program(path) for path in programs}}
 
     def limited(self, seconds: float) -> Command:
         """The same, killed after this time if it has no limit of its own."""

@@ -59,6 +59,7 @@ def search(
     enqueue: Iterable[Mapping[str, Any]] = (),
     round_size: int | None = None,
     asynchronous: bool = False,
+    changed: str | Iterable[str] = (),
     options: RunOptions | None = None,
 ) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
@@ -91,6 +92,7 @@ def search(
         round_size: Trials, or stages of them, that are proposed at a time; by default the number of
             slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
+        changed: Functions that were changed since the study began, by name, whose known results still count.
         options: All else about how it is run.
 
     Returns:
@@ -114,6 +116,7 @@ def search(
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
+    given["changed"] = changed or None
     given["results"] = None if results is None else Path(results)
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
     transport = join(options)

@@ -12,6 +12,7 @@ from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.chain import Chain
+from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import (
     FIX_PREFIX,
     NO_VALUE,
@@ -104,6 +105,10 @@ class Tuning(Experiment):
         if isinstance(objective, Chain):
             objective = objective.in_worker(worker, problem.seed)
         return TrialEvaluator(objective, problem, self.task.folder, worker)
+
+    def called(self) -> Mapping[str, Any]:
+        objective = self.task.objective
+        return objective.called() if isinstance(objective, Chain | Command) else {"objective": objective}
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None

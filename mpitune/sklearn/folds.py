@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -40,6 +42,7 @@ from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
 from mpitune.sklearn.task import Task
+from mpitune.storage.history import read_header
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)
@@ -47,10 +50,10 @@ log = logging.getLogger(__name__)
 _APART = ("candidate_progress", "split_progress", "parameters", "train", "test", "caller", "callback_ctx", "scorer")
 
 
-def _described(estimator: Any) -> str:
+def _described(estimator: Any, *, as_then: bool = False) -> str:
     """What distinguishes estimators in a results folder: the text, and a digest of what the text may not show."""
     text = without_address(repr(estimator) if isinstance(estimator, type) else estimator.__repr__(N_CHAR_MAX=100_000))
-    return f"{text} ({_digest(estimator)})"
+    return f"{text} ({_digest(estimator, as_then=as_then)})"
 
 
 # A class in a digest has its module's name. Journals know the module of our SVC by the name that it had first.
@@ -69,11 +72,25 @@ class _Hasher(NumpyHasher):
         return self._hash.hexdigest() if return_digest else None
 
 
-def _digest(thing: Any) -> str:
-    try:
-        return str(_Hasher(hash_name="sha1").hash(thing))
-    except (pickle.PicklingError, TypeError, AttributeError):  # it holds a lambda, for instance
-        return str(joblib.hash(cloudpickle.dumps(thing), hash_name="sha1"))
+class _ValuesHasher(_Hasher):
+    """Of functions and classes without a name in a module, such as lambdas, what they hold: `called` has their code."""
+
+    def save(self, obj: Any) -> None:
+        if isinstance(obj, FunctionType) and "<" in obj.__qualname__:
+            obj = obj.__defaults__, obj.__kwdefaults__, [cell.cell_contents for cell in obj.__closure__ or ()]
+        elif isinstance(obj, type) and "<" in obj.__qualname__:
+            obj = obj.__name__
+        super().save(obj)
+
+
+def _digest(thing: Any, *, as_then: bool = False) -> str:
+    """as_then: as journals have it that were written when lambdas were digested with their place in a file."""
+    for hasher in (_Hasher, _ValuesHasher)[: 1 if as_then else 2]:
+        try:
+            return str(hasher(hash_name="sha1").hash(thing))
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError):  # it holds a lambda, for instance
+            continue
+    return str(joblib.hash(cloudpickle.dumps(thing), hash_name="sha1"))
 
 
 @dataclass(frozen=True)
@@ -84,12 +101,27 @@ class Folds(Experiment):
     tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
     estimator: str = ""
     scoring: str = ""
+    cv: str = ""
+    fit_params: str = ""
+    error_score: str = ""
+    return_train_score: bool = False
 
     @classmethod
     def of(cls, search: Any, tasks: Sequence[Task]) -> Folds:
         """The study of the tasks of a search."""
-        within = " share='tolerance'" if search.share == "tolerance" else ""
-        return cls(search, tasks, _described(search.estimator) + within, without_address(repr(search.scoring)))
+        first = tasks[0].kwargs
+        splits = _splits(tasks)
+        given = {name: value for name, value in first["fit_params"].items() if value is not None}
+        return cls(
+            search,
+            tasks,
+            estimator=_described(search.estimator) + _within(search),
+            scoring=without_address(repr(search.scoring)),
+            cv=f"{len(splits)} splits ({_digest(splits)})",
+            fit_params=f"{', '.join(given) or 'none'} ({_digest((given, first['score_params']))})",
+            error_score=str(first["error_score"]),
+            return_train_score=first["return_train_score"],
+        )
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -122,12 +154,35 @@ class Folds(Experiment):
         return arrays
 
     def digest(self, data: Data) -> str:
-        """A digest of samples, labels, other parameters of `fit`, and splits: pickles of equal things may differ."""
+        """A digest of samples and labels: pickles of equal things may differ."""
+        return self._data_digest
+
+    @cached_property
+    def _data_digest(self) -> str:
+        return _digest(self.tasks[0].args)
+
+    def folder_in(self, results: Path) -> Path:
+        """That folder, or one of its own in it where it holds a study of other data, as of another outer fold."""
+        header = read_header(results)
+        theirs = {} if header is None else header["settings"]
+        other = "cv" in theirs and theirs.get("data_sha256") != self._data_digest  # else older, or of no search
+        return results / f"data-{self._data_digest[:12]}" if other else results
+
+    def settings_then(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Older journals have one digest of all that now has a name, with the `verbose` that tasks had."""
+        if "cv" in theirs:
+            return {"experiment": "", "data_sha256": "", **mine}  # splits may differ because the data do
         first = self.tasks[0]
         rest = {name: value for name, value in first.kwargs.items() if name not in _APART}
-        rest["verbose"] = self.search.verbose  # as in journals that were written when tasks had it
-        splits = [(task.kwargs["train"], task.kwargs["test"]) for task in self.tasks if not task.candidate]
-        return _digest((first.args, rest, splits))
+        rest["verbose"] = self.search.verbose
+        known = {"experiment": mine["experiment"], "scoring": mine["scoring"]}
+        estimator = _described(self.search.estimator, as_then=True) + _within(self.search)
+        return {**known, "estimator": estimator, "data_sha256": _digest((first.args, rest, _splits(self.tasks)))}
+
+    def called(self) -> Mapping[str, Any]:
+        values = [value for task in self.tasks if not task.split for value in task.parameters.values()]
+        parameters = [value for value in values if hasattr(value, "__dict__")]  # plain ones are the trials' own
+        return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters}
 
     def searches(self) -> Iterator[Rounds]:
         trials = {task.key: task.trial() for task in self.tasks}
@@ -205,6 +260,14 @@ class Folds(Experiment):
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         """Memory for samples between the steps of a Pipeline."""
         return buffers_for(_room()) if data["steps"][0] else {}
+
+
+def _within(search: Any) -> str:
+    return " share='tolerance'" if search.share == "tolerance" else ""
+
+
+def _splits(tasks: Sequence[Task]) -> list[tuple[Any, Any]]:
+    return [(task.kwargs["train"], task.kwargs["test"]) for task in tasks if not task.candidate]
 
 
 def _room() -> int:

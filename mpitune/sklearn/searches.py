@@ -73,6 +73,7 @@ class OnEngine(_search.BaseSearchCV):
         "gpu": [str, Interval(Integral, 0, None, closed="left"), None],
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
+        "changed": [str, "array-like"],
         "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
     }
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
@@ -82,6 +83,7 @@ class OnEngine(_search.BaseSearchCV):
     trial_timeout: float | None = None
     accelerate: bool = True
     share: str | bool = "exact"
+    changed: str | Sequence[str] = ()
     _compiling = False
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
@@ -222,19 +224,21 @@ class OnEngine(_search.BaseSearchCV):
         return results_of(tasks, answers)
 
     def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
+        study = Folds.of(self, tasks)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,
-            results=None if self.results is None else Path(self.results) / self._part(),
+            results=None if self.results is None else study.folder_in(Path(self.results) / self._part()),
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
             quiet=not self.verbose,
+            changed=self.changed,  # type: ignore[arg-type]  # it takes one name, too
         )
         transport = join(RunOptions(heartbeat_timeout=0.0))
         if transport.size > 1:
             transport.broadcast(("study", options))
         try:
-            return answers_of(tasks, run_study(Folds.of(self, tasks), options))
+            return answers_of(tasks, run_study(study, options))
         except Raised as raised:
             raise raised.error from raised.error.__cause__
 
@@ -318,7 +322,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     and the time of a fit is divided by the number of candidates that use it.
 
     Args:
-        results: Folder that keeps the study, so that the same call continues it; None keeps nothing.
+        results: Folder that keeps the study, so that the same call continues it; None keeps nothing. A fit to other
+            data, as in `cross_val_score`, has a folder data-DIGEST in it.
         workers: Worker processes of each node, by default one per core, `n_jobs` at most; 0 evaluates in this process,
             for a debugger. A search of few samples in one process without any of these arguments begins in this
             process, too. Workers do what is left after two seconds: they start meanwhile.
@@ -328,6 +333,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
             `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
             estimator's own `tol`; False: none.
+        changed: Functions and classes that were changed since the study began, by name, whose known results still
+            count.
 
     Example:
         Seven values of k have one search of neighbours on each of five splits.
@@ -384,6 +391,7 @@ class Arguments(TypedDict, total=False):
     trial_timeout: float | None
     accelerate: bool
     share: str | bool
+    changed: str | Sequence[str]
 
 
 class PlainArguments(Arguments, total=False):

@@ -228,7 +228,8 @@ def require_same_study(
     if (name := differing_setting(mine, theirs)) is not None:
         there, wanted = (shortened(str(one.get(name)), 1000) for one in (theirs, mine))
         expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
-        raise UsageError(f"{folder} holds a study with {name} = {there}, {expected}: {fix}")
+        of = "of other data: " if name == "data_sha256" else "with "
+        raise UsageError(f"{folder} holds a study {of}{name} = {there}, {expected}: {fix}")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,15 +43,25 @@ log = logging.getLogger(__name__)
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
 
 
+Settings = Mapping[str, Any]
+
+
 class Journal:
     """The one writer of a results folder.
 
     Opening it takes an exclusive lock for as long as the process lives, reads what is there, and
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
-    journal there belongs to other settings (named), or when the folder cannot be written.
+    journal there belongs to other settings (named), or when the folder cannot be written. `as_then` makes of the
+    header's settings and those there what the version that wrote these would have written.
     """
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], restart: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        restart: bool = False,
+        as_then: Callable[[Settings, Settings], Settings] = lambda mine, theirs: mine,
+    ):
         self.folder, self._path = folder, str(folder / NAME)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +76,8 @@ class Journal:
                 sync_folder(folder)
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
-                require_same_study(folder, history.header["settings"], header["settings"], fix=fix)
+                theirs = history.header["settings"]
+                require_same_study(folder, theirs, as_then(header["settings"], theirs), fix=fix)
                 self.history = history
                 self._cut(history.size)
             for place in (folder, folder / "arrays"):

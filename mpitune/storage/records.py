@@ -128,6 +128,7 @@ class RunLine(Struct):
     threads: Number | None = None
     slots: list[str] = []
     n_trials: Number | None = None
+    code: dict[str, str] = {}
     seconds: Seconds = 0.0
 
 

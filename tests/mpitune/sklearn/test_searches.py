@@ -331,6 +331,10 @@ def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_pat
     (tmp_path / "script.py").write_text(HASHED)
     for seed in "12":
         program(tmp_path / "script.py", "2.0", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
+        (tmp_path / "script.py").write_text(f"# which is another line\n{HASHED}")
+    (tmp_path / "script.py").write_text(HASHED.replace("x * factor", "x + factor"))
+    changed = program(tmp_path / "script.py", "2.0", cwd=tmp_path).stderr
+    assert " FunctionTransformer.func changed since the known results (2) were made" in changed
     refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=2)
     assert "script.py: r holds a study with estimator = " in refused.stderr
 
@@ -344,10 +348,45 @@ def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
     assert len(journal) == 6 and journal[0]["params"] == {"split": 0, "param_C": 0.1}
     same(search(0.1, 1.0).fit(X, Y), first)
     assert len(journal_lines(tmp_path / "r")) == 6
-    with pytest.raises(UsageError, match="data_sha256 = .*: give another results folder$"):
-        search(0.1, 1.0).fit(X + 1.0, Y)
     with pytest.raises(UsageError, match="c00001/f0 with param_C = 1.0, this program asks for 2.0"):
         search(0.1, 2.0).fit(X, Y)
+
+
+def test_each_outer_fold_has_a_folder_of_its_own_and_continues(tmp_path: Path) -> None:
+    def scores(**how: Any) -> list[float]:
+        search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=0, **how)
+        return list(theirs.cross_val_score(search, X, Y, cv=3, error_score="raise"))
+
+    kept: list[list[Path]] = []
+    for _ in range(2):
+        assert scores(results=tmp_path / "r") == scores()
+        kept.append(sorted(tmp_path.rglob("journal.jsonl")))
+    assert kept[0] == kept[1] and [len(journal_lines(path.parent)) for path in kept[0]] == [4] * 3
+    assert kept[0][0].parent.name.startswith("data-") and kept[0][2].parent == tmp_path / "r"
+    (tmp_path / "r" / "journal.jsonl").write_text("not a journal\n")
+    with pytest.raises(UsageError, match="is not a journal header"):
+        scores(results=tmp_path / "r")
+
+
+def test_what_changes_no_result_does_not_count_and_what_does_is_named(tmp_path: Path) -> None:
+    def fit(verbose: int = 0, weights: Any = None, **how: Any) -> GridSearchCV:
+        how = {"cv": 3, "workers": 0, "results": tmp_path / "r", "verbose": verbose, **how}
+        return GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, **how).fit(X, Y, sample_weight=weights)
+
+    first = fit()
+    for verbose in (1, 2, 10):
+        same(fit(verbose=verbose), first)
+    assert len(journal_lines(tmp_path / "r")) == 6
+    for how, said in (
+        ({"error_score": "raise"}, "error_score = nan, not raise: give another results folder$"),
+        ({"return_train_score": True}, "return_train_score = False, not True"),
+        ({"cv": 4}, r"cv = 3 splits \(\w+\), not 4 splits \(\w+\)"),
+        ({"cv": theirs.KFold(3)}, "cv = 3 splits"),
+        ({"weights": np.ones(len(Y))}, r"fit_params = none \(\w+\), not sample_weight \(\w+\)"),
+        ({"scoring": "f1_macro"}, "scoring = None, not 'f1_macro'"),
+    ):
+        with pytest.raises(UsageError, match=f"r holds a study with {said}"):
+            fit(**how)
 
 
 class Noting(LogisticRegression):

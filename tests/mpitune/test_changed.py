@@ -1,0 +1,175 @@
+"""A study that continues after a function was changed: one line names it, and known results are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import journal_lines
+
+Edit = Callable[..., list[str]]
+
+SEARCH = """
+from mpitune import Float, RunOptions, search
+
+def scaled(x):
+    return 2 * x
+
+def objective(trial):
+    return {"loss": scaled(trial.params["x"])}
+
+study = search(objective, {"x": Float(0, 1)}, n_trials=4, minimize="loss", workers=0, results="r")
+print(study.best.values["loss"])
+"""
+STUDY = """
+from dataclasses import dataclass
+from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run, run_study, setting
+
+def scaled(x):
+    return 2 * x
+
+@dataclass(frozen=True)
+class Doubles(Experiment):
+    n: int = setting(4, "trials")
+    def searches(self):
+        yield one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))
+    def objective(self, worker):
+        return per_trial(lambda trial: {"loss": scaled(trial.params["x"])})
+
+"""
+CALLED = STUDY + 'from pathlib import Path\nrun_study(Doubles(), RunOptions(workers=0, results=Path("s")))\n'
+PROGRAM = STUDY + "run(Doubles)\n"
+FOLDS = """
+from sklearn.datasets import load_iris
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from mpitune.sklearn import GridSearchCV
+
+def scaled(x):
+    return 2 * x
+
+class Mine(DummyClassifier):
+    def fit(self, X, y):
+        return super().fit(X, y)
+
+def score(model, X, y):
+    return model.score(X, y) + 1
+
+model = make_pipeline(FunctionTransformer(scaled), Mine())
+grid = {"mine__strategy": ["prior", "uniform"]}
+search = GridSearchCV(model, grid, cv=2, scoring=score, workers=0, results="r")
+search.fit(*load_iris(return_X_y=True))
+"""
+KEPT = "changed since the known results (4) were made; these are kept. If they still count, say"
+
+
+@pytest.fixture
+def run(tmp_path: Path, program: Any) -> Edit:
+    """Runs a script, in a folder of its own, with what is written in place of what; what it says of changes."""
+
+    def run(script: str, *arguments: str, from_stdin: bool = False, **edits: str) -> list[str]:
+        for before, after in edits.items():
+            script = script.replace({"double": "2 * x", "end": 'results="r"', "fit": "return super"}[before], after)
+        (tmp_path / "script.py").write_text(script)
+        name, said = ("-", script) if from_stdin else ("script.py", None)
+        options: dict[str, Any] = {"cwd": tmp_path, "input": said}
+        return [line for line in program(name, *arguments, **options).stderr.splitlines() if "changed" in line]
+
+    return run
+
+
+@pytest.mark.parametrize("from_stdin", [False, True])
+def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Path, from_stdin: bool) -> None:
+    """Also where no file has the source, as in a notebook."""
+    changed = {"double": "3 * x", "from_stdin": from_stdin}
+    assert run(SEARCH, from_stdin=from_stdin) == run(SEARCH, double="2 * x  # a comment", from_stdin=from_stdin) == []
+    for _ in range(2):
+        (line,) = run(SEARCH, **changed)
+        assert line.endswith(
+            f' scaled {KEPT} changed=["scaled"]; if not, begin anew with another results folder, or '
+            "RunOptions(restart=True)"
+        )
+    assert len(run(SEARCH, end='results="r", changed="objective"', **changed)) == 1
+    assert run(SEARCH, end='results="r", changed="scaled"', **changed) == run(SEARCH, **changed) == []
+    assert len(run(SEARCH, from_stdin=from_stdin)) == 1  # the digest of the other one is kept now
+    assert len(journal_lines(tmp_path / "r")) == 4
+    assert run(SEARCH, end='results="r", options=RunOptions(restart=True)', from_stdin=from_stdin) == []
+    assert run(SEARCH, from_stdin=from_stdin) == []
+
+
+@pytest.mark.slow
+def test_a_link_of_a_chain_is_named_by_one_of_two_ranks(tmp_path: Path, program: Any) -> None:
+    for factor, told in ((2, 0), (3, 1)):
+        (tmp_path / "script.py").write_text(
+            "from mpitune import Int, search\nfrom mpitune.optimize import Chain, Link\n"
+            f"def scaled(trial): return {factor} * trial.params['x']\n"
+            "def loss(trial, scaled): return scaled\n"
+            "search(Chain(Link(scaled, 'x'), loss), {'x': Int(1, 4)}, strategy='grid', minimize='loss', workers=1,\n"
+            "       results='r')\n"
+        )
+        said = program(tmp_path / "script.py", ranks=2, cwd=tmp_path).stderr
+        assert said.count(f" scaled {KEPT}") == said.count("changed since") == told
+
+
+def test_a_program_and_its_study_from_a_script(run: Edit) -> None:
+    options = ("--gpu", "none", "--workers", "1", "--results", "r")
+    assert run(PROGRAM, *options) == []
+    (line,) = run(PROGRAM, *options, double="3 * x")
+    assert line.endswith(
+        f" scaled {KEPT} --changed scaled; if not, begin anew with another results folder, or --restart"
+    )
+    assert len(run(PROGRAM, *options, "--changed", "objective", double="3 * x")) == 1
+    assert run(PROGRAM, *options, "--changed", "scaled", double="3 * x") == []
+    assert run(PROGRAM, *options, double="3 * x") == []
+    assert run(CALLED) == []
+    (line,) = run(CALLED, double="3 * x")
+    assert line.endswith(
+        'say changed=["scaled"]; if not, begin anew with another results folder, or RunOptions(restart=True)'
+    )
+
+
+def test_a_search_of_scikit_learn_names_estimators_steps_and_scorers(run: Edit) -> None:
+    assert run(FOLDS) == []
+    (line,) = run(FOLDS.replace("+ 1", "+ 2"), double="3 * x", fit="y = y[:]; return super")
+    assert line.endswith(
+        f' Mine.fit, scaled, score {KEPT} changed=["Mine.fit", "scaled", "score"]; if not, begin anew with another '
+        "results folder"
+    )
+    assert run(FOLDS, fit="y = y[:]; return super", end='results="r", changed="Mine"') == []
+    assert len(run(FOLDS)) == 1
+
+
+def test_a_command_and_its_program(tmp_path: Path, program: Any) -> None:
+    def run(command: str, content: str) -> list[str]:
+        (tmp_path / "train.py").write_text(content)
+        search = f'search("{command}", {{"x": Float(0, 1)}}, n_trials=2, minimize="loss", workers=1, results="r")'
+        (tmp_path / "script.py").write_text(f"from mpitune import Float, search\n{search}\n")
+        said = program("script.py", cwd=tmp_path).stderr.splitlines()
+        return [line.partition(" changed")[0].split()[-1] for line in said if " changed" in line]
+
+    command, content = "python train.py {x}", "import sys\nprint('{\"loss\": %s}' % sys.argv[1])\n"
+    assert run(command, content) == run(command, f"# a comment\n{content}") == []
+    assert run(command, content.replace("%s}", "1%s}")) == ["train.py"]
+    assert run(command.replace(" {x}", " {x} -v"), content) == ["command"]
+
+
+def test_a_study_without_digests_goes_on_without_a_word_and_has_them_then(run: Edit, tmp_path: Path) -> None:
+    run(SEARCH)
+    path = tmp_path / "r" / "journal.jsonl"
+    kept = [line for line in path.read_text().splitlines() if '"code"' not in line]
+    path.write_text("".join(f"{line}\n" for line in kept))
+    assert run(SEARCH, double="3 * x") == []
+    assert len(run(SEARCH)) == 1
+    with_code = [json.loads(line) for line in path.read_text().splitlines() if '"code"' in line]
+    assert [sorted(line["run"]["code"]) for line in with_code] == [["objective", "scaled"]] * 2
+
+
+def test_names_that_are_none_are_one_line(run: Edit, tmp_path: Path, program: Any) -> None:
+    (tmp_path / "script.py").write_text(SEARCH.replace('results="r"', "changed=[scaled]"))
+    said = program("script.py", cwd=tmp_path, status=2).stderr
+    assert said.startswith("script.py: changed=[<function scaled at 0x") and "give the names of functions" in said

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.spaces.parameters import SHOWN, label_of
+from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
 from mpitune.trial import Outcome
@@ -77,7 +77,7 @@ class SearchStudy:
             why = f", the first that failed says: {failed}" if failed else ""
             fix = ": the strategy stopped all others early, give it more trials or fewer stages" if pruned else ""
             raise UsageError(f"no trial is complete{why}{fix}")
-        return min(complete, key=lambda trial: self._losses(trial))
+        return self.ranked()[0]
 
     @property
     def pareto(self) -> list[TrialRecord]:
@@ -87,6 +87,16 @@ class SearchStudy:
             if not any(_dominates(other, losses) for other, _ in front):  # who dominates comes earlier in this order
                 front.append((losses, trial))
         return sorted((trial for _, trial in front), key=lambda trial: trial.number)
+
+    def ranked(self) -> list[TrialRecord]:
+        """The complete trials, the best first; of several objectives the first counts most."""
+        return sorted(self._complete(), key=self._losses)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from mpitune.optimize.notebook import html_of
+
+        return html_of(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
@@ -133,7 +143,7 @@ class SearchStudy:
         lines += ["the Pareto front:" if len(self.objectives) > 1 else "the best:"] if best else []
         for trial in best[:20]:
             values = ", ".join(f"{name} {trial.values[name]:.6g}" for name in self.objectives)
-            params = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
+            params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
             lines.append(f"  trial {trial.number}: {values} with {params}")
         first = next((trial for trial in self.trials if trial.state == FAILED), None)
         if first is not None:
@@ -189,8 +199,3 @@ def _texts(column: Sequence[Any]) -> list[Any]:
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:
     return tuple(losses) != tuple(other) and all(a <= b for a, b in zip(losses, other, strict=True))
-
-
-def _short(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(label_of(value)).split())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -291,3 +291,9 @@ def _equal(value: Any, other: Any) -> bool:
         return bool(value == other) or bool(value != value and other != other)
     except Exception:  # whatever the thing's own comparison raises
         return False
+
+
+def short(value: Any) -> str:
+    """A value of a parameter in a few characters."""
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(label_of(value)).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -7,6 +7,7 @@ and NUMBA_OPT must be 0, since LLVM's optimisation for this processor leaves ins
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -24,6 +25,7 @@ def run_everything() -> None:
     from mnist_nn.warm import warm_up
     from mpitune.svm import SVC
 
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # else other processes would compile parts of the solver
     torch.set_num_threads(1)
     warm_up()
     images = np.random.default_rng(0).normal(size=(60, 5))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mpitune.errors import Exit
 from tests.gpu import Step, differ, run_all, status_of, steps, summary
 from tests.programs import accepted
 
 
+@pytest.mark.slow
 def test_steps_that_fail_hang_or_find_no_time(tmp_path: Path) -> None:
     every = [
         Step("good", ["this"]),

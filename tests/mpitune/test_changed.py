@@ -133,6 +133,7 @@ def test_a_program_and_its_study_from_a_script(run: Edit) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_search_of_scikit_learn_names_estimators_steps_and_scorers(run: Edit) -> None:
     assert run(FOLDS) == []
     (line,) = run(FOLDS.replace("+ 1", "+ 2"), double="3 * x", fit="y = y[:]; return super")

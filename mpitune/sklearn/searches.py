@@ -217,7 +217,10 @@ class OnEngine(_search.BaseSearchCV):
             answers = answers_here(tasks, sharing, self.verbose)
         elif self._begins_here(tasks):
             with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
-                answers = answers_here(tasks, sharing, self.verbose, _Beginning(Folds.of(self, tasks).preload()).ends)
+                # Beside the compiler workers would gain little, as all fits take a few seconds.
+                soon = COMPILING_S if self._compiling else SOON
+                begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
+                answers = answers_here(tasks, sharing, self.verbose, begins.ends)
         if rest := [task for task in tasks if task.key not in answers]:
             answers |= self._answers_of_study(rest)
         self._converged.append(converged_of(tasks, answers))
@@ -274,10 +277,11 @@ class _Beginning:
 
     Args:
         modules: that workers need.
+        soon: seconds after which workers do the rest.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._modules, self._begun = modules, time.monotonic()
+    def __init__(self, modules: Sequence[str], soon: float) -> None:
+        self._modules, self._soon, self._begun = modules, soon, time.monotonic()
 
     def ends(self) -> bool:
         """Asked after each fit."""
@@ -286,7 +290,7 @@ class _Beginning:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)
             self._modules = ()
-        return seconds > SOON
+        return seconds > self._soon
 
 
 def _say(reasons: Counter[str | None]) -> None:

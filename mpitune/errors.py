@@ -28,19 +28,15 @@ class Exit(IntEnum):
 
 
 class Caller(Enum):
-    """How whoever calls gives an option: on a command line, as `RunOptions`, or by the arguments of a search alone."""
+    """Who gives options. A program has a command line; other calls take `RunOptions`, or arguments of a search only."""
 
     PROGRAM = 0
     OPTIONS = 1
     ARGUMENTS = 2
 
 
-ARGUMENTS = (
-    "gpu",
-    "workers",
-    "trial_timeout",
-    "changed",
-)  # options that are arguments of every search, and of `RunOptions`
+# Options that are arguments of every search, and of `RunOptions`.
+ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed")
 _caller = Caller.PROGRAM
 
 

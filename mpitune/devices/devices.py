@@ -17,6 +17,7 @@ from mpitune._jit.folders import safe_caches
 from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
 from mpitune.errors import UsageError, typed
+from mpitune.ranks.process import WORKERS_HERE
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ CPU = Device("cpu", "")
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
 ASK_S = 30.0  # within which nvidia-smi and the driver must answer
-WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
 HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
 

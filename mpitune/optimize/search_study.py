@@ -77,7 +77,7 @@ class SearchStudy:
             why = f", the first that failed says: {failed}" if failed else ""
             fix = ": the strategy stopped all others early, give it more trials or fewer stages" if pruned else ""
             raise UsageError(f"no trial is complete{why}{fix}")
-        return self.ranked()[0]
+        return min(complete, key=self._losses)
 
     @property
     def pareto(self) -> list[TrialRecord]:

@@ -35,7 +35,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mpitune.ranks import keeper
-from mpitune.ranks.process import die_with, stops_wait, without_main
+from mpitune.ranks.process import WORKERS_HERE, die_with, stops_wait, without_main
 
 MOST_DESCRIPTORS = 250  # the kernel takes 253 in a packet
 NO = 0  # in place of a process id: the server has several threads
@@ -44,7 +44,7 @@ IDLE_S = 60.0  # for which a server without workers waits for the next search
 # pandas imports Arrow, whose allocator would start a thread.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Variables of which each worker has its own, and one that changes with each test of a suite.
-OWN = ("CUDA_VISIBLE_DEVICES", "SEARCH_WORKERS_HERE", "PYTEST_CURRENT_TEST")
+OWN = ("CUDA_VISIBLE_DEVICES", WORKERS_HERE, "PYTEST_CURRENT_TEST")
 
 
 class Fork:

@@ -20,6 +20,7 @@ import cloudpickle
 from mpitune.errors import UsageError
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # they ask a search to stop
+WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
 _PR_SET_PDEATHSIG = 1
 
 

@@ -64,7 +64,7 @@ def _fit_grid_here(estimator: Any, *arguments: Any, **options: Any) -> Iterator[
 def why_no_grid(task: Task) -> str | None:
     """Why a task is not done as part of a grid; None where it is."""
     steps, last = parted(task)
-    estimator = task.estimator if steps is None else task.estimator.steps[-1][1]
+    estimator = last_step(task.estimator)
     if method_of(estimator) is None:
         return f"{type(estimator).__name__} has no fit_grid"
     if last is None:
@@ -84,9 +84,12 @@ def why_no_grid(task: Task) -> str | None:
 
 def made_by_libsvm(task: Task) -> bool:
     """Whether a task may be part of a grid, but is a fit of LIBSVM alone, which needs no compiled code."""
-    steps, _ = parted(task)
-    estimator = task.estimator if steps is None else task.estimator.steps[-1][1]
-    return type(estimator) is SVC and why_no_grid(task) is None
+    return type(last_step(task.estimator)) is SVC and why_no_grid(task) is None
+
+
+def last_step(estimator: Any) -> Any:
+    """The estimator that a Pipeline ends with, or the estimator itself."""
+    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
 
 
 def refitted_as_solved(estimator: Any) -> Any:
@@ -94,7 +97,7 @@ def refitted_as_solved(estimator: Any) -> Any:
 
     An SVC of scikit-learn is still one afterwards. Other estimators with the protocol fit by the solver as they are.
     """
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    last = last_step(estimator)
     if type(last) is SVC:
         last.__class__ = svm.Refit
     return estimator

@@ -32,15 +32,16 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from mpitune import svm
-from mpitune.devices.devices import CPU, WORKERS_HERE, environment, usable_cores
+from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Caller, UsageError
 from mpitune.output import outliving
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import launched
+from mpitune.ranks.process import WORKERS_HERE
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
+from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
 from mpitune.sklearn.backend import SearchBackend, have_callbacks
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
@@ -179,26 +180,30 @@ class OnEngine(_search.BaseSearchCV):
         parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
         return not replaced and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
 
-    def _needs_no_solver(self, tasks: list[Task]) -> bool:
-        """Whether the solver of grids is not compiled yet, and single fits take less time than that.
+    def _first_single_fits(self, tasks: list[Task]) -> dict[str, Answer]:
+        """Answers of two tasks where the solver of grids is not compiled yet and single fits take less time than that.
 
         Then it is compiled in a process of its own, for the next search.
         """
         first, last = tasks[0], tasks[-1]
         if not (self.accelerate and self._begins_here(tasks) and made_by_libsvm(last)) or svm.is_compiled():
-            return False
+            return {}
         begun = time.monotonic()
         with threadpool_limits(1):
-            answers_here([first, last], Sharing(False, False))
-        if (time.monotonic() - begun) / 2 * len(tasks) > COMPILING_S:
-            return False
+            answers = answers_here([first, last], Sharing(False, False))
+        if (time.monotonic() - begun) / len(answers) * len(tasks) > COMPILING_S:
+            return {}
         log.warning("this search makes single fits: the solver of grids is compiled meanwhile, for the next one")
         svm.compile_apart()
-        return True
+        if self.verbose > 1:
+            for task in (first, last)[: len(answers)]:
+                print(cv_line(task, answers[task.key].what, self.verbose))
+        return answers
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
-        self._compiling = self._needs_no_solver(tasks)
+        answers = self._first_single_fits(tasks)
+        self._compiling = bool(answers)
         sharing = self.sharing
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
@@ -212,15 +217,15 @@ class OnEngine(_search.BaseSearchCV):
             print(plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        answers: dict[str, Answer] = {}
+        left = [task for task in tasks if task.key not in answers]
         if self._in_this_process():
-            answers = answers_here(tasks, sharing, self.verbose)
+            answers |= answers_here(left, sharing, self.verbose)
         elif self._begins_here(tasks):
             with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
                 # Beside the compiler workers would gain little, as all fits take a few seconds.
                 soon = COMPILING_S if self._compiling else SOON
                 begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
-                answers = answers_here(tasks, sharing, self.verbose, begins.ends)
+                answers |= answers_here(left, sharing, self.verbose, begins.ends)
         if rest := [task for task in tasks if task.key not in answers]:
             answers |= self._answers_of_study(rest)
         self._converged.append(converged_of(tasks, answers))

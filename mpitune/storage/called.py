@@ -2,6 +2,7 @@
 
 A digest is of what really runs: the instructions of code objects. Lambdas and the cells of a notebook have these too,
 and a file may have been edited since it was imported. Comments, docstrings and places in a file are no instructions.
+Of one function in 500 the compiler makes another jump where lines are broken elsewhere; then one line too many is said.
 All patch versions of a Python (3.11.x) make the same instructions of a source, since they read each other's .pyc files.
 The next minor version makes others, so digests of two of those are not compared.
 """
@@ -14,7 +15,7 @@ import re
 import sys
 import sysconfig
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -227,26 +228,11 @@ def _shown_code(code: CodeType) -> list[str]:
     for instruction in kept:
         name, argument = _DIRECTION.sub("", instruction.opname), instruction.argval
         if instruction.opcode in jumps:
-            name, argument = _whole_jump(name, position[argument], kept, position)
+            argument = position[argument]
         texts.append(f"{name} {_shown(argument)}")
     handlers = getattr(bytecode, "exception_entries", ())
     texts += [f"{position[one.start]} {position[one.end]} {position[one.target]} {one.depth}" for one in handlers]
     return texts
-
-
-def _whole_jump(name: str, at: int, kept: Sequence[dis.Instruction], position: Mapping[int, int]) -> tuple[str, int]:
-    """A jump, and where it leads. It depends on lines whether the compiler makes one jump of a jump to a jump."""
-    for then in kept:  # no more often: a loop without an end jumps to itself
-        then = kept[at] if at < len(kept) else then
-        after = _DIRECTION.sub("", then.opname)
-        if after in ("JUMP", name) and at < len(kept):
-            at = position[then.argval]
-        elif name.endswith("_OR_POP") and after.removeprefix("POP_").startswith(("JUMP_IF_TRUE", "JUMP_IF_FALSE")):
-            name = f"POP_{name.removesuffix('_OR_POP')}"
-            at = position[then.argval] if name == after else at + 1
-        else:
-            break
-    return name, at
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -1,6 +1,6 @@
 """Compilation, once per node, by all processes that need it together, and by others that are started for it.
 
-python -P -m mpitune.svm.warm            compiles what is not compiled yet
+python -m mpitune.svm.warm           compiles what is not compiled yet
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Announced(event.Listener):
     def on_start(self, event: Any) -> None:
         """Called by numba before it compiles a function."""
         if self._lock is None:
-            self._lock = open_lock(private_folder(local=True) / "warm-up.lock")
+            self._lock = open_lock(_announced())
             with suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
                 if multiprocessing.parent_process() is None:  # workers are several already
                     for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-                        compile_apart(0)
+                        _start(niceness=0)
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -79,11 +79,11 @@ def warm_up() -> None:
 
 
 def is_compiled() -> bool:
-    """Whether everything has been compiled, by these versions and for this processor."""
+    """Whether everything has been compiled, by these versions and for this processor; True where it cannot be kept."""
     try:
         return _proof().exists()
     except OSError:
-        return False
+        return True
 
 
 def _proof() -> Path:
@@ -94,12 +94,28 @@ def _proof() -> Path:
     return library_folder("NUMBA_CACHE_DIR") / f"solver-{digest[:16]}.compiled"
 
 
-def compile_apart(niceness: int = 10) -> None:
-    """Compile in a process of its own, which nobody waits for and which may outlive this one."""
+@functools.cache
+def compile_apart() -> None:
+    """Have everything compiled by a process of its own, unless one of this node and user is at it.
+
+    Nobody waits for it, and it may outlive this one.
+    """
+    with open(open_lock(_announced())) as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _start(niceness=10)
+
+
+def _start(niceness: int) -> None:
+    # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
+    folders = list(map(os.path.abspath, sys.path))
+    code = f"import sys; sys.path += {folders!r}; from {__name__} import main; main({niceness})"
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-    command = [sys.executable, "-P", "-m", __name__, str(niceness)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    os.posix_spawn(sys.executable, command, environ, file_actions=silent, setsid=True)
+    os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", code], os.environ, file_actions=silent, setsid=True)
+
+
+def _announced() -> Path:
+    """The lock of who has said that something is compiled."""
+    return private_folder(local=True) / "warm-up.lock"
 
 
 def _done(number: int, part: Callable[[], None]) -> bool:
@@ -156,6 +172,12 @@ def _answers() -> None:
 
 PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first
 
-if __name__ == "__main__":
-    os.nice(int(sys.argv[1]) if sys.argv[1:] else 0)
+
+def main(niceness: int = 0) -> None:
+    """Compile what is not compiled yet, in a process that gives way to others by so much."""
+    os.nice(niceness)
     warm_up()
+
+
+if __name__ == "__main__":
+    main()

@@ -237,19 +237,20 @@ def _warm(case: Case, found: Difference, right: Result, ours: Result) -> bool:
 def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     """Whether a difference is within what solutions to a tolerance may decide."""
     if found.kind in ("rank", "best", "params"):
-        worth = max(worth_of_labels(case, found, right))
+        worth = max(worth_of_labels(case, _samples(right, 0)))
         return _order(case, found, right, ours, lambda means: np.full(len(means), worth))
     if found.kind == "score":
         if found.where.startswith("std_"):
             return True  # the scores of its splits are looked at themselves
-        worth = worth_of_labels(case, found, right)
         number = re.match(r"split(\d+)_", found.where)
-        most = worth[int(number[1])] if number and int(number[1]) < len(worth) else max(worth)
-        return bool(np.nanmax(np.abs(found.right - found.ours)) <= most + 1e-9) and bool(
-            np.array_equal(np.isnan(found.right), np.isnan(found.ours))
-        )
+        for row in found.rows:
+            worth = worth_of_labels(case, _samples(right, row))
+            most = worth[int(number[1])] if number and int(number[1]) < len(worth) else max(worth)
+            if not abs(found.right[row] - found.ours[row]) <= most + 1e-9:  # nor where one is NaN
+                return False
+        return True
     if found.kind in ("rule", "scored") and (found.kind == "rule" or "share" in case.ours):
-        most = max(worth_of_labels(case, found, right))
+        most = max(worth_of_labels(case, _samples(right, 0)))
         return isinstance(found.ours, float) and abs(found.ours - found.right) <= most
     if found.kind == "refit":
         if _nested_choice(case, right, ours):
@@ -300,8 +301,14 @@ def svc(case: Case) -> bool:
     return (nested or case.ours.get("accelerate") != "False") and any(re.search(r"\bSVC\(", text) for text in texts)
 
 
-def worth_of_labels(case: Case, found: Difference, right: Result) -> list[float]:
-    """By how much the score of each split may change if `LABELS` of its labels are others.
+def _samples(right: Result, row: int) -> int | None:
+    """How many samples the candidate of a row had in its iteration of a halving search; None: all."""
+    halves = getattr(right.search, "resource", None) == "n_samples"
+    return int(right.search.cv_results_["n_resources"][row]) if halves else None
+
+
+def worth_of_labels(case: Case, n_samples: int | None) -> list[float]:
+    """By how much the score of each split of so many samples may change if `LABELS` of its labels are others.
 
     Numbers may differ by 0.03 of their range, see mpitune/sklearn/sharing/warm_starts.py.
     """
@@ -314,9 +321,8 @@ def worth_of_labels(case: Case, found: Difference, right: Result) -> list[float]
     worth = []
     for _, test in parts:
         labels = y[np.asarray(test)]
-        if case.search.startswith("Halving") and right.search.resource == "n_samples":
-            # Of a part of the samples, the smallest in the first iteration.
-            labels = labels[: -(-len(labels) * right.search.n_resources_[0] // len(y))]
+        if n_samples is not None:
+            labels = labels[: -(-len(labels) * n_samples // len(y))]
         if labels.dtype.kind == "f":
             size = np.ptp(y) ** 2 if "squared" in scoring or "** 2" in scoring else np.ptp(y)
             worth.append(0.06 if "r2" in scoring or "variance" in scoring else 0.06 * size)

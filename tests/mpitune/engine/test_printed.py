@@ -43,8 +43,13 @@ def test_each_line_has_the_key_of_its_trial(capfd: Any) -> None:
             assert lines[f"t{n:06}: {what} {n}"] == 1, lines
 
 
-def test_short_trials_have_their_keys_too(capfd: Any) -> None:
-    searched(lambda trial: print("number", trial.number) or 1.0, SPACE, n_trials=15, workers=1, options=RunOptions())
+@pytest.mark.parametrize("write", [print, lambda line: sys.stdout.writelines([line, "\n"])])
+def test_short_trials_have_their_keys_too(capfd: Any, write: Any) -> None:
+    def objective(trial: Any) -> float:
+        write(f"number {trial.number}")
+        return 1.0
+
+    searched(objective, SPACE, n_trials=15, workers=1, options=RunOptions())
     assert said(capfd.readouterr().err) == [f"t{n:06}: number {n}" for n in range(15)]
 
 

@@ -108,6 +108,16 @@ def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monke
     assert done == [1, 2, 0]
 
 
+def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[int]()
+    monkeypatch.setattr(warm, "_start", lambda niceness: started.append(niceness))
+    with locked(private_folder(local=True) / "warm-up.lock"):
+        warm.compile_apart.__wrapped__()
+    assert started == []
+    warm.compile_apart.__wrapped__()
+    assert started == [10]
+
+
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:
     done = subprocess.run([sys.executable, "-c", SIGNATURES], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,8 @@ def run(folder: Path, program: str = PROGRAM, **environ: str) -> str:
         (folder / "outer.py").write_text(OUTER)
     plain = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environ = {**plain, "PYTHONPATH": f"{folder}:{ROOT}", "XDG_CACHE_HOME": str(folder), **environ}
-    command = [sys.executable, "-c", program]
+    # Without bytecode: a file of the same length changed within a second would be the old one to Python itself.
+    command = [sys.executable, "-B", "-c", program]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 

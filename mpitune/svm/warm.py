@@ -36,6 +36,8 @@ from mpitune.svm.solver.walk import STATE
 
 log = logging.getLogger(__name__)
 
+_helps = False  # whether this process was started to help another
+
 
 class Announced(event.Listener):
     """Says that something is compiled, before that begins; of several processes of this node and user one says so."""
@@ -50,9 +52,9 @@ class Announced(event.Listener):
             with suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
-                if multiprocessing.parent_process() is None:  # workers are several already
+                if multiprocessing.parent_process() is None and not _helps:  # workers are several already
                     for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-                        _start(niceness=0)
+                        _start(niceness=0, helps=True)
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -102,13 +104,13 @@ def compile_apart() -> None:
     """
     with open(open_lock(_announced())) as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _start(niceness=10)
+        _start(niceness=10, helps=False)
 
 
-def _start(niceness: int) -> None:
+def _start(niceness: int, helps: bool) -> None:
     # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
     folders = list(map(os.path.abspath, sys.path))
-    code = f"import sys; sys.path += {folders!r}; from {__name__} import main; main({niceness})"
+    code = f"import sys; sys.path += {folders!r}; from {__name__} import main; main({niceness}, {helps})"
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", code], os.environ, file_actions=silent, setsid=True)
 
@@ -173,8 +175,14 @@ def _answers() -> None:
 PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first
 
 
-def main(niceness: int = 0) -> None:
-    """Compile what is not compiled yet, in a process that gives way to others by so much."""
+def main(niceness: int = 0, helps: bool = False) -> None:
+    """Compile what is not compiled yet, in a process that gives way to others by so much.
+
+    helps: whether it was started to help, so that it starts no others. Where no folder can be written each would
+    compile everything, and say so.
+    """
+    global _helps
+    _helps = helps
     os.nice(niceness)
     warm_up()
 

@@ -313,7 +313,8 @@ def worth_of_labels(case: Case, n_samples: int | None) -> list[float]:
     Numbers may differ by 0.03 of their range, see mpitune/sklearn/sharing/warm_starts.py.
     """
     names = case.made(classes(theirs), {})
-    search, y = names["search"], np.ravel(np.asarray(names["y"]))
+    search, y = names["search"], np.asarray(names["y"])
+    y = y if y.ndim == 2 and y.shape[1] > 1 else np.ravel(y)  # of several outputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = list(check_cv(search.cv, y, classifier=True).split(names["X"], y, names.get("groups")))
@@ -323,6 +324,7 @@ def worth_of_labels(case: Case, n_samples: int | None) -> list[float]:
         labels = y[np.asarray(test)]
         if n_samples is not None:
             labels = labels[: -(-len(labels) * n_samples // len(y))]
+        labels = np.ravel(labels)
         if labels.dtype.kind == "f":
             size = np.ptp(y) ** 2 if "squared" in scoring or "** 2" in scoring else np.ptp(y)
             worth.append(0.06 if "r2" in scoring or "variance" in scoring else 0.06 * size)

@@ -1,7 +1,8 @@
 """Values that are computed once and kept for other trials, in memory of a fixed size that a node's workers share.
 
-A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes,
-everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
+A value is kept as bytes, so one user cannot change the value of another: each has a copy. This also holds for a value
+that was just computed, or has no room. Arrays keep the order of their elements in memory, on which the last bits of
+what is computed from them depend.
 
 The memory begins with an index, a row for each value; the values lie behind it, and the longest unused make room for
 new ones. Locks are bytes of the memory's file (POSIX record locks), so they end with their process. The length of a row
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import pickle
 import weakref
 from collections import Counter
@@ -68,8 +70,8 @@ class Cache:
                     packed = _Packed(compute())
                     content = self._memory.put(name, packed.length, packed.write)
                     if content is None:
-                        content = packed.whole().data
-        return _read(content)
+                        return _read(packed.whole())
+        return _read(np.array(content))
 
 
 class NoCache(Cache):
@@ -79,7 +81,7 @@ class NoCache(Cache):
         pass
 
     def value(self, key: str, compute: Callable[[], Any]) -> Any:
-        return _read(_Packed(compute()).whole().data)
+        return _read(_Packed(compute()).whole())
 
 
 def in_memory(buffers: SharedArrays, limit: int) -> Cache:
@@ -99,16 +101,33 @@ def in_memory(buffers: SharedArrays, limit: int) -> Cache:
     return Cache(memory)
 
 
+class _Pickler(cloudpickle.Pickler):
+    """pickle makes an array whose rows or columns are apart, or in reverse, one without gaps in the order of C."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is not np.ndarray or thing.flags.forc or thing.dtype.hasobject:
+            return super().reducer_override(thing)
+        reverse = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in thing.strides)
+        order = tuple(int(axis) for axis in np.argsort([-abs(stride) for stride in thing.strides], kind="stable"))
+        return _reordered, (np.ascontiguousarray(thing[reverse].transpose(order)), order, reverse)
+
+
+def _reordered(array: np.ndarray, order: tuple[int, ...], reverse: tuple[slice, ...]) -> np.ndarray:
+    turned: np.ndarray = array.transpose(np.argsort(order))[reverse]
+    return turned
+
+
 class _Packed:
     """A value as bytes: the number of parts and their lengths (int64), the pickle, then the arrays in it."""
 
     def __init__(self, value: Any):
         buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
         try:
-            content = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
+            _Pickler(file, 5, buffer_callback=buffers.append).dump(value)
         except Exception as error:  # whatever the thing's own pickling raises
             raise NotPicklable(f"a {type(value).__name__} ({error})") from error
-        self._parts = [np.frombuffer(content, np.uint8), *(np.asarray(b.raw()) for b in buffers)]
+        self._parts = [np.frombuffer(file.getbuffer(), np.uint8), *(np.asarray(b.raw()) for b in buffers)]
         self._table = np.array([len(self._parts), *map(len, self._parts)], "<i8").view(np.uint8)
         self._begins = _begins([len(self._table), *map(len, self._parts)])
 
@@ -134,9 +153,9 @@ def _begins(lengths: Sequence[int]) -> list[int]:
     return begins
 
 
-def _read(memory: memoryview) -> Any:
+def _read(content: np.ndarray) -> Any:
     """The value that these bytes hold; its arrays are views of them."""
-    memory = memory.toreadonly()
+    memory = content.data
     (n,) = np.frombuffer(memory[:8], "<i8")
     lengths = np.frombuffer(memory[8 : 8 + 8 * int(n)], "<i8").tolist()
     begins = _begins([8 + 8 * int(n), *lengths])[1:-1]

@@ -101,6 +101,22 @@ class SharedArrays:
         """Views of what the process that spawned this one allocated."""
         return cls(specs, writeable)
 
+    def hear(self, rank: int, news: Mapping[str, tuple[int, int] | None]) -> None:
+        """Attach arrays of bytes that came after this process had begun, and leave those that are gone.
+
+        Args:
+            rank: the process that has them.
+            news: by name, its descriptor and the number of bytes, or None.
+        """
+        for name, where in news.items():
+            if where is None:
+                self.arrays.pop(name, None)
+                continue
+            descriptor, n_bytes = where
+            with open(f"/proc/{rank}/fd/{descriptor}", "rb") as file:
+                memory = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+            self.arrays[name] = np.frombuffer(memory, np.uint8)
+
     def descriptor(self, name: str) -> int:
         """The file descriptor of an array's memory, for record locks, which end with their process."""
         memory = self.specs[name].memory

@@ -354,7 +354,8 @@ class Evaluator:
             estimator = clone(task.estimator)
             # A step that writes to the training samples would find others in their place when these are scored.
             written = task.kwargs["return_train_score"] and may_write(configured(estimator, task.parameters))
-            with nullcontext() if written else self._steps.of(estimator, task.split):
+            alone = written or not self._sharing.share
+            with nullcontext() if alone else self._steps.of(estimator, task.split):
                 what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
             yield task, what
 

@@ -107,16 +107,27 @@ def test_one_process_computes_and_if_it_is_killed_the_next_one_does(tmp_path: Pa
 
 
 @given(
-    arrays=st.lists(st.tuples(st.sampled_from(["f8", "u1", "c16"]), st.integers(0, 50), st.booleans()), max_size=4),
+    arrays=st.lists(
+        st.tuples(st.sampled_from(["f8", "u1", "c16"]), st.integers(0, 50), st.booleans(), st.sampled_from([1, -1, 2])),
+        max_size=4,
+    ),
     text=st.text(max_size=20),
 )
-def test_values_are_packed_whole(arrays: list[tuple[str, int, bool]], text: str) -> None:
-    made = [np.arange(3 * n).reshape(3, n, order="F" if fortran else "C").astype(kind) for kind, n, fortran in arrays]
+def test_values_are_packed_whole_and_arrays_keep_their_order(
+    arrays: list[tuple[str, int, bool, int]], text: str
+) -> None:
+    made = [
+        np.arange(3 * n).reshape(3, n, order="F" if fortran else "C").astype(kind)[:, ::step]
+        for kind, n, fortran, step in arrays
+    ]
     value = {"text": text, "arrays": made, "function": lambda x: x + 1}
     packed = _Packed(value)
     assert packed.length == len(packed.whole()) and packed.length % 64 == 0
-    found = _read(packed.whole().data)
+    found = _read(packed.whole())
     assert found["text"] == text and found["function"](1) == 2
     for array, other in zip(made, found["arrays"], strict=True):
         np.testing.assert_array_equal(array, other)
-        assert array.dtype == other.dtype and not (other.size and other.flags.writeable)
+        assert array.dtype == other.dtype and other.flags.writeable
+        if array.size and min(array.shape) > 1:  # else strides mean nothing
+            assert np.sign(array.strides).tolist() == np.sign(other.strides).tolist()
+            assert np.argsort(np.abs(array.strides)).tolist() == np.argsort(np.abs(other.strides)).tolist()

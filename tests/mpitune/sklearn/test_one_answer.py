@@ -10,12 +10,13 @@ import scipy.sparse
 import sklearn.model_selection as theirs
 from sklearn.base import clone
 from sklearn.datasets import load_wine
+from sklearn.decomposition import PCA
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import StratifiedKFold, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -235,3 +236,19 @@ def test_candidates_that_cost_nothing_beside_another() -> None:
     ours = GridSearchCV(model, grids, cv=2, workers=1).fit(X, Y)
     wanted = theirs.GridSearchCV(model, grids, cv=2).fit(X, Y)
     assert (ours.cv_results_["mean_test_score"] == wanted.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize("share", [False, "exact"])
+def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any) -> None:
+    """The last components have no variance. Whitened they are noise, which depends on the order of elements."""
+    rng = np.random.default_rng(32244)
+    x = rng.normal(size=(40, 4))
+    y = x @ rng.normal(size=4) + 0.3 * rng.normal(size=40)
+    steps = KBinsDiscretizer(quantile_method="averaged_inverted_cdf"), MaxAbsScaler(), PCA(whiten=True, random_state=1)
+    model = make_pipeline(*steps, Ridge(alpha=0.0, fit_intercept=False))
+    grid, cv = {"ridge__solver": ["auto", "lsqr"]}, TimeSeriesSplit(3)
+    right = theirs.GridSearchCV(model, grid, cv=cv).fit(x, y)
+    ours = GridSearchCV(model, grid, cv=cv, workers=0, share=share).fit(x, y)
+    for split in range(3):
+        name = f"split{split}_test_score"
+        assert ours.cv_results_[name].tolist() == right.cv_results_[name].tolist()

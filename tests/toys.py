@@ -66,12 +66,6 @@ def hang() -> None:
     time.sleep(3600)
 
 
-def in_kernel() -> None:
-    """In state D: what is started opens a FIFO that nobody writes to, and its parent waits for that in vfork."""
-    opened = (os.POSIX_SPAWN_OPEN, 0, os.environ["TOY_FIFO"], os.O_RDONLY, 0)
-    os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=[opened])
-
-
 def last_words() -> None:
     print("the last thing I saw was a bear", file=sys.stderr, flush=True)
     os._exit(3)
@@ -97,7 +91,7 @@ def starts_programs() -> None:
 FAULTS = {
     function.__name__: function
     for function in (
-        sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, in_kernel, last_words,
+        sigkill, segfault, c_exit, out_of_memory, exception, unpicklable_exception, hang, last_words,
         starts_programs,
     )
 }  # fmt: skip

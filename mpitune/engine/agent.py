@@ -20,7 +20,6 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 from mpitune.devices.devices import Device, joined
-from mpitune.devices.gpu_watch import GpuWatch
 from mpitune.engine import worker
 from mpitune.engine.messages import (
     STEP_SECONDS,
@@ -97,8 +96,6 @@ class Agent:
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
-        gpus = [entry for device in devices if device.kind == "cuda" for entry in device.visible.split(",")]
-        self._gpus = GpuWatch(gpus) if gpus else None
         self._warned: set[str] = set()
         self._shown = Shown(output)
         self._told = 0.0  # when the coordinator was last told how far workers are
@@ -147,8 +144,6 @@ class Agent:
 
     def _look(self, now: float) -> None:
         """Look for workers that have ended or hang, and tell how far they are."""
-        if self._gpus is not None:
-            self._gpus.hear(now)
         for slot in self.slots:
             process = slot.process
             if process is None:
@@ -162,7 +157,7 @@ class Agent:
                 if now - process.silent > CLOSED_SECONDS:
                     process.error = "it closed the pipe to its agent, so the worker was killed"
                     self._kill(process)
-            elif cause := self._hangs(slot, process, now):
+            elif cause := self._hangs(process, now):
                 process.error = f"hung: {cause}, so the worker was killed"
                 self._kill(process)
         if now - self._told >= STEP_SECONDS:
@@ -177,9 +172,6 @@ class Agent:
         for slot in living:
             self._reap(slot)
         self._shown.say_rest()
-        if self._gpus is not None:
-            self._gpus.close()
-            self._gpus = None
 
     # -- towards the workers
 
@@ -341,14 +333,13 @@ class Agent:
             self._warned.add(logged.text)
         self._shown.show(process.running, slot.place, logged.text, logged.level if shown else logging.DEBUG)
 
-    def _hangs(self, slot: Slot, process: WorkerProcess, now: float) -> str:
+    def _hangs(self, process: WorkerProcess, now: float) -> str:
         """Why the worker counts as hung; "" if it does not."""
         if not process.sent:
             return ""
         since = process.clock if process.built else process.started
-        if now - since > self._limit(process):
-            return f"no result within {self._limit(process):g} s"
-        return "" if self._gpus is None else self._gpus.fault(process.pid, process.device.visible, since=since, now=now)
+        limit = self._limit(process)
+        return f"no result within {limit:g} s" if now - since > limit else ""
 
     def _limit(self, process: WorkerProcess) -> float:
         if not process.built:

@@ -110,9 +110,8 @@ class Machine:
                 f"-DCUDA={self.cuda}",
             ]
             library.write_bytes(built(DRIVER, *options))
-            rows = [(name, n) for n, (uuid, slices) in enumerate(self.gpus.items()) for name in (uuid, *slices)]
-            option = "-DDEVICES=" + ",".join(f'{{"{name}", {number}}}' for name, number in rows)
-            nvml.write_bytes(built(NVML.read_text(), option))
+            names = ",".join(f'"{name}"' for uuid, slices in self.gpus.items() for name in (uuid, *slices))
+            nvml.write_bytes(built(NVML.read_text(), f"-DDEVICES={names}"))
         (self.folder / "nvidia-smi").write_text(self._nvidia_smi())
         (self.folder / "nvidia-smi").chmod(0o755)
         environ = {

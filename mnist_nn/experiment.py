@@ -32,11 +32,10 @@ from mnist_nn.tuning import (
     STRATEGIES,
     Losses,
     ParameterSets,
+    all_folds,
     best_set,
     chosen_strategy,
-    climbed,
     raced,
-    rungs,
 )
 from mpitune import statistics
 from mpitune.devices import probe
@@ -80,14 +79,6 @@ class Bagging(ImageSettings):
         "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS,
         advanced=True,
     )  # fmt: skip
-    halving: int | None = setting(
-        None,
-        "successive halving: train all parameter sets for one epoch, the best of each ETA for ETA epochs, and so on; "
-        "the last ETA or fewer are trained to their end",
-        low=2,
-        metavar="ETA",
-        advanced=True,
-    )
     strategy: str = setting(
         "random",
         "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
@@ -109,11 +100,8 @@ class Bagging(ImageSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.racing and self.halving is not None:
-            raise ValueError("--racing and --halving exclude each other: give one of them")
-        if self.strategy in ADAPTIVE and (self.racing or self.halving is not None):
-            other = "--racing" if self.racing else "--halving"
-            why = f"{other} needs all parameter sets beforehand, --strategy {self.strategy} does not"
+        if self.strategy in ADAPTIVE and self.racing:
+            why = f"--racing needs all parameter sets beforehand, --strategy {self.strategy} does not"
             raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
 
     def check(self, device: str, visible: str) -> None:
@@ -163,7 +151,7 @@ class Bagging(ImageSettings):
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
     def _cross_validation(self, sample: Sample) -> Losses:
-        """Every fold of every parameter set, unless --halving, --racing or a strategy leaves some out."""
+        """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
 
         def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
             return self._batches(sample, tuning, limit, folds)
@@ -173,7 +161,7 @@ class Bagging(ImageSettings):
             return (yield from raced(shape, self.epochs, batches))
         if self.strategy in ADAPTIVE:
             return (yield from self._sets.proposed(sample.name, self.folds, self.epochs, batches))
-        return (yield from climbed(shape, rungs(self.n_tuning, self.epochs, self.halving or self.n_tuning), batches))
+        return (yield from all_folds(shape, self.epochs, batches))
 
     @cached_property
     def _sets(self) -> ParameterSets:
@@ -217,7 +205,7 @@ class Bagging(ImageSettings):
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
     def n_trials(self) -> int | None:
-        if self.halving or self.racing or self.strategy == "hyperband":
+        if self.racing or self.strategy == "hyperband":
             return None
         return len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
 

@@ -114,37 +114,11 @@ def _up_to(low: int, high: int) -> Int | int:
     return Int(low, high) if low < high else low
 
 
-def rungs(n_sets: int, epochs: int, eta: int) -> list[tuple[int, int]]:
-    """(sets that take part, epochs they may train for) of every rung; with at most eta sets there is one.
-
-    From rung to rung there are eta times fewer sets (rounded up) and eta times more epochs, from one on. K. Jamieson,
-    A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.
-    """
-    ladder, limit = [], 1
-    while n_sets > eta and limit < epochs:
-        ladder.append((n_sets, limit))
-        n_sets, limit = -(-n_sets // eta), limit * eta
-    return [*ladder, (n_sets, epochs)]
-
-
-def climbed(shape: tuple[int, int], ladder: Sequence[tuple[int, int]], batches: Batches) -> Losses:
-    """Every fold of the sets of each rung, a round for each rung; NaN where a training missed the last rung.
-
-    A training that ended by itself on a lower rung is not repeated. Others begin again: keeping the weights of all
-    trainings of a rung would take 8 bytes for each weight.
-    """
-    losses, ended = np.zeros(shape), np.zeros(shape, bool)
-    for n_sets, limit in ladder:
-        sets = leading(losses, n_sets)
-        losses[np.delete(np.arange(shape[0]), sets)] = np.nan
-        asked = [batch for tuning in sets for batch in batches(tuning, limit, np.flatnonzero(~ended[tuning]))]
-        if not asked:
-            continue
-        results = yield asked
-        for trial, result in zip((trial for batch in asked for trial in batch), results, strict=True):
-            at = int(trial.params["tuning"]), int(trial.params["fold"])
-            losses[at], ended[at] = result.value("loss"), not result.value("epochs") >= limit
-    return losses
+def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
+    """Every fold of every set, in one round."""
+    folds = np.arange(shape[1])
+    results = yield [batch for tuning in range(shape[0]) for batch in batches(tuning, epochs, folds)]
+    return np.array([result.value("loss") for result in results]).reshape(shape)
 
 
 def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
@@ -163,16 +137,8 @@ def raced(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:
     return losses
 
 
-def leading(losses: np.ndarray, n: int) -> list[int]:
-    """At most n parameter sets of the lowest mean of (n_sets, folds) losses, the first of equal ones; in their order.
-
-    A set with a fold that failed (NaN) or diverged (inf) does not take part.
-    """
-    means = losses.mean(axis=1)
-    order = np.argsort(means, kind="stable")
-    return sorted(int(number) for number in order[np.isfinite(means[order])][:n])
-
-
 def best_set(losses: np.ndarray) -> int | None:
-    """The parameter set of the lowest mean loss, see `leading`; None when there is none."""
-    return next(iter(leading(losses, 1)), None)
+    """The parameter set of the lowest mean of (n_sets, folds) losses, the first of equal ones; None for none."""
+    means = losses.mean(axis=1)
+    finite = np.flatnonzero(np.isfinite(means))
+    return int(finite[np.argmin(means[finite])]) if len(finite) else None

@@ -51,7 +51,6 @@ REFUSED = {
     "nn 2 2 --image": "--image: expected at least one argument",
     "svm 3 --folds 5 --folds 6": "--folds is given twice",
     "nn 2 2 --step grouped": "--step: 'grouped' is not one of auto, autograd, manual",  # of older studies
-    "nn 1 4 --racing --halving 3": "--racing and --halving exclude each other: give one of them",
     "nn 1 4 --racing --strategy tpe": "--racing needs all parameter sets beforehand, --strategy tpe does not: give one",
     # numbers
     "svm 0": "0 is too small: give at least 1",

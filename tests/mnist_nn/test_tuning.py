@@ -1,7 +1,9 @@
 """--strategy and --racing: even draws, and folds and epochs that are spared."""
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from mnist_nn.tuning import best_set
 from mpitune import evaluate, per_trial
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Evaluation, Rounds, Trial
-from tests.helpers import table_without_run
+from tests.helpers import journal_of, table_without_run
 from tests.mnist_nn.small import FULL
 
 
@@ -110,7 +112,7 @@ def test_the_first_epochs_of_a_training_are_the_same_however_far_it_goes() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["tpe", "hyperband", "sobol --racing", "random --halving 2"])
+@pytest.mark.parametrize("strategy", ["tpe", "hyperband", "sobol --racing"])
 def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str, tmp_path: Any) -> None:
     arguments = [
         "-m", "mnist_nn", "--dataset", "digits", "--train-size", 100, "--test-size", 40, "--folds", 2,
@@ -124,3 +126,22 @@ def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str
         assert one == many and len(one.splitlines()) > 2
     again = program(*arguments, "--workers", 1, "--results", tmp_path / "a", 2, 10)
     assert "ensemble of 2" in again.stdout
+
+
+def test_a_folder_made_with_halving_is_refused_and_one_of_that_time_without_continues(
+    program: Any, tmp_path: Path
+) -> None:
+    """Until November 2026 headers had this setting."""
+    few = ("-m", "mnist_nn", 1, 1, "--dataset", "digits", "--train-size", 60, "--test-size", 20, "--folds", 2)
+    small = ("--max-channels", 2, "--max-hidden-layer", 4, "--epochs", 1, "--plot", 0, "--gpu", "none", "--workers", 1)
+    arguments = (*few, *small, "--results", tmp_path)
+    program(*arguments)
+    journal = tmp_path / "journal.jsonl"
+    header, *lines = journal.read_bytes().splitlines(keepends=True)
+    old = json.loads(header)
+    journal.write_bytes(journal_of([{**old, "settings": {**old["settings"], "halving": None}}]) + b"".join(lines))
+    assert "3 of 3 trials known" in program(*arguments).stderr
+    journal.write_bytes(made := journal_of([{**old, "settings": {**old["settings"], "halving": 3}}]) + b"".join(lines))
+    said = program(*arguments, status=2).stderr
+    assert "holds a study with halving = 3, not None: " in said and said.count("\n") == 1
+    assert journal.read_bytes() == made

@@ -10,24 +10,36 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Any
 
 import numpy as np
 
-from mpitune._jit.shipped import functions as compiled_functions
-
 TRIPLE = "aarch64-unknown-linux-gnu"
+
+
+def compiled_functions() -> dict[tuple[str, str], Any]:
+    """Functions of numba in modules that are imported, by module and name, which have been compiled for something."""
+    from numba.core.dispatcher import Dispatcher
+
+    compiled = {}
+    for module_name, module in list(sys.modules.items()):
+        for name, value in list(vars(module).items()):
+            own = isinstance(value, Dispatcher) and value.py_func.__module__ == module_name
+            if own and value.overloads and not module_name.startswith("numba"):
+                compiled[module_name, name] = value
+    return compiled
 
 
 def run_everything() -> None:
     """A step of the search of networks, a fit of an SVM and its predictions."""
     import torch
 
-    from mnist_nn.warm import warm_up
+    from mnist_nn.steps.choose import warm_up
     from mpitune.svm import SVC
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # else other processes would compile parts of the solver
     torch.set_num_threads(1)
-    warm_up()
+    warm_up((28, 28), 10, "manual", 10)
     images = np.random.default_rng(0).normal(size=(60, 5))
     SVC(C=1.0, gamma=0.1).fit(images, np.arange(60) % 3).predict(images)
 

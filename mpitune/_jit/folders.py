@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mpitune._jit.shipped import use as use_shipped
-
 NAME = "mpitune"
 LIBRARIES = {  # variable that says where a library keeps things: our folder for it
     "NUMBA_CACHE_DIR": "numba",
@@ -81,8 +79,6 @@ def set_cache_variables(variables: Iterable[str] = LIBRARIES) -> None:
             os.environ[variable] = str(library_folder(variable))
         except OSError:  # no folder can be made: libraries keep nothing, or in a place of their own
             os.environ.pop(variable, None)
-    if folder := os.environ.get("NUMBA_CACHE_DIR"):
-        use_shipped(Path(folder))
 
 
 @contextmanager

@@ -100,7 +100,6 @@ def test_the_test_section_passes_for_a_user_who_cannot_write(image: Path) -> Non
     script = definition.shell("environment") + definition.shell("test")
     done = inside(image, script, user="65534:65534")
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    assert "compiling" not in done.stderr, "the image carries machine code"
 
 
 @pytest.mark.parametrize(

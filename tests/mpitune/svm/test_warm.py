@@ -19,13 +19,13 @@ from mpitune.svm import warm  # noqa: E402
 
 SIGNATURES = """
 import numpy as np
-from mpitune._jit.shipped import functions
 from mpitune.svm import SVC, Data, TrainingSet, fit_grid, solve, warm_up
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
+from tests.aarch64 import compiled_functions
 
 def known():
-    return {name: function.signatures for name, function in functions().items()}
+    return {name: function.signatures for name, function in compiled_functions().items()}
 
 warm_up()
 before = known()

@@ -34,9 +34,9 @@ from mpitune.svm.solver.path import binaries, solve_paths
 from mpitune.svm.solver.projected import descend
 from mpitune.svm.solver.walk import STATE
 
-log = logging.getLogger(__name__)
+ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
 
-_helps = False  # whether this process was started to help another
+log = logging.getLogger(__name__)
 
 
 class Announced(event.Listener):
@@ -48,13 +48,14 @@ class Announced(event.Listener):
     def on_start(self, event: Any) -> None:
         """Called by numba before it compiles a function."""
         if self._lock is None:
-            self._lock = open_lock(_announced())
+            self._lock = _open(ANNOUNCED)
             with suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
-                if multiprocessing.parent_process() is None and not _helps:  # workers are several already
+                # Workers are several already. Where nothing can be kept nobody could help.
+                if multiprocessing.parent_process() is None and not is_compiled():
                     for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-                        _start(niceness=0, helps=True)
+                        _start("compile_parts")
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -74,10 +75,15 @@ def warm_up() -> None:
     The process of a script starts others that help.
     """
     with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
-        for part in [part for number, part in enumerate(PARTS) if not _done(number, part)]:
-            part()
+        compile_parts()
     with suppress(OSError):
         _proof().touch()
+
+
+def compile_parts() -> None:
+    """Compile what no other process is busy with, then wait for the rest. It says nothing and starts no process."""
+    for part in [part for number, part in enumerate(PARTS) if not _done(number, part)]:
+        part()
 
 
 def is_compiled() -> bool:
@@ -102,27 +108,31 @@ def compile_apart() -> None:
 
     Nobody waits for it, and it may outlive this one.
     """
-    with open(open_lock(_announced())) as lock, suppress(BlockingIOError):
+    with open(_open(ANNOUNCED)) as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _start(niceness=10, helps=False)
+        _start("warm_up", niceness=10)
 
 
-def _start(niceness: int, helps: bool) -> None:
+def _start(function: str, niceness: int = 0) -> None:
+    """Call a function of this module in a process that gives way to others by so much."""
     # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
     folders = list(map(os.path.abspath, sys.path))
-    code = f"import sys; sys.path += {folders!r}; from {__name__} import main; main({niceness}, {helps})"
+    code = f"import os, sys; os.nice({niceness}); sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", code], os.environ, file_actions=silent, setsid=True)
 
 
-def _announced() -> Path:
-    """The lock of who has said that something is compiled."""
-    return private_folder(local=True) / "warm-up.lock"
+def _open(name: str) -> int:
+    """A descriptor of a lock of this node and user; where no folder can be written, of a file of this process alone."""
+    try:
+        return open_lock(private_folder(local=True) / name)
+    except OSError:
+        return os.memfd_create(name)
 
 
 def _done(number: int, part: Callable[[], None]) -> bool:
     """Compile a part and return True; return False at once if another process is compiling it."""
-    with open(open_lock(private_folder(local=True) / f"warm-up-{number}.lock")) as lock:
+    with open(_open(f"warm-up-{number}.lock")) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -175,17 +185,5 @@ def _answers() -> None:
 PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first
 
 
-def main(niceness: int = 0, helps: bool = False) -> None:
-    """Compile what is not compiled yet, in a process that gives way to others by so much.
-
-    helps: whether it was started to help, so that it starts no others. Where no folder can be written each would
-    compile everything, and say so.
-    """
-    global _helps
-    _helps = helps
-    os.nice(niceness)
-    warm_up()
-
-
 if __name__ == "__main__":
-    main()
+    warm_up()

@@ -1,6 +1,7 @@
 """Compilation: who says so, when, and who does which part."""
 
 import logging
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -109,13 +110,13 @@ def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monke
 
 
 def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = list[int]()
-    monkeypatch.setattr(warm, "_start", lambda niceness: started.append(niceness))
+    started = list[str]()
+    monkeypatch.setattr(warm, "_start", lambda function, niceness: started.append(function))
     with locked(private_folder(local=True) / "warm-up.lock"):
         warm.compile_apart.__wrapped__()
     assert started == []
     warm.compile_apart.__wrapped__()
-    assert started == [10]
+    assert started == ["warm_up"]
 
 
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:
@@ -129,3 +130,15 @@ def test_kept_machine_code_is_read_without_much_of_scipy() -> None:
     for _ in range(2):  # the first may compile
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_where_no_folder_can_be_written_a_process_compiles_for_itself() -> None:
+    """As in a container all of whose file systems are read-only: here files can only be empty, and there is no home."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); import numba; from mpitune.svm import warm"
+        "; warm.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2; warm._start = None; warm.warm_up()"
+    )
+    environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | {"HOME": "/proc"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n1\n") and "compiling the solver" in done.stderr, done.stderr

@@ -19,7 +19,6 @@ from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_s
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import DistributedTraining, TrainingData
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
-from mpitune._jit.compiler import missing_for_triton
 from mpitune.devices.devices import usable_cores
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.output import tag_output
@@ -35,11 +34,11 @@ def check_machine(settings: Settings) -> tuple[str, str]:
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
     if backend == "nccl" and not nccl:
         raise UsageError(f"--backend nccl: PyTorch {torch.__version__} was built without it: give --backend gloo")
-    if settings.compile and cuda and (missing := missing_for_triton()):
-        raise UsageError(f"--compile needs {missing}")
-    compiler = os.environ.get("CXX", "g++")  # as torch.compile looks for it
-    if settings.compile and not cuda and shutil.which(compiler) is None:
-        raise UsageError(f"--compile needs a C++ compiler and finds no {compiler}: install it, or name another in CXX")
+    variable, names = ("CC", ("gcc", "clang")) if cuda else ("CXX", ("g++",))  # as torch.compile looks for it
+    compilers = (os.environ[variable],) if os.environ.get(variable) else names
+    if settings.compile and not any(map(shutil.which, compilers)):
+        named = " or ".join(compilers)
+        raise UsageError(f"--compile needs a compiler and finds no {named}: install one, or name another in {variable}")
     return backend, "cuda" if cuda else "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Folders that are this user's alone, for what programs keep on disk: machine code, verdicts, locks.
+"""Folders that are this user's alone, for what programs keep on disk: machine code and locks.
 
 numba, Triton and CuPy run what they find in their caches. So a cache lies where no other user of the machine can have
 put anything: in a folder that this user owns with mode 0700, below folders that nobody else can change.

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
         ("--network kubeflow --from x", "name two networks"),
         ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no search"),
         ("--batch-size 0", "0 is too small"),
-        ("--compile", "--compile needs a C++ compiler and finds no no-such-compiler: install it, or name another in"),
+        ("--compile", "--compile needs a compiler and finds no no-such-compiler: install one, or name another in CXX"),
         ("--lr 1e30", "the loss is not finite in step"),
     ],
 )
@@ -164,5 +164,7 @@ def test_gpus_that_torch_cannot_use_are_not_passed_over_in_silence(
 def test_compile_on_a_gpu_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(UsageError, match="--compile needs a C compiler .no-such-compiler.: install gcc"):
+    with pytest.raises(
+        UsageError, match="needs a compiler and finds no no-such-compiler: install one, or name another in CC"
+    ):
         check_machine(Settings(compile=True, backend="gloo"))

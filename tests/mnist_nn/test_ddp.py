@@ -99,20 +99,6 @@ def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Pa
     assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
-def test_another_seed_is_another_training_and_without_momentum_it_continues_too(data: Path, tmp_path: Path) -> None:
-    command = ["--data", str(data), "--momentum", "0", "--batch-size", "128"]
-
-    def trained(folder: str, seed: int, epochs: int, *more: str) -> list[float]:
-        given = ["--results", str(tmp_path / folder), "--seed", str(seed), "--epochs", str(epochs), *more]
-        assert main([*command, *given]) == Exit.DONE
-        return losses(tmp_path / folder)
-
-    whole = trained("a", 1, 2)
-    trained("b", 1, 1)
-    assert trained("b", 1, 2, "--resume") == whole
-    assert trained("c", 2, 2) != whole
-
-
 # What is kept
 
 
@@ -124,6 +110,8 @@ def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path)
     one, two = (torch.load(tmp_path / name / "model.pt", weights_only=True)["weights"] for name in "ab")
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
     assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert main([*command, str(tmp_path / "c"), "--epochs", "1", "--seed", "2"]) == Exit.DONE
+    assert losses(tmp_path / "c")[0] != losses(tmp_path / "a")[0]
     assert [row["epochs"] for row in rows(tmp_path / "b")] == ["1", "3"]
     assert not list(tmp_path.rglob("*.part"))
 

@@ -10,8 +10,8 @@ from PIL import Image
 from common.data import load
 from mnist_nn.images import Frame
 from mnist_nn.net import Images
-from mnist_nn.predict import SavedNetwork, load_model, main, predict, save_model
-from mnist_nn.training import probabilities, train
+from mnist_nn.predict import SavedNetwork, load_model, main, save_model
+from mnist_nn.training import train
 from mpitune.trial import seed_of
 
 pytestmark = pytest.mark.xdist_group("predict")  # one process trains the networks that they share
@@ -44,17 +44,6 @@ def six(tmp_path: Path) -> Path:
     index = int(np.flatnonzero(data["test_labels"] == 6)[0])
     Image.fromarray(255 - data["test_images"][index] * 15).resize((160, 160)).save(tmp_path / "a six.png")
     return tmp_path / "a six.png"
-
-
-def test_a_model_comes_back_as_it_was(results: Path) -> None:
-    model, expected = load_model(results / "models" / "bootstrap-01.pt"), trained(600, "b1")
-    assert model.params == PARAMS and model.frame == DIGITS
-    assert all(np.array_equal(model.weights[name], weight) for name, weight in expected.weights.items())
-    images = load("digits", Path())["test_images"].copy()
-    weights = {name: torch.from_numpy(weight) for name, weight in expected.weights.items()}
-    assert np.array_equal(
-        predict(model, images), probabilities(weights, Images(torch.from_numpy(images), 16.0)).numpy()
-    )
 
 
 def test_the_ensemble_knows_a_six(results: Path, six: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mnist_nn import net, training
+from mnist_nn import net
 from mnist_nn.steps import kernels
 from mnist_nn.steps.choose import AutogradStep, make_step
 from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
@@ -101,21 +101,6 @@ def test_any_batch_size(batch_size):
 def test_edges(change):
     params = architecture(3) | {"learning_rate": 0.01, "momentum": 0.2} | change
     assert_equal_to_autograd("manual", params, n_steps=80)
-
-
-@pytest.mark.parametrize("momentum", [0.05, 0.3, 0.6])
-def test_whole_epochs_and_the_epoch_they_stop_at(momentum):
-    x, y = (torch.cat(parts) for parts in zip(*batches(8, 60, 10), strict=True))
-    params = architecture(0) | {"n_hidden_layer": 50, "learning_rate": 5e-3, "momentum": momentum}
-
-    def trained(name):
-        seed = np.random.SeedSequence(3)
-        return training.train(params, net.Images(x), y, n_classes=10, epochs=6, seed=seed, device=CPU, step=name)
-
-    expected, found = trained("autograd"), trained("manual")
-    assert expected.epochs > 2
-    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
-    assert found.epochs == expected.epochs
 
 
 def test_the_kernels_are_the_products_they_stand_for():

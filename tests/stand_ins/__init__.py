@@ -58,7 +58,7 @@ int cuDeviceGetUuid_v2(unsigned char u[16], int d) {
 }
 int cuDevicePrimaryCtxRetain(void **c, int d) { *c = 0; return CONTEXT; }
 int cuCtxSetCurrent(void *c) { return 0; }
-int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = FREE_GIB * (1ull << 30); return 0; }
+int cuMemGetInfo_v2(size_t *f, size_t *t) { *t = 80ull << 30; *f = 79ull << 30; return 0; }
 """
 
 
@@ -79,7 +79,7 @@ class Machine:
 
     gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
     apps: (pid, UUID, MiB) of processes that have a context. smi: what nvidia-smi says instead, with a status of 18.
-    code, context: of cuInit and of the making of a context. free: GiB of each GPU. cuda: that the driver is for.
+    code, context: of cuInit and of the making of a context. cuda: that the driver is for.
     """
 
     folder: Path
@@ -90,7 +90,6 @@ class Machine:
     smi: str | None = None
     code: int = 0
     context: int = 0
-    free: int = 79
     cuda: int = 13020
     driver: bool = True
 
@@ -106,7 +105,6 @@ class Machine:
                 f"-DUUIDS={uuids}",
                 f"-DCODE={self.code}",
                 f"-DCONTEXT={self.context}",
-                f"-DFREE_GIB={self.free}",
                 f"-DCUDA={self.cuda}",
             ]
             library.write_bytes(built(DRIVER, *options))

@@ -25,16 +25,14 @@ def doctor(program: Any, tmp_path: Path) -> Any:
     write_files(tmp_path / "MNIST" / "raw")
     libraries = {"torch": TORCH, "sklearn": ""}
 
-    def run(
-        *options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, ranks: int = 0, **machine: Any
-    ) -> str:
+    def run(*options: str, status: Exit = Exit.DONE, libraries: dict[str, str] = libraries, **machine: Any) -> str:
         environ = Machine(tmp_path / "machine", **machine).environ(CUDA_DEVICE_ORDER="PCI_BUS_ID")
         for name, content in libraries.items():
             (tmp_path / "libraries" / name).mkdir(parents=True, exist_ok=True)
             (tmp_path / "libraries" / name / "__init__.py").write_text(content)
         environ["PYTHONPATH"] = f"{tmp_path / 'libraries'}:{environ['PYTHONPATH']}"
         arguments = ("--data", tmp_path, "--results", tmp_path / "r", *options)
-        return program(*DOCTOR, *arguments, env=environ, status=status, ranks=ranks).stdout
+        return program(*DOCTOR, *arguments, env=environ, status=status).stdout
 
     return run
 
@@ -42,7 +40,6 @@ def doctor(program: Any, tmp_path: Path) -> Any:
 @pytest.mark.slow
 def test_gpus_are_asked_through_the_driver(doctor: Any) -> None:
     assert f"cuda:{A}  1        Example GPU  79.0 of 80.0 GiB" in doctor("--gpu", "0")
-    assert "ranks 0, 1 share GPU-" in doctor("--allow-shared-host", ranks=2)
 
 
 @pytest.mark.slow
@@ -62,11 +59,6 @@ def test_workers_cannot_share_a_gpu_in_exclusive_mode(doctor: Any) -> None:
 def test_a_gpu_that_another_process_has_for_itself(doctor: Any) -> None:
     said = doctor(context=46, status=Exit.USAGE)
     assert "busy or unavailable (46)): another process has it, in EXCLUSIVE_PROCESS mode" in said
-
-
-@pytest.mark.slow
-def test_a_gpu_that_another_process_fills(doctor: Any) -> None:
-    assert f"other processes hold 75.0 of 80.0 GiB of cuda:{A}: nvidia-smi names them" in doctor(free=5)
 
 
 def test_a_driver_that_was_updated(doctor: Any) -> None:

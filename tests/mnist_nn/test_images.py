@@ -115,8 +115,8 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-@pytest.mark.parametrize("side", [int(MAX_PIXELS**0.5) + 1, 30_000])
-def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, side: int) -> None:
+def test_an_image_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    side = int(MAX_PIXELS**0.5) + 1
     header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(bytes(1000)))
     (tmp_path / "bomb.png").write_bytes(bomb + png_chunk(b"IEND", b""))

@@ -153,16 +153,6 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     assert (tmp_path / NAME).read_bytes() == before
 
 
-def test_two_jobs_cannot_share_a_folder(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, HEADER)
-    for restart in (False, True):
-        with pytest.raises(UsageError, match="another job"):
-            Journal(tmp_path, HEADER, restart)
-    assert is_running(tmp_path)
-    journal.close()
-    Journal(tmp_path, HEADER).close()
-
-
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for number in range(3):

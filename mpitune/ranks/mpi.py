@@ -66,7 +66,7 @@ class MpiTransport(Transport):
 
     def watch(self, heartbeat_timeout: float) -> None:
         self._rest()
-        self._study += 1
+        self._study += heartbeat_timeout > 0  # the same on all ranks, of which one may look at its wires in between
         self._given_up = False
         self._timeout, self._heartbeat = heartbeat_timeout, Heartbeat(self.size, heartbeat_timeout)
         if heartbeat_timeout and self._beats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 import warnings
@@ -15,7 +16,7 @@ from sklearn.base import clone
 from sklearn.model_selection import check_cv, cross_validate
 
 from tests.differential.case import Case
-from tests.differential.ways import Result, classes, reference
+from tests.differential.ways import Result, classes, reference, silence
 
 RTOL, ATOL = 1e-7, 1e-9  # of scores
 PREDICTIONS = 1e-6  # of what a refitted model says, relative to the largest of it
@@ -266,6 +267,23 @@ def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     return False
 
 
+def _first_error(case: Case, found: Difference, right: Result, ours: Result) -> bool:
+    """5. Where an error is raised, it is that of any fit: scikit-learn's is told of all of them where none is raised."""
+    if found.kind != "error" or "raise" not in case.options.get("error_score", "") or right.error is None:
+        return False
+    said: list[Any] = []
+    with warnings.catch_warnings(record=True) as seen, silence():
+        warnings.simplefilter("always")
+        told = dataclasses.replace(case, options={**case.options, "error_score": "np.nan"})
+        names = told.made(classes(theirs), {})
+        try:
+            eval(f"search.fit({case.fit})", names)
+        except ValueError as error:  # all fits have failed
+            said.append(error)
+    said += [warning.message for warning in seen]
+    return any(str(found.ours) in re.sub(r"\s+", " ", str(text)) for text in said)
+
+
 def _unsteady(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     """6. Scores that scikit-learn does not repeat: noise over noise, which depends on where arrays lie in memory."""
     draw, elsewhere = random.Random(case.seed), []
@@ -290,6 +308,7 @@ EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
     "1: mean scores that agree to rounding change places": _ties,
     "2: labels that the tolerance of SVC decides": _labels,
     "4: scores within the tolerance of fits that begin from another's": _warm,
+    "5: the error of another fit is raised": _first_error,
     "6: scikit-learn does not repeat its own scores": _unsteady,
 }
 

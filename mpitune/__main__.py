@@ -23,6 +23,7 @@ TOOLS = {
     "scaling": "speed-up and efficiency of one study on several layouts",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
+SCRIPT = "run this script: its calls by joblib (n_jobs) are made on all nodes"
 PROG = "python -m mpitune"
 USAGE_ERROR = 2
 
@@ -35,10 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_overview())
         return 0
     tool, *rest = words
-    if tool not in TOOLS:
+    if tool not in TOOLS and tool.endswith(".py"):
+        tool, rest = "script", words
+    elif tool not in TOOLS:
         print(f"{PROG}: there is no tool {tool!r}\n\n{_overview()}", file=sys.stderr)
         return USAGE_ERROR
-    if tool != "accelerate":  # which runs somebody's script: that is not ours to change
+    if tool not in ("accelerate", "script"):  # which run somebody's script: that is not ours to change
         set_cache_variables()
     return int(import_module(f"mpitune.tools.{tool}").main(rest))
 
@@ -46,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _overview() -> str:
     width = max(map(len, TOOLS))
     lines = [f"  {name:{width}}  {what}" for name, what in TOOLS.items()]
-    return "\n".join([f"usage: {PROG} TOOL ...", "", *lines, "", f"{PROG} TOOL --help tells more."])
+    script = f"  {'script.py':{width}}  {SCRIPT}"
+    return "\n".join([f"usage: {PROG} TOOL ...", "", *lines, script, "", f"{PROG} TOOL --help tells more."])
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ class Scheduling:
         preload: names of modules that workers need. Each rank has a server that imports them once and forks the
             workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
             without it.
+        prints_plainly: whether what trials print is printed as it is, without the trial's key.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
 
@@ -121,6 +122,7 @@ class Scheduling:
     memory_bytes: Callable[[Trial, Data], int] = lambda trial, data: 0
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
     preload: Sequence[str] = ()
+    prints_plainly: bool = False
     why_cores: str = ""
 
     def shared_cost_of(self, batch: Batch, workers: int) -> float:

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +105,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for messages between studies. Raises UsageError."""
+    for end in before:
+        end()
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if not _parting:
         _part_at_the_end(transport)
@@ -166,6 +168,7 @@ def _stop(number: int | None, keep: bool) -> BaseException:
     return StudyInterrupted(Stopped(number)) if keep else KeyboardInterrupt()
 
 
+before: list[Callable[[], None]] = []  # end what uses the wires between studies
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 
 

@@ -12,12 +12,15 @@ deaths, time-outs) is waited for in one place, `step`, which the loop calls.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
+
+import numpy as np
 
 from mpitune.devices.devices import Device, joined
 from mpitune.engine import worker
@@ -27,9 +30,11 @@ from mpitune.engine.messages import (
     Died,
     Drain,
     Drained,
+    Forget,
     Lend,
     Returned,
     Run,
+    Share,
     Stepped,
     Stop,
     ToAgent,
@@ -38,6 +43,7 @@ from mpitune.engine.messages import (
 )
 from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.ranks.process import start_resource_tracker
 from mpitune.trial import NoRoom, Place, Result
 
@@ -75,6 +81,7 @@ class Agent:
         recycle: batches after which a worker is replaced by a fresh one; 0 for never.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
+        plainly: whether what trials print is printed here as it is, not logged with the trial's key.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class Agent:
         recycle: int = 0,
         preload: Sequence[str] = (),
         output: Path | None = None,
+        plainly: bool = False,
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
         self._trial_timeout, self._recycle, self._preload = trial_timeout, recycle, tuple(preload)
@@ -97,10 +105,11 @@ class Agent:
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
         self._warned: set[str] = set()
-        self._shown = Shown(output)
+        self._shown = Shown(output, plainly)
         self._told = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
+        self._arrays: dict[str, SharedArrays] = {}  # by name, those that came while the study ran
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
 
@@ -115,6 +124,13 @@ class Agent:
                 process = self.slots[number].process
                 if process is not None and not process.sent:
                     process.end()
+            case Share(name, n_bytes, start, content):
+                if name not in self._arrays:
+                    self._arrays[name] = SharedArrays.allocate({name: Spec((n_bytes,), "|u1")})
+                self._arrays[name].arrays[name][start : start + len(content)] = np.frombuffer(content, np.uint8)
+            case Forget(names):
+                for name in names:
+                    self._arrays.pop(name).close()
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()
@@ -125,12 +141,19 @@ class Agent:
                 self.close()
                 self.stopped = True
 
+    def listen(self, bell: int) -> None:
+        """End each sleep when something is written to this eventfd."""
+        self._selector.register(bell, EVENT_READ)
+
     def step(self, seconds: float) -> None:
         """Sleep so long at most, until a worker sends, prints or ends; take that in, and look at the clocks."""
         ready = self._selector.select(seconds)
         stepped, before = time.monotonic(), self._stepped
         self._stepped, self._time = stepped, self._time + min(stepped - before, LONGEST_STEP)
         for key, _ in ready:
+            if key.data is None:
+                os.eventfd_read(key.fd)
+                continue
             slot, process = key.data
             if slot.process is not process:
                 continue  # its end was taken in just now
@@ -171,6 +194,9 @@ class Agent:
                 slot.process.kill()
         for slot in living:
             self._reap(slot)
+        for array in self._arrays.values():
+            array.close()
+        self._arrays.clear()
         self._shown.say_rest()
 
     # -- towards the workers
@@ -185,7 +211,7 @@ class Agent:
             if worn_out or process.device != self._device_of(slot, slot.waiting[0]):
                 process.end()
                 return
-            if not process.send(slot.waiting[0], self._time):
+            if not process.send(slot.waiting[0], self._time, self._arrays):
                 return
             slot.waiting.popleft()
 

@@ -85,7 +85,7 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
-        at_rest = not self.dispatch.slots or self.dispatch.at_rest
+        at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not self._study.waits)
         return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
     @property
@@ -137,7 +137,8 @@ class Coordinator:
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
             case Interrupted(number):
-                self._drain(number)
+                if not self._study.waits:  # else whoever asks for trials says when it ends
+                    self._drain(number)
             case Lost():
                 self._lost(sender)
 
@@ -147,6 +148,8 @@ class Coordinator:
         Raises:
             UsageError: a result must end the study. All other results are durable by then.
         """
+        for batch in self._study.arrived():
+            self.dispatch.add(batch)
         self.dispatch.assign()
         self.dispatch.leave_open()
         if self._held and self._nothing_works:

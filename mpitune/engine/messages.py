@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent      Run, Lend, Drain, Stop
+    coordinator -> agent      Run, Lend, Share, Forget, Drain, Stop
     agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mpitune.ranks.transport import Lost
 from mpitune.trial import Batch, NoRoom, Result
@@ -40,6 +41,26 @@ class Lend:
     """End the idle worker of this slot: a gang uses its device."""
 
     slot: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """A piece of an array that later batches need: the agent keeps it in memory that all workers of its node see."""
+
+    name: str
+    n_bytes: int  # of the whole
+    start: int  # of the piece
+    content: bytes | memoryview
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Share, (self.name, self.n_bytes, self.start, bytes(self.content))
+
+
+@dataclass(frozen=True)
+class Forget:
+    """No later batch needs these arrays."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -120,5 +141,5 @@ class Stepped:
     steps: Mapping[int, WorkerProgress]
 
 
-ToAgent = Run | Lend | Drain | Stop
+ToAgent = Run | Lend | Share | Forget | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost

@@ -19,6 +19,7 @@ from pathlib import Path
 from mpitune.devices.devices import CPU, Device, choose, environment
 from mpitune.engine import worker
 from mpitune.engine.agent import Agent
+from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
@@ -50,11 +51,13 @@ def run(
     transport: Transport,
     host: str,
     load_finish: LoadFinish | None,
+    arrivals: Arrivals | None = None,
 ) -> Ended:
     """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 
     `load_finish` returns what is called when a study is done. It is itself called while the first trials run, to import
-    that; None: the study makes no tables and figures.
+    that; None: the study makes no tables and figures. `arrivals`: on rank 0, where the trials come from, if not from
+    the experiment; then nothing is kept.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -71,9 +74,11 @@ def run(
                 with environment(devices[0], 1, len(devices)):
                     server_for(preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
-            journal, shared = part.load_and_share(nodes)
+            journal, shared = part.load_and_share(nodes, keeps=arrivals is None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
+        if arrivals is not None and isinstance(agent, Agent):
+            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -140,8 +145,8 @@ class _RanksPart:
         forks = self.options.workers != 0 and self.options.threads == 1 and named
         return [worker.__name__, *named, *installed_modules_of(packed)] if forks else []
 
-    def load_and_share(self, nodes: list[Node]) -> tuple[Journal | None, SharedArrays]:
-        """The journal, on rank 0, and the data, in memory that the workers of this rank share."""
+    def load_and_share(self, nodes: list[Node], *, keeps: bool) -> tuple[Journal | None, SharedArrays]:
+        """The journal, on rank 0 if it `keeps` one, and the data, in memory that the workers of this rank share."""
         options = self.options
         data: Data = {}
         journal, problem = None, None
@@ -151,9 +156,10 @@ class _RanksPart:
                 with working("the data are loaded", rank=0):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)
-                with waiting(f"results folder {self.folder} has not answered"):
-                    journal = Journal(self.folder, header, options.restart, self.experiment.settings_then)
-                    self.stack.enter_context(closing(journal))
+                if keeps:
+                    with waiting(f"results folder {self.folder} has not answered"):
+                        journal = Journal(self.folder, header, options.restart, self.experiment.settings_then)
+                        self.stack.enter_context(closing(journal))
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
@@ -206,6 +212,7 @@ class _RanksPart:
             recycle=options.max_batches_per_worker,
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,
+            plainly=self.scheduling.prints_plainly,
         )
         self.stack.callback(agent.close)
         return agent

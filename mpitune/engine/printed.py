@@ -73,10 +73,13 @@ class _Marked:
 
 
 class Shown:
-    """Shows the lines of a rank's trials, so many in a second, and keeps all of them in `folder` if there is one."""
+    """Shows the lines of a rank's trials, so many in a second, and keeps all of them in `folder` if there is one.
 
-    def __init__(self, folder: Path | None):
-        self._folder = folder
+    plainly: all lines are printed here as they are.
+    """
+
+    def __init__(self, folder: Path | None, plainly: bool = False):
+        self._folder, self._plainly = folder, plainly
         self._second, self._n = 0, 0
 
     def show(self, key: str, place: object, text: str, level: int = logging.INFO) -> None:
@@ -84,6 +87,9 @@ class Shown:
         if self._folder is not None and key:
             with suppress(OSError):  # as any output that cannot be written
                 self._keep(self._folder, key, text)
+        if self._plainly and level >= logging.INFO:
+            print(text, file=sys.stderr if level > logging.INFO else sys.stdout, flush=True)
+            return
         if not text.strip():
             return
         if (second := int(time.monotonic())) != self._second:

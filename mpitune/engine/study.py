@@ -89,6 +89,12 @@ class Study:
     def finished(self) -> bool:
         return self.n_open_searches == 0
 
+    waits = False  # for trials that somebody else adds, as `Arrivals` does
+
+    def arrived(self) -> list[Batch]:
+        """Batches that have come from outside."""
+        return []
+
     def start(self) -> list[Batch]:
         """The batches to run first."""
         with no_collection():

@@ -45,7 +45,9 @@ from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, U
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
-Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...]]  # (key, params) of trials; hosts
+News = dict[str, tuple[int, int] | None]  # of arrays: the rank's descriptor and the bytes; None: it is gone
+# (key, params) of trials; hosts; arrays that came while the study ran
+Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...], News]
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
         while (work := _next(incoming)) is not None:
-            trials, hosts = work
+            trials, hosts, news = work
+            shared.hear(setup.parent, news)
             if hosts != told:
                 told = hosts
                 set_hosts(hosts)

@@ -11,7 +11,7 @@ import pickle
 import select
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.printed import MARK
 from mpitune.engine.usage import Peak
+from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks import keeper
 from mpitune.ranks.fork_server import Fork, server_for
 from mpitune.ranks.process import stops_wait, without_main
@@ -44,6 +45,7 @@ class WorkerProcess:
     device: Device  # of its slot, or several where a gang has more
     sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
+    told: set[str] = field(default_factory=set)  # names of arrays that it has
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
@@ -114,14 +116,23 @@ class WorkerProcess:
         """What its results, its output and its end make readable."""
         return self.results, self.output, self.handle.sentinel
 
-    def send(self, run: Run, now: float) -> bool:
-        """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent."""
-        work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts
+    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays]) -> bool:
+        """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent.
+
+        With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone.
+        """
+        news: worker.News = {}
+        if arrays.keys() != self.told:
+            news = {name: (shared.descriptor(name), shared.specs[name].nbytes) for name, shared in arrays.items()}
+            news = {name: where for name, where in news.items() if name not in self.told}
+            news |= dict.fromkeys(self.told.difference(arrays))
+        work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts, news
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
+        self.told = set(arrays)
         self.sent.append((run, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for

@@ -159,8 +159,8 @@ def _read(content: np.ndarray) -> Any:
     (n,) = np.frombuffer(memory[:8], "<i8")
     lengths = np.frombuffer(memory[8 : 8 + 8 * int(n)], "<i8").tolist()
     begins = _begins([8 + 8 * int(n), *lengths])[1:-1]
-    content, *buffers = (memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=True))
-    return pickle.loads(content, buffers=buffers)
+    pickled, *buffers = (memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=True))
+    return pickle.loads(pickled, buffers=buffers)
 
 
 class SharedCache:

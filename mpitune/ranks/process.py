@@ -33,7 +33,7 @@ def can_be_sent(thing: object) -> bool:
     return True
 
 
-class _WithSource(cloudpickle.Pickler):
+class WithSource(cloudpickle.Pickler):
     """Code that goes by value takes its file's name and lines along, so that a traceback shows them: also a cell's."""
 
     dispatch_table = ChainMap({types.CodeType: lambda code: _sent(code)}, cloudpickle.Pickler.dispatch_table)
@@ -53,7 +53,7 @@ def _arrived(make: Callable[..., types.CodeType], parts: Any, file: str, lines: 
 def packed(thing: object) -> bytes:
     """A thing for another process, which pickle alone unpacks: what a script or a notebook defines goes by value."""
     file = io.BytesIO()
-    _WithSource(file).dump(thing)
+    WithSource(file).dump(thing)
     return file.getvalue()
 
 

@@ -26,12 +26,16 @@ import cloudpickle
 import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
+from sklearn.base import clone
 from sklearn.model_selection import _search
+from sklearn.model_selection._validation import _fit_and_score
 from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from mpitune import svm
+from mpitune.calls import take_part
 from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Caller, UsageError
@@ -298,6 +302,38 @@ class _Beginning:
         return seconds > self._soon
 
 
+class _Theirs(OnEngine):
+    """Stands for one of scikit-learn's own searches, and makes its fits.
+
+    scikit-learn refits the best by single fits, so those that are scored are single ones too: no grid is solved.
+    """
+
+    accelerate = False
+
+    def __init__(self) -> None:
+        raise NotImplementedError
+
+    def _run_search(self, evaluate_candidates: Any) -> None:
+        raise NotImplementedError
+
+
+def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | None:
+    """For one of scikit-learn's searches; None where its callbacks need fits by scikit-learn itself."""
+    if have_callbacks(search):
+        return None
+    ours: OnEngine = object.__new__(_Theirs)
+    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[])
+
+    def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
+        if plan_of(tasks, ours.sharing).shares:
+            return ours._run(tasks)
+        fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)
+        results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
+        return results
+
+    return SearchBackend(evaluate)
+
+
 def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
@@ -305,13 +341,16 @@ def _say(reasons: Counter[str | None]) -> None:
 
 
 def serve(transport: Transport) -> None:
-    """On a rank other than 0: take part in the searches that rank 0 alone makes, until it calls `dismiss`."""
+    """On a rank other than 0: take part in what rank 0, which alone runs the script, asks for; until it `dismiss`es."""
     while (message := transport.broadcast(None))[0] != "end":
-        if message[0] == "study":
-            with suppress(UsageError):
-                run_study(Folds(), message[1])
-        else:
-            transport.settle()
+        with suppress(UsageError):
+            match message:
+                case "study", options:
+                    run_study(Folds(), options)
+                case "calls", experiment, options:
+                    take_part(join(options), experiment, options)
+                case _:
+                    transport.settle()
     transport.settle()
 
 

@@ -268,7 +268,7 @@ def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
 
 
 def _first_error(case: Case, found: Difference, right: Result, ours: Result) -> bool:
-    """5. Where an error is raised, it is that of any fit: scikit-learn's is told of all of them where none is raised."""
+    """5. Where an error is raised, it is that of any fit: scikit-learn is asked for all of them."""
     if found.kind != "error" or "raise" not in case.options.get("error_score", "") or right.error is None:
         return False
     said: list[Any] = []

@@ -1,0 +1,172 @@
+"""A backend of joblib whose workers are those of this package, on all nodes of a job.
+
+    import joblib
+    import mpitune.joblib
+
+    with joblib.parallel_config("mpitune", n_jobs=-1):
+        scores = cross_val_score(model, X, y, cv=10)
+
+Under mpirun or srun `python -m mpitune script.py` runs the script on rank 0, and the other ranks make its calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from joblib import register_parallel_backend
+from joblib._parallel_backends import (
+    AutoBatchingMixin,
+    FallbackToBackend,
+    LokyBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+)
+
+from mpitune.calls import LARGE, Writer, service, value_of
+from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.errors import UsageError
+from mpitune.ranks.launch import launched
+from mpitune.ranks.process import WORKERS_HERE, packed
+
+_served = False  # whether the other ranks of this job wait for calls
+
+
+def begin() -> None:
+    """Each `n_jobs` of this process means workers of all nodes, and the other ranks wait for calls."""
+    global _served
+    _served = True
+    register_parallel_backend("mpitune", MpituneBackend, make_default=True)
+
+
+def end() -> None:
+    """There will be no more calls."""
+    service.close()
+
+
+class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
+    """Calls are made by worker processes, one per core of each node, which stay for the next call.
+
+    As with joblib's own processes: an exception in a call is raised here, caused by its traceback there; arrays of a
+    megabyte and more are read-only memory that all workers of a node share (`max_nbytes`, `mmap_mode`); calls within a
+    call use threads, and below them none; a worker's libraries use as many threads as there are cores for it.
+    Otherwise than there: a call whose worker died is made once more, elsewhere if possible, and so is one that raised,
+    where there is another node; what a call prints comes to the stdout of its rank.
+
+    Args:
+        gpu: GPUs of each node, such as "all": a worker for each, which sees that one alone.
+        trial_timeout: seconds after which the worker of a call is killed.
+        inner_max_num_threads: threads of each worker's libraries.
+        initializer, initargs: a function that each worker calls before its first call.
+    """
+
+    supports_retrieve_callback = True
+    supports_inner_max_num_threads = True
+
+    def __init__(self, gpu: str | None = None, trial_timeout: float | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
+            raise UsageError(f"the backend mpitune has no option {min(unknown)}")
+        self._gpu, self._timeout = gpu, trial_timeout
+        self._known: dict[int, tuple[np.ndarray, str]] = {}
+        self._user: object = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is None or multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ:
+            return 1
+        return n_jobs if n_jobs > 0 else max(self._most * launched().size + 1 + n_jobs, 1)
+
+    @property
+    def _most(self) -> int:
+        """Workers that a node can have, as far as this one tells."""
+        if self._gpu is None:
+            return usable_cores()
+        return len(visible_gpus()) if self._gpu == "all" else self._gpu.count(",") + 1
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        size = launched().size
+        if size > 1 and not _served:
+            raise UsageError(
+                f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
+                "which runs it on one, and gives its calls to all"
+            )
+        if (search := _calling_search()) is not None:
+            from mpitune.sklearn.searches import backend_for
+
+            backend = backend_for(search, n_jobs) or LokyBackend()
+            backend.nesting_level = self.nesting_level
+            raise FallbackToBackend(backend)
+        self.parallel = parallel
+        options = {**options, **self.backend_kwargs}
+        large = options.get("max_nbytes", LARGE)
+        self._large = float("inf") if large is None else float(large)
+        begin = options.get("initializer")
+        self._begin = b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ())))
+        workers = max(min(self._most, -(-n_jobs // size)), 1)
+        threads = self.inner_max_num_threads or max(usable_cores() // workers, 1)
+        self._options: dict[str, Any] = {
+            "gpu": "none" if self._gpu is None else self._gpu,
+            "workers": workers if self._gpu is None else None,
+            "threads": threads,
+            "trial_timeout": self._timeout,
+            "writeable": options.get("mmap_mode", "r") != "r",
+        }
+        return n_jobs
+
+    def start_call(self) -> None:
+        self._user = object()
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+        file = io.BytesIO()
+        writer = Writer(file, lambda array: service.arrays.keep(array, self._user, self._known), self._large)
+        try:
+            writer.dump(func)
+        except Exception as error:
+            refused = pickle.PicklingError(f"a call cannot be sent to a worker, as it cannot be pickled: {error}")
+            refused.__cause__ = error
+            callback(refused)
+            return
+        service.call(file.getvalue(), writer.names, callback, begin=self._begin, **self._options)
+
+    apply_async = submit  # its name before joblib 1.5
+
+    def retrieve_result_callback(self, out: Any) -> Any:
+        return value_of(out)
+
+    def stop_call(self) -> None:
+        self._known.clear()
+        service.leave(self._user)
+
+    def terminate(self) -> None:
+        self.reset_batch_stats()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        service.close()
+
+
+def _calling_search() -> Any:
+    """scikit-learn's search whose `fit` has made the `joblib.Parallel` that is being configured; None for another."""
+    searches = sys.modules.get("sklearn.model_selection._search")
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in (__package__, "joblib"):
+        frame = frame.f_back
+    if searches is None or frame is None:
+        return None
+    of_search = frame.f_code is inspect.unwrap(searches.BaseSearchCV.fit).__code__
+    return frame.f_locals["self"] if of_search else None
+
+
+register_parallel_backend("mpitune", MpituneBackend)

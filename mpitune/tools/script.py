@@ -1,0 +1,107 @@
+"""python -m mpitune script.py ARGS: somebody's script, whose calls by joblib are made on all nodes.
+
+Under mpirun or srun rank 0 runs the script, and the others make its calls, so it prints and writes once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from mpitune.engine.options import RunOptions
+from mpitune.errors import Exit, UsageError
+from mpitune.output import outliving
+from mpitune.settings import Parser
+
+PROGRAM = "python -m mpitune"
+
+# Made on rank 0 before the script runs, and left after it; it is given the script's code.
+Around = Callable[[types.CodeType], AbstractContextManager[None]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script that the command line names; returns its exit status."""
+    parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
+    return run_script(parser, arguments, lambda options: _nothing)
+
+
+@contextmanager
+def _nothing(code: types.CodeType) -> Iterator[None]:
+    yield
+
+
+def run_script(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, around: Callable[[argparse.Namespace], Around]
+) -> int:
+    """Run a script on rank 0; the other ranks take part in what it asks for. Returns its exit status.
+
+    Args:
+        parser: of options that come before the script.
+        arguments: of the command line.
+        around: of these options, what is done before and after the script.
+    """
+    parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
+    try:
+        options = parser.parse_args(arguments)
+        try:
+            code = compile(options.script.read_bytes(), options.script, "exec")
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UsageError(f"{options.script} cannot be run: {error}") from error
+        # Here, as scikit-learn takes seconds to import.
+        import mpitune.joblib
+        from mpitune.sklearn.searches import dismiss, serve
+        from mpitune.studies import join
+
+        transport = join(RunOptions(heartbeat_timeout=0.0))
+    except UsageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    if transport.rank:
+        serve(transport)
+        return Exit.DONE
+    mpitune.joblib.begin()
+    try:
+        with around(options)(code):
+            try:
+                return _run(code, options.script, options.arguments)
+            finally:
+                print(end="", flush=True)  # what the script has printed, if it can be written
+    finally:
+        with outliving():
+            mpitune.joblib.end()
+            if transport.size > 1:
+                dismiss(transport)
+
+
+def _run(code: types.CodeType, script: Path, arguments: list[str]) -> int:
+    """Execute the script as `__main__`, as python would, and return its exit status."""
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=str(script), __builtins__=__builtins__)
+    sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent.resolve()))
+    try:
+        exec(code, vars(main))
+    except SystemExit as end:
+        return _status(end)
+    except UsageError as error:
+        print(f"{script.name}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    except Exception as error:
+        inside = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of this file
+        traceback.print_exception(error.with_traceback(inside))
+        return Exit.ERROR
+    return Exit.DONE
+
+
+def _status(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return Exit.ERROR

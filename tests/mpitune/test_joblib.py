@@ -1,0 +1,334 @@
+"""The backend of joblib: what its workers do, and that scikit-learn's functions say what they say without it."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import sklearn.model_selection as theirs
+from joblib import Parallel, delayed
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_iris
+from sklearn.ensemble import BaggingClassifier, StackingClassifier
+from sklearn.feature_selection import RFECV, SequentialFeatureSelector
+from sklearn.inspection import permutation_importance
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+
+import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune.calls import LARGE, service
+from mpitune.devices.devices import usable_cores
+from mpitune.errors import StudyError, UsageError
+
+X, Y = load_iris(return_X_y=True)
+TREE = DecisionTreeClassifier(random_state=0)
+PIPE = make_pipeline(StandardScaler(), KNeighborsClassifier())
+
+FUNCTIONS: dict[str, Callable[[], Any]] = {
+    "cross_val_score": lambda: theirs.cross_val_score(TREE, X, Y, cv=10),
+    "cross_val_predict": lambda: theirs.cross_val_predict(TREE, X, Y),
+    "RFECV": lambda: RFECV(TREE).fit(X, Y).cv_results_["mean_test_score"],
+    "learning_curve": lambda: theirs.learning_curve(TREE, X, Y, shuffle=True, random_state=0)[2],
+    "validation_curve": lambda: theirs.validation_curve(TREE, X, Y, param_name="max_depth", param_range=[1, 2, 3])[1],
+    "permutation_importance": lambda: permutation_importance(TREE.fit(X, Y), X, Y, random_state=0).importances,
+    "permutation_test_score": lambda: theirs.permutation_test_score(TREE, X, Y, n_permutations=9, random_state=0)[1],
+    "StackingClassifier": lambda: StackingClassifier(
+        [("tree", TREE), ("near", PIPE)], KNeighborsClassifier()
+    ).fit(X, Y).predict_proba(X),
+    "BaggingClassifier": lambda: BaggingClassifier(TREE, 8, random_state=0).fit(X, Y).predict_proba(X),
+    "CalibratedClassifierCV": lambda: CalibratedClassifierCV(TREE).fit(X, Y).predict_proba(X),
+    "OneVsRestClassifier": lambda: OneVsRestClassifier(TREE).fit(X, Y).predict(X),
+    "SequentialFeatureSelector": lambda: SequentialFeatureSelector(TREE, n_features_to_select=2).fit(X, Y).support_,
+    "a search that shares nothing": lambda: theirs.GridSearchCV(TREE, {"max_depth": [1, 2, 3]}).fit(X, Y).cv_results_[
+        "mean_test_score"
+    ],
+    "a search that shares": lambda: theirs.GridSearchCV(
+        PIPE, {"kneighborsclassifier__n_neighbors": [1, 2, 3]}
+    ).fit(X, Y).cv_results_["mean_test_score"],
+    "a grid of SVC": lambda: theirs.RandomizedSearchCV(
+        SVC(), {"C": [1, 10, 100]}, n_iter=2, random_state=0
+    ).fit(X, Y).decision_function(X),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_workers_at_the_end() -> Iterator[None]:
+    yield
+    service.close()
+
+
+@pytest.fixture
+def two() -> Iterator[None]:
+    with joblib.parallel_config("mpitune", n_jobs=2):
+        yield
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_scikit_learns_functions_say_the_same(two: None, name: str) -> None:
+    with joblib.parallel_config("sequential"):
+        right = FUNCTIONS[name]()
+    np.testing.assert_array_equal(FUNCTIONS[name](), right)
+
+
+def test_workers_stay_and_are_others(two: None) -> None:
+    first, second = (set(Parallel()(delayed(_slow_pid)() for _ in range(6))) for _ in range(2))
+    assert first == second and len(first) == 2 and os.getpid() not in first
+
+
+def _slow_pid() -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def test_an_exception_comes_back_with_its_traceback_and_place(two: None) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        Parallel()(delayed(divmod)(i, i - 3) for i in range(10))
+    assert "joblib" in str(caught.value.__cause__) and "Traceback" in str(caught.value.__cause__)
+    assert [note.startswith("raised at ") for note in caught.value.__notes__] == [True]
+    assert Parallel()(delayed(divmod)(i, 3) for i in range(3)) == [(0, 0), (0, 1), (0, 2)]
+
+
+class _Stubborn(Exception):
+    def __init__(self, one: Any, two: Any) -> None:
+        super().__init__(one)
+
+
+def _raise_stubborn() -> None:
+    raise _Stubborn("one", "two")
+
+
+def test_an_exception_that_cannot_be_pickled_is_a_runtime_error_with_its_text(two: None) -> None:
+    with pytest.raises(RuntimeError, match="_Stubborn: one"):
+        Parallel()(delayed(_raise_stubborn)() for _ in range(3))
+
+
+def test_what_cannot_be_pickled_is_said(two: None) -> None:
+    with pytest.raises(Exception, match="cannot be pickled.*lock"):
+        Parallel()(delayed(str)(threading.Lock()) for _ in range(3))
+    with pytest.raises(Exception, match="cannot pickle.*lock"):
+        Parallel()(delayed(threading.Lock)() for _ in range(3))
+
+
+def _killed_at_first(path: str, number: int) -> int:
+    if number == 3 and not os.path.exists(path):
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_killed_worker_is_one_call_that_is_made_once_more(two: None, tmp_path: Path) -> None:
+    calls = (delayed(_killed_at_first)(str(tmp_path / "killed"), number) for number in range(20))
+    assert Parallel(batch_size=1)(calls) == list(range(20))
+    assert (tmp_path / "killed").exists()
+
+
+def test_a_call_that_kills_its_worker_each_time_is_an_error_that_says_so(two: None) -> None:
+    with pytest.raises(StudyError, match="worker of each of its tries ended.*exit code 7"):
+        Parallel()(delayed(os._exit)(7) for _ in range(2))
+    assert Parallel()(delayed(abs)(-i) for i in range(3)) == [0, 1, 2]
+
+
+def _seen(array: np.ndarray) -> tuple[float, bool, str, int]:
+    (inode,) = {os.stat(f"/proc/self/map_files/{line.split()[0]}").st_ino for line in _maps(array)} or {0}
+    return float(array.sum()), array.flags.writeable, str(np.isfortran(array)), inode
+
+
+def _maps(array: np.ndarray) -> list[str]:
+    address = array.__array_interface__["data"][0]
+    with open("/proc/self/maps") as lines:
+        spans = [(line, *(int(part, 16) for part in line.split()[0].split("-"))) for line in lines]
+    return [line for line, begin, end in spans if begin <= address < end and "memfd" in line]
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_a_large_array_is_in_memory_that_workers_share(two: None, fortran: bool) -> None:
+    large = np.arange(LARGE / 8 + 8.0).reshape(-1, 8)
+    large = np.asfortranarray(large) if fortran else large
+    seen = set(Parallel(batch_size=1)(delayed(_seen)(large) for _ in range(8)))
+    assert len(seen) == 1
+    total, writeable, order, inode = seen.pop()
+    assert total == large.sum() and not writeable and order == str(fortran) and inode
+    again = Parallel()(delayed(_seen)(large) for _ in range(2))
+    assert {where for *_, where in again} == {inode}  # it was not sent again
+    large[0, 0] = 5.0
+    (changed, *_), *_ = Parallel()(delayed(_seen)(large) for _ in range(2))
+    assert changed == large.sum() != total
+
+
+def test_parts_frames_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
+    large = np.arange(4.0 * LARGE / 8).reshape(-1, 4)
+    things = [large[::2], large[:, ::-1], large.T, large.astype("i4"), large.view([("a", "f8", 4)])]
+    for thing, same in zip(things, Parallel()(delayed(np.copy)(thing) for thing in things), strict=True):
+        np.testing.assert_array_equal(thing, same)
+        assert thing.dtype == same.dtype
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(large, columns=list("abcd"))
+    sums = Parallel()(delayed(_sum)(frame) for _ in range(2))
+    assert sums == [large.sum()] * 2
+
+
+def _sum(frame: Any) -> float:
+    return float(frame.to_numpy().sum())
+
+
+def _write(array: np.ndarray) -> float:
+    array[0] += 1
+    return float(array[0])
+
+
+def test_copies_are_writeable_where_that_is_asked_for(two: None) -> None:
+    large = np.zeros(LARGE)
+    with pytest.raises(ValueError, match="read-only"):
+        Parallel()(delayed(_write)(large) for _ in range(2))
+    assert Parallel(mmap_mode="c")(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0]
+    assert Parallel(max_nbytes=None)(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0] and not large.any()
+
+
+def test_large_results_are_whole_and_writeable(two: None) -> None:
+    results = Parallel()(delayed(np.full)((3, LARGE), float(i)) for i in range(4))
+    for number, result in enumerate(results):
+        assert result.shape == (3, LARGE) and (result == number).all() and result.flags.writeable
+
+
+def test_an_endless_generator_is_asked_for_as_much_as_is_needed(two: None) -> None:
+    asked = itertools.count()
+    results = Parallel(return_as="generator")(delayed(abs)(next(asked)) for _ in itertools.count())
+    assert list(itertools.islice(results, 50)) == list(range(50))
+    results.close()
+    before = next(asked)
+    time.sleep(0.2)
+    assert next(asked) == before + 1
+
+
+def test_a_timeout_ends_the_call(two: None) -> None:
+    begin = time.monotonic()
+    with pytest.raises(multiprocessing.TimeoutError):
+        Parallel(timeout=0.2)(delayed(time.sleep)(60) for _ in range(2))
+    assert time.monotonic() - begin < 50
+
+
+def _nested() -> tuple[str, str, int]:
+    inner = Parallel(n_jobs=2)
+    (outer,) = Parallel(n_jobs=2)([delayed(_backend)()])
+    return type(inner._backend).__name__, outer, joblib.effective_n_jobs(-1)
+
+
+def _backend() -> str:
+    return type(Parallel(n_jobs=2)._backend).__name__
+
+
+def test_calls_within_calls_are_made_by_threads_and_below_by_none(two: None) -> None:
+    for inner, below, _ in Parallel()(delayed(_nested)() for _ in range(2)):
+        assert inner == "ThreadingBackend" and below == "SequentialBackend"
+
+
+def _threads() -> tuple[str | None, int]:
+    from threadpoolctl import threadpool_info
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    return os.environ.get("OMP_NUM_THREADS"), max(library["num_threads"] for library in threadpool_info())
+
+
+def test_libraries_of_a_worker_have_the_threads_that_are_asked_for() -> None:
+    with joblib.parallel_config("mpitune", n_jobs=2, inner_max_num_threads=3):
+        assert Parallel()(delayed(_threads)() for _ in range(2)) == [("3", 3)] * 2
+
+
+def _say(number: int) -> None:
+    print(f"line {number}")
+    warnings.warn(f"warning {number}", stacklevel=1)
+
+
+def test_what_calls_print_is_printed_as_it_is(two: None, capfd: pytest.CaptureFixture[str]) -> None:
+    Parallel()(delayed(_say)(number) for number in range(30))
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == sorted(f"line {number}" for number in range(30))
+    assert err.count("UserWarning: warning 7") == 1 and "trial" not in err
+
+
+def test_threads_have_calls_at_the_same_time() -> None:
+    results: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        with joblib.parallel_config("mpitune", n_jobs=2):
+            results[number] = [sum(Parallel()(delayed(abs)(-i * number) for i in range(40))) for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: [780 * number] * 5 for number in range(4)}
+
+
+def test_an_option_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="has no option colour"), joblib.parallel_config("mpitune", colour="red"):
+        Parallel(n_jobs=2)(delayed(abs)(i) for i in range(2))
+
+
+SCRIPT = """
+import os, sys, time
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.tree import DecisionTreeClassifier
+
+def worker_and_sum(array, number):
+    time.sleep(0.1)
+    return os.getpid(), float(array.sum() + number)
+
+X, y = load_iris(return_X_y=True)
+print(cross_val_score(DecisionTreeClassifier(random_state=0), X, y, cv=10, n_jobs=-1))
+search = GridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 9]}, n_jobs=2).fit(X, y)
+print(search.cv_results_["mean_test_score"])
+large = np.arange(300_000.0)
+found = Parallel(n_jobs=6, batch_size=1)(delayed(worker_and_sum)(large, number) for number in range(60))
+print([total for _, total in found], sys.argv[1:])
+print(len({worker for worker, _ in found}), "workers", file=sys.stderr)
+try:
+    Parallel(n_jobs=-1)(delayed(int)(text) for text in ("1", "two", "3"))
+except ValueError as error:
+    print(error)
+raise SystemExit(4)
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_script_prints_the_same_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    plain = program("script.py", "a", cwd=tmp_path, status=4)
+    done = program("-m", "mpitune", "script.py", "a", ranks=ranks, cwd=tmp_path, status=4)
+    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) > 4
+    assert f"{6 if ranks else min(usable_cores(), 6)} workers" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_of_several_ranks_is_told_how_it_is_run(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import joblib, mpitune.joblib\n"
+        "with joblib.parallel_config('mpitune', n_jobs=2):\n"
+        "    joblib.Parallel()(joblib.delayed(abs)(i) for i in range(3))\n"
+    )
+    done = program("script.py", ranks=2, cwd=tmp_path, status=None)
+    assert done.returncode and "run python -m mpitune script.py" in done.stderr
+
+
+def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
+    done = program("-m", "mpitune", "none.py", cwd=tmp_path, status=2)
+    assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and sys.executable not in done.stderr

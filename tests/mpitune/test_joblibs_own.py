@@ -1,0 +1,70 @@
+"""joblib's own tests of a backend, from the installed package, with the backend "mpitune" among those of processes."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune.calls import service
+from tests.helpers import ROOT
+
+# Tests that cannot hold, each with the reason.
+UNFAIR = {
+    "test_error_capture": "it looks for workers in a private attribute of joblib's own backends",
+    "test_auto_memmap_on_arrays_from_generator": "it looks for np.memmap: here shared arrays are plain and read-only",
+    "test_memmapping_leaks": "it looks for files of np.memmap: here shared arrays have no files",
+}
+
+pytestmark = pytest.mark.slow
+
+
+def _their_tests() -> ModuleType:
+    """joblib's test module, executed with one word of its list of backends changed."""
+    found = importlib.util.find_spec("joblib.test.test_parallel")
+    assert found is not None and found.origin is not None
+    listed = 'PROCESS_BACKENDS = ["multiprocessing", "loky"]'
+    source = Path(found.origin).read_text()
+    assert source.count(listed) == 1
+    module = ModuleType("joblibs_own")
+    module.__file__ = found.origin
+    sys.modules[module.__name__] = module  # for what they pickle
+    cloudpickle.register_pickle_by_value(module)  # a worker cannot import it
+    exec(compile(source.replace(listed, 'PROCESS_BACKENDS = ["mpitune"]'), found.origin, "exec"), vars(module))
+    return module
+
+
+_module = _their_tests()
+globals().update(
+    {name: thing for name, thing in vars(_module).items() if hasattr(thing, "_pytestfixturefunction")}
+    | {
+        name: thing
+        for name, thing in vars(_module).items()
+        if name.startswith("test_")
+        and any("mpitune" in str(mark.args) for mark in getattr(thing, "pytestmark", ()) if mark.name == "parametrize")
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Skips the tests of other backends; scripts that a test starts register this one."""
+    if "mpitune" not in str(request.node.callspec.params.values()):
+        pytest.skip("of another backend")
+    if reason := UNFAIR.get(request.node.originalname):
+        pytest.skip(reason)
+    (tmp_path / "sitecustomize.py").write_text("import mpitune.joblib\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    yield
+    service.close()
+
+
+def test_that_they_are_found() -> Any:
+    names = [name for name in globals() if name.startswith("test_")]
+    assert len(names) > 20 and set(UNFAIR) < set(names)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,15 @@ def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.Monkey
     assert started == []
     warm.compile_apart.__wrapped__()
     assert started == ["warm_up"]
+
+
+def test_the_program_starts_processes_that_do_not_fail(tmp_path: Path) -> None:
+    """They say nothing, so nobody would notice. A module that runs as a program is not named as they import it."""
+    program = "import os, runpy; runpy.run_module('mpitune.svm.warm', run_name='__main__')['compile_apart']()"
+    command = [sys.executable, "-c", f"{program}; print(os.wait()[1])"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}  # locks of this test's own
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:

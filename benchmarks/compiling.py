@@ -4,7 +4,7 @@
 
 The first table has each function that numba compiles, with the CPU seconds of its own: without those of functions that
 it calls. Code that is put into others counts where it is made machine code. The second has the whole warm-up, imports
-included, by one process and by several that begin together.
+included, by one process and by several that begin together, each on one core: it would start others on free ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.machine import circumstances, load, publish, table
 
-CHILD = "from benchmarks.compiling import child; child()"
+CHILD = "import os; os.sched_setaffinity(0, {{{}}}); from benchmarks.compiling import child; child()"
 SHOWN = 0.1  # CPU seconds from which on a function has a row
 
 
@@ -64,10 +64,11 @@ def warmed(processes: int) -> tuple[float, float, list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "NUMBA_CACHE_DIR": f"{folder}/numba", "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [sys.executable, "-c", CHILD]
+        cores = sorted(os.sched_getaffinity(0))
+        commands = [[sys.executable, "-c", CHILD.format(cores[n % len(cores)])] for n in range(processes)]
         started = [
             subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            for _ in range(processes)
+            for command in commands
         ]
         said = [json.loads(process.communicate()[0]) for process in started]
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)

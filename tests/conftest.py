@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,11 @@ def pytest_runtest_call() -> None:
 
 @pytest.fixture
 def program() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `python ARGUMENTS` in the repository, under mpirun when ranks are given."""
+    """Runs `python ARGUMENTS` in the repository, under mpirun with further words when ranks are given."""
 
-    def run(*arguments: Any, ranks: int = 0, status: int | None = 0, **options: Any) -> Any:
-        command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *map(str, arguments)]
+    def run(*arguments: Any, ranks: int = 0, mpirun: Sequence[str] = (), status: int | None = 0, **options: Any) -> Any:
+        launcher = [*mpirun_command(ranks), *mpirun] if ranks else []
+        command = [*launcher, sys.executable, *map(str, arguments)]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
         options = {"cwd": ROOT, "timeout": 600, "capture_output": True, "text": True, **options}
         done = subprocess.run(command, env=environ, **options)

@@ -358,7 +358,7 @@ def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:
     """All slots by (rank, slot), the first slot of every rank before the second of any."""
     slots: dict[SlotId, Place] = {}
     for number in range(max(map(len, places), default=0)):
-        for rank, of_rank in enumerate(places):
+        for of_rank in places:
             if number < len(of_rank):
-                slots[rank, number] = of_rank[number]
+                slots[of_rank[number].rank, number] = of_rank[number]
     return slots

@@ -72,7 +72,7 @@ def widen_binding(transport: Transport, launcher: str) -> str:
     Returns what was done, "" for nothing. To be called by all ranks, before they look at their cores.
     """
     hosts = transport.broadcast(transport.gather(socket.gethostname()))
-    if launcher not in ("mpirun", "prterun", "mpiexec") or hosts.count(hosts[transport.rank]) > 1:
+    if launcher not in ("mpirun", "prterun", "mpiexec") or hosts.count(socket.gethostname()) > 1:
         return ""
     try:
         own, daemon = os.sched_getaffinity(0), os.sched_getaffinity(os.getppid())

@@ -20,6 +20,7 @@ from mpitune.ranks.transport import GivenUp, Lost, Parting, Transport
 
 MESSAGE, BEAT = 0, 1  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
+PIECE = 64 << 20  # bytes of an array in one message
 FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a link may be lost even then
 
 
@@ -145,39 +146,50 @@ class MpiTransport(Transport):
 
     def gather(self, thing: Any) -> list[Any]:
         self.send(0, thing)
-        return [self._next_from(rank) for rank in range(self.size)] if self.rank == 0 else []
+        return [thing for rank in range(self.size) for thing in self._next_from(rank)] if self.rank == 0 else []
 
     def broadcast(self, thing: Any) -> Any:
         if self.rank != 0:
-            return self._next_from(0)
+            return self._next_from(0)[0]
         for rank in range(1, self.size):
             self.send(rank, thing)
         return thing
 
-    def _next_from(self, rank: int) -> Any:
-        """The next message of a rank. Later ones stay in the inbox until they are asked for."""
+    def _next_from(self, rank: int) -> list[Any]:
+        """The next message of a rank, none of one that is lost. Others stay in the inbox until they are asked for."""
         while True:
             for place, (sender, message) in enumerate(self._inbox):
-                if sender == rank and not isinstance(message, GivenUp):
+                if sender == rank and not isinstance(message, GivenUp | Lost):
                     del self._inbox[place]
-                    return message
-            self._wait_at_start()
+                    return [message]
+            if rank in self._lost:
+                return []
+            time.sleep(self.poll_seconds)  # MPI's own waits keep a core busy, and a download may take minutes
+            self._collect()
 
     def broadcast_array(self, array: np.ndarray) -> None:
         content = array.reshape(-1).view(np.uint8)
-        for start in range(0, content.size, CHUNK):
+        together = self.broadcast(not self._lost)  # MPI has no broadcast for those that are left
+        for start in range(0, content.size, CHUNK if together else PIECE):
+            if not together:
+                piece = content[start : start + PIECE]
+                piece[:] = self.broadcast(piece)
+                self.gather(None)  # no more than one piece is on its way
+                continue
             with self._lock:
                 request = self._comm.Ibcast(content[start : start + CHUNK], root=0)
             while not self._done(request):
                 self._wait_at_start()
-        self.gather(None)  # a rank that died may have had to pass the array on: then rank 0 must not go on
+        self.gather(None)
+        if together and self._lost:  # a rank that died may have had to pass the array on
+            self._wait_at_start()
 
     def _done(self, request: MPI.Request) -> bool:
         with self._lock:
             return bool(request.Test())
 
     def _wait_at_start(self) -> None:
-        """Wait asleep: MPI's own waits keep a core busy, and a download may take minutes. A lost rank is an error."""
+        """Wait asleep, while all ranks are needed: a lost rank is an error."""
         time.sleep(self.poll_seconds)
         self._collect()
         if self._lost:
@@ -271,7 +283,7 @@ class MpiTransport(Transport):
             time.sleep(1.0)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(status or self.status)
 
     def _part(self) -> bool:
         """Whether all ranks have come here. Earlier messages are dropped, so that their senders can end.
@@ -322,7 +334,8 @@ class MpiTransport(Transport):
 
 def _end_after(seconds: float) -> None:
     """A signal ends the process if MPI hangs for so long as it ends; 0 takes that back."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if threading.current_thread() is threading.main_thread():  # else the signal's handler stays
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 

@@ -34,6 +34,7 @@ class Transport(ABC):
     rank: int
     size: int
     poll_seconds: float  # how long a rank may sleep before it has to look for messages
+    status = 0  # of a script, for `close` without one
 
     @abstractmethod
     def send(self, to: int, message: Any) -> None:
@@ -50,7 +51,7 @@ class Transport(ABC):
 
     @abstractmethod
     def gather(self, thing: Any) -> list[Any]:
-        """On rank 0 the values of all ranks, in their order; elsewhere an empty list. Waits asleep."""
+        """On rank 0 the values of all ranks that live, in their order; elsewhere an empty list. Waits asleep."""
 
     @abstractmethod
     def broadcast(self, thing: Any) -> Any:
@@ -73,7 +74,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, status: int = 0) -> None:
-        """As `settle`, and MPI ends. If a rank was lost, it cannot, so this process ends at once with that status."""
+        """As `settle`, and MPI ends. If a rank was lost, it cannot, so this process ends at once with the status."""
 
     @abstractmethod
     def abort(self, status: int) -> NoReturn:

@@ -69,7 +69,8 @@ def run_script(
     try:
         with around(options)(code):
             try:
-                return _run(code, options.script, options.arguments)
+                transport.status = _run(code, options.script, options.arguments)
+                return transport.status
             finally:
                 print(end="", flush=True)  # what the script has printed, if it can be written
     finally:

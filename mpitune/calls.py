@@ -15,6 +15,8 @@ import pickle
 import socket
 import threading
 import traceback
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -24,11 +26,13 @@ import cloudpickle
 import numpy as np
 
 from mpitune import studies
+from mpitune.devices.devices import free_memory
 from mpitune.engine import node
 from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, StudyError, UsageError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
+from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
 from mpitune.ranks.process import WithSource
 from mpitune.ranks.transport import Transport
@@ -36,6 +40,11 @@ from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
 IDLE = 60.0  # seconds without a call after which workers end
 LARGE = 1 << 20  # bytes of an array that is sent once
+MOST_IDLE = 8  # arrays kept for later calls
+SMALL = 1 << 28  # bytes of them for which there always is room
+
+# Arrays that one caller has sent, with their names, by identity.
+Known = dict[int, tuple[weakref.ref[np.ndarray], str]]
 
 
 # -- in a worker
@@ -148,46 +157,50 @@ class Writer(WithSource):
 
 
 class _Arrays:
-    """The large arrays of calls: each is known by a digest, and stays for the next call that has it."""
+    """The large arrays of open calls and of late ones, each known by a digest, in memory that workers can see."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._content: dict[str, np.ndarray] = {}  # flat bytes, while a caller is at work
-        self._users: dict[str, set[object]] = {}
-        self._recent: list[set[str]] = [set(), set()]  # names of the last two callers
+        self._lock = threading.Lock()
+        self._kept: dict[str, SharedArrays] = {}  # the one used last is the last
+        self._n_open: Counter[str] = Counter()  # calls that need it
 
-    def keep(self, array: np.ndarray, user: object, known: dict[int, tuple[np.ndarray, str]]) -> str:
-        """Its name, by which a node has its bytes. known: arrays of this caller, by identity."""
-        if (found := known.get(id(array))) is not None:
-            return found[1]
+    def keep(self, array: np.ndarray, known: Known) -> str:
+        """The name under which nodes get an array for one call, which `done` ends. known: arrays of one caller."""
+        seen, name = known.get(id(array), (None, ""))
+        with self._lock:
+            if seen is not None and seen() is array and name in self._kept:
+                self._n_open[name] += 1
+                return name
         flat = np.ascontiguousarray(array) if not array.flags.f_contiguous else array.T
         content = np.ascontiguousarray(flat).reshape(-1).view(np.uint8)
         name = f"{hashlib.blake2b(content.data, digest_size=16).hexdigest()}-{content.size}"
-        known[id(array)] = array, name
+        known[id(array)] = weakref.ref(array), name
         with self._lock:
-            self._content[name] = content
-            self._users.setdefault(name, set()).add(user)
+            if name not in self._kept:
+                self._kept[name] = SharedArrays.of_bytes(name, content.size)
+                self._kept[name].arrays[name][:] = content  # a copy: the caller may write to its array
+            self._n_open[name] += 1
         return name
 
-    def content(self, name: str) -> memoryview:
+    def content(self, name: str) -> SharedArrays:
         with self._lock:
-            return self._content[name].data
+            return self._kept[name]
 
-    def leave(self, user: object, forget: Callable[[Sequence[str]], None]) -> None:
-        """A caller has ended: `forget` arrays that none of the last callers had."""
+    def done(self, names: Sequence[str], forget: Callable[[Sequence[str]], None], most: int = MOST_IDLE) -> None:
+        """A call with these arrays has ended. `forget` those not used for longest, beyond so many in no open call."""
         with self._lock:
-            mine = {name for name, users in self._users.items() if user in users}
-            if mine:
-                self._recent = [self._recent[1], mine]
-            for name in mine:
-                self._users[name].discard(user)
-            recent = set().union(*self._recent)
-            gone = [name for name, users in self._users.items() if not users and name not in recent]
-            for name in [name for name, users in self._users.items() if not users]:
-                self._content.pop(name, None)
+            for name in names:
+                self._n_open[name] -= 1
+                self._kept[name] = self._kept.pop(name)
+            idle = [name for name in self._kept if not self._n_open[name]]
+            n_bytes = sum(self._kept[name].specs[name].nbytes for name in idle)
+            if n_bytes > SMALL and n_bytes > free_memory():
+                most = 0
+            gone = idle[: max(len(idle) - most, 0)]
             for name in gone:
-                del self._users[name]
-            forget(gone)
+                self._kept.pop(name).close()
+                del self._n_open[name]
+            forget(gone)  # before another call can need one of them
 
 
 class Service:
@@ -225,21 +238,26 @@ class Service:
         """
         texts = {"call": content.decode("latin-1"), "begin": begin.decode("latin-1"), "arrays": " ".join(names)}
         trial = Trial(f"call{next(self._numbers)}", {**texts, "writeable": writeable})
+
+        def ended(result: Result | Exception) -> None:
+            self.arrays.done(names, self.forget)
+            done(result)
+
         asked = tuple(sorted(options.items()))
         if threading.current_thread().name == THREAD:  # it ends its own run, so it waits for none
-            if self._arrivals is None or not self._arrivals.add(trial, done):
-                done(StudyError(ENDED))
+            if self._arrivals is None or not self._arrivals.add(trial, ended):
+                ended(StudyError(ENDED))
             return
         with self._lock:
             if asked != self._asked:
                 self.close()
-            while self._arrivals is None or not self._arrivals.add(trial, done):
+            while self._arrivals is None or not self._arrivals.add(trial, ended):
                 self._begin(content, asked)
 
-    def leave(self, user: object) -> None:
-        """A caller has ended."""
-        arrivals = self._arrivals
-        self.arrays.leave(user, lambda names: None if arrivals is None else arrivals.forget(names))
+    def forget(self, names: Sequence[str]) -> None:
+        """Let all nodes give up the memory of these arrays."""
+        if self._arrivals is not None:
+            self._arrivals.forget(names)
 
     def close(self) -> None:
         """End all calls and all workers, on all nodes, and wait for that."""
@@ -273,6 +291,7 @@ class Service:
                 why = error
             finally:
                 arrivals.end(why)
+                self.arrays.done((), arrivals.forget, most=0)
                 self._ended.set()
 
         self._runs.put(run)

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from joblib import register_parallel_backend
 from joblib._parallel_backends import (
     AutoBatchingMixin,
@@ -31,7 +30,7 @@ from joblib._parallel_backends import (
     SequentialBackend,
 )
 
-from mpitune.calls import LARGE, Writer, service, value_of
+from mpitune.calls import LARGE, Known, Writer, service, value_of
 from mpitune.devices.devices import usable_cores, visible_gpus
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import launched
@@ -76,8 +75,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
         self._gpu, self._timeout = gpu, trial_timeout
-        self._known: dict[int, tuple[np.ndarray, str]] = {}
-        self._user: object = None
+        self._known: Known = {}
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
@@ -126,15 +124,16 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         }
         return n_jobs
 
-    def start_call(self) -> None:
-        self._user = object()
-
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], None]) -> None:
         file = io.BytesIO()
-        writer = Writer(file, lambda array: service.arrays.keep(array, self._user, self._known), self._large)
+        writer = Writer(file, lambda array: service.arrays.keep(array, self._known), self._large)
         try:
             writer.dump(func)
         except Exception as error:
+            service.arrays.done(writer.names, service.forget)
+            if isinstance(error, UsageError):
+                callback(error)
+                return
             refused = pickle.PicklingError(f"a call cannot be sent to a worker, as it cannot be pickled: {error}")
             refused.__cause__ = error
             callback(refused)
@@ -148,7 +147,6 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def stop_call(self) -> None:
         self._known.clear()
-        service.leave(self._user)
 
     def terminate(self) -> None:
         self.reset_batch_stats()

@@ -43,7 +43,7 @@ from mpitune.engine.messages import (
 )
 from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
-from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.process import start_resource_tracker
 from mpitune.trial import NoRoom, Place, Result
 
@@ -124,10 +124,12 @@ class Agent:
                 process = self.slots[number].process
                 if process is not None and not process.sent:
                     process.end()
-            case Share(name, n_bytes, start, content):
+            case Share(name, content=SharedArrays() as whole):
+                self._arrays[name] = whole
+            case Share(name, n_bytes, start, np.ndarray() as content):
                 if name not in self._arrays:
-                    self._arrays[name] = SharedArrays.allocate({name: Spec((n_bytes,), "|u1")})
-                self._arrays[name].arrays[name][start : start + len(content)] = np.frombuffer(content, np.uint8)
+                    self._arrays[name] = SharedArrays.of_bytes(name, n_bytes)
+                self._arrays[name].arrays[name][start : start + len(content)] = content
             case Forget(names):
                 for name in names:
                     self._arrays.pop(name).close()

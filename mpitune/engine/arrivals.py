@@ -15,6 +15,7 @@ from mpitune.engine.loop import loop
 from mpitune.engine.messages import Forget, Run, Share, ToAgent
 from mpitune.engine.preflight import Node
 from mpitune.engine.queue import Costs
+from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Result, Trial
 
@@ -29,12 +30,12 @@ class Arrivals:
 
     Args:
         idle: seconds without a trial after which the study ends.
-        content: the bytes of an array, by name. Each node gets it before the first trial that needs it.
+        content: an array of bytes, by name. Each node gets it before the first trial that needs it.
         arrays_of: the names of the arrays that a trial needs.
     """
 
     def __init__(
-        self, idle: float, content: Callable[[str], memoryview], arrays_of: Callable[[Trial], Sequence[str]]
+        self, idle: float, content: Callable[[str], SharedArrays], arrays_of: Callable[[Trial], Sequence[str]]
     ) -> None:
         self._idle, self._content, self._arrays_of = idle, content, arrays_of
         self._lock = threading.Lock()
@@ -89,7 +90,11 @@ class Arrivals:
 
         def tell(rank: int, message: ToAgent) -> None:
             for name in self._missing(rank, message):
-                content = self._content(name)
+                shared = self._content(name)
+                content = shared.arrays[name]
+                if rank == transport.rank:
+                    transport.send(rank, Share(name, len(content), 0, shared.again()))
+                    continue
                 for start in range(0, len(content), PIECE):
                     transport.send(rank, Share(name, len(content), start, content[start : start + PIECE]))
             transport.send(rank, message)

@@ -19,8 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
+
+from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.transport import Lost
 from mpitune.trial import Batch, NoRoom, Result
 
@@ -45,15 +47,15 @@ class Lend:
 
 @dataclass(frozen=True)
 class Share:
-    """A piece of an array that later batches need: the agent keeps it in memory that all workers of its node see."""
+    """A piece of an array that later batches need: the agent keeps it in memory that all workers of its node see.
+
+    On rank 0 it is that memory.
+    """
 
     name: str
     n_bytes: int  # of the whole
     start: int  # of the piece
-    content: bytes | memoryview
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Share, (self.name, self.n_bytes, self.start, bytes(self.content))
+    content: np.ndarray | SharedArrays
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import itertools
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.context import assert_spawning
@@ -31,8 +32,9 @@ class MemoryFile:
         self.descriptor = descriptor
 
     @classmethod
-    def of_size(cls, n_bytes: int) -> MemoryFile:
-        memory = cls(os.memfd_create("search"))
+    def of_size(cls, n_bytes: int, name: str = "search") -> MemoryFile:
+        """name: for who looks at descriptors of this process, and for `SharedArrays.hear`."""
+        memory = cls(os.memfd_create(name))
         os.truncate(memory.descriptor, max(1, n_bytes))
         return memory
 
@@ -79,13 +81,14 @@ class SharedArrays:
     @classmethod
     def allocate(cls, specs: Mapping[str, Spec]) -> SharedArrays:
         """Memory for these arrays. Raises UsageError if there is too little: later a process would be killed for it."""
-        needed = sum(spec.nbytes for spec in specs.values())
-        if needed > (free := free_memory()):
-            raise UsageError(
-                f"the data needs {needed >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
-                f"scheduler for more, or take less data"
-            )
+        _require(sum(spec.nbytes for spec in specs.values()))
         return cls(_with_memory(specs))
+
+    @classmethod
+    def of_bytes(cls, name: str, n_bytes: int) -> SharedArrays:
+        """As `allocate`, for one array of bytes that workers may `hear` of."""
+        _require(n_bytes)
+        return cls({name: Spec((n_bytes,), "|u1", MemoryFile.of_size(n_bytes, name))})
 
     @classmethod
     def allocate_what_fits(cls, specs: Mapping[str, Spec]) -> SharedArrays:
@@ -113,9 +116,17 @@ class SharedArrays:
                 self.arrays.pop(name, None)
                 continue
             descriptor, n_bytes = where
-            with open(f"/proc/{rank}/fd/{descriptor}", "rb") as file:
-                memory = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
-            self.arrays[name] = np.frombuffer(memory, np.uint8)
+            self.arrays.pop(name, None)
+            with suppress(FileNotFoundError), open(f"/proc/{rank}/fd/{descriptor}", "rb") as file:
+                # It may be gone already, and its number be that of another: then no trial here needs it.
+                if f":{name} " in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+                    memory = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+                    self.arrays[name] = np.frombuffer(memory, np.uint8)
+
+    def again(self) -> SharedArrays:
+        """The same memory, of which both must be closed."""
+        memories = {name: MemoryFile(os.dup(self.descriptor(name))) for name in self.specs}
+        return SharedArrays({name: Spec(s.shape, s.dtype, memories[name]) for name, s in self.specs.items()})
 
     def descriptor(self, name: str) -> int:
         """The file descriptor of an array's memory, for record locks, which end with their process."""
@@ -141,6 +152,14 @@ class SharedArrays:
         for name in self.specs:
             os.close(self.descriptor(name))
         self.specs.clear()
+
+
+def _require(n_bytes: int) -> None:
+    if n_bytes > (free := free_memory()):
+        raise UsageError(
+            f"the data needs {n_bytes >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
+            f"scheduler for more, or take less data"
+        )
 
 
 def _with_memory(specs: Mapping[str, Spec]) -> dict[str, Spec]:

@@ -169,6 +169,27 @@ def test_a_large_array_is_in_memory_that_workers_share(two: None, fortran: bool)
     assert changed == large.sum() != total
 
 
+def test_arrays_of_many_calls_take_no_more_memory_than_those_of_a_few(two: None) -> None:
+    def calls(n: int, first: float) -> Iterator[Any]:
+        return (delayed(np.sum)(np.full(LARGE // 8, first + number)) for number in range(n))
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), max(Parallel(batch_size=1)(delayed(_memories)() for _ in range(8)))
+
+    Parallel(batch_size=1)(calls(20, 0.0))
+    before = held()
+    assert Parallel(batch_size=1)(calls(120, 1.0)) == [LARGE // 8 * (1.0 + number) for number in range(120)]
+    for number in range(20):
+        assert Parallel()(calls(2, float(-number))) == [-LARGE // 8 * number, LARGE // 8 * (1 - number)]
+    after = held()
+    assert after[0] < before[0] + 60 and after[1] < before[1] + 20
+
+
+def _memories() -> int:
+    with open("/proc/self/maps") as lines:
+        return sum("memfd" in line for line in lines)
+
+
 def test_parts_frames_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
     large = np.arange(4.0 * LARGE / 8).reshape(-1, 4)
     things = [large[::2], large[:, ::-1], large.T, large.astype("i4"), large.view([("a", "f8", 4)])]

@@ -11,6 +11,8 @@ import atexit
 import hashlib
 import io
 import itertools
+import multiprocessing
+import os
 import pickle
 import socket
 import threading
@@ -19,6 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
@@ -34,7 +37,7 @@ from mpitune.errors import Exit, StudyError, UsageError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
-from mpitune.ranks.process import WithSource
+from mpitune.ranks.process import WORKERS_HERE, WithSource
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
@@ -63,6 +66,8 @@ class Calls(Experiment):
         return Scheduling(preload=(__name__, *self.modules), prints_plainly=True)
 
     def objective(self, worker: WorkerContext) -> Objective:
+        import_module("mpitune.joblib")  # a call may name the backend
+
         begun: set[str] = set()
 
         def objective(batch: Batch) -> Iterator[Evaluation]:
@@ -214,13 +219,27 @@ class Service:
         self._ended = threading.Event()
         self._ended.set()
         self._asked: tuple[Any, ...] = ()
+        self._pid = os.getpid()
+        self._callers: Counter[threading.Thread] = Counter()  # how many calls of each are open
+        self._changed = threading.Condition()  # a thread has no open calls any more
         self.arrays = _Arrays()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this thread may have calls made: not in a worker, a fork or another child, nor within a study."""
+        is_child = multiprocessing.parent_process() is not None or os.getpid() != self._pid
+        return not is_child and WORKERS_HERE not in os.environ and not studies.leads()
+
+    def works_for_others(self, caller: threading.Thread) -> bool:
+        """Whether calls of other threads are open, which still live."""
+        return any(other is not caller and other.is_alive() for other in list(self._callers))
 
     def call(
         self,
         content: bytes,
         names: Sequence[str],
         done: Callable[[Result | Exception], None],
+        caller: threading.Thread,
         *,
         begin: bytes,
         writeable: bool,
@@ -232,6 +251,7 @@ class Service:
             content: the call.
             names: of the arrays that it needs.
             done: gets the result, in another thread.
+            caller: who waits for it. Its calls are not ended by those of others.
             begin: a pickled call that each worker makes before the first one with it.
             writeable: whether the call has copies of the arrays.
             options: of the run.
@@ -242,17 +262,50 @@ class Service:
         def ended(result: Result | Exception) -> None:
             self.arrays.done(names, self.forget)
             done(result)
+            self._count(caller, -1)
+
+        def add() -> bool:
+            if is_added := self._arrivals is not None and self._arrivals.add(trial, ended):
+                self._count(caller, 1)
+            return is_added
 
         asked = tuple(sorted(options.items()))
         if threading.current_thread().name == THREAD:  # it ends its own run, so it waits for none
-            if self._arrivals is None or not self._arrivals.add(trial, ended):
-                ended(StudyError(ENDED))
+            if not add():
+                self.arrays.done(names, self.forget)
+                done(StudyError(ENDED))
             return
-        with self._lock:
-            if asked != self._asked:
-                self.close()
-            while self._arrivals is None or not self._arrivals.add(trial, ended):
-                self._begin(content, asked)
+        while True:
+            with self._lock:
+                if asked == self._asked or not self.works_for_others(caller):
+                    if asked != self._asked:
+                        self.close()
+                    while not add():
+                        self._begin(content, asked)
+                    return
+            self._wait_for_others(caller)
+
+    def _count(self, caller: threading.Thread, more: int) -> None:
+        """Note that a thread has more open calls, or fewer."""
+        with self._changed:
+            self._callers[caller] += more
+            if not self._callers[caller]:
+                del self._callers[caller]
+                self._changed.notify_all()
+
+    def _wait_for_others(self, caller: threading.Thread) -> None:
+        with self._changed:
+            while self.works_for_others(caller):
+                self._changed.wait(timeout=1.0)  # a thread may end
+
+    def make_way(self) -> None:
+        """Another study of this thread begins: end, once other threads have no calls open."""
+        caller = threading.current_thread()
+        while self.is_open and not self._ended.is_set():
+            self._wait_for_others(caller)
+            with self._lock:
+                if not self.works_for_others(caller):
+                    self.close()
 
     def forget(self, names: Sequence[str]) -> None:
         """Let all nodes give up the memory of these arrays."""
@@ -261,6 +314,8 @@ class Service:
 
     def close(self) -> None:
         """End all calls and all workers, on all nodes, and wait for that."""
+        if os.getpid() != self._pid:  # a fork, which has none
+            return
         if self._arrivals is not None:
             self._arrivals.close()
         if threading.current_thread().name != THREAD:
@@ -269,24 +324,25 @@ class Service:
     def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
         self._ended.wait()
         options = RunOptions(quiet=True, **dict(asked))
-        transport = studies.join(options)  # by this thread: MPI ends in the one that began it
+        with studies.alone():
+            transport = studies.join(options)  # by this thread: MPI ends in the one that began it
         if self._runs is None:
             self._runs = SimpleQueue()
             threading.Thread(target=self._work, name=THREAD, daemon=True).start()
             atexit.register(self.close)
-            studies.before.append(self.close)
+            studies.before.append(self.make_way)
         experiment = Calls(tuple(installed_modules_of(content)))
         arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
         self._arrivals, self._asked = arrivals, asked
         self._ended.clear()
-        if transport.size > 1:
-            transport.broadcast(("calls", experiment, options))
 
         def run() -> None:
             why: Exception = StudyError(ENDED)
             try:
-                if cause := take_part(transport, experiment, options, arrivals):
-                    why = StudyError(cause)
+                with studies.alone():
+                    transport.broadcast(("calls", experiment, options))
+                    if cause := take_part(transport, experiment, options, arrivals):
+                        why = StudyError(cause)
             except Exception as error:
                 why = error
             finally:

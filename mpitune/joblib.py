@@ -14,10 +14,10 @@ from __future__ import annotations
 import functools
 import inspect
 import io
-import multiprocessing
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +34,7 @@ from mpitune.calls import LARGE, Known, Writer, service, value_of
 from mpitune.devices.devices import usable_cores, visible_gpus
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import launched
-from mpitune.ranks.process import WORKERS_HERE, packed
+from mpitune.ranks.process import packed
 
 _served = False  # whether the other ranks of this job wait for calls
 
@@ -76,11 +76,12 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
         self._gpu, self._timeout = gpu, trial_timeout
         self._known: Known = {}
+        self._caller = threading.current_thread()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        if n_jobs is None or multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ:
+        if n_jobs is None or not service.is_open:
             return 1
         return n_jobs if n_jobs > 0 else max(self._most * launched().size + 1 + n_jobs, 1)
 
@@ -124,6 +125,9 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         }
         return n_jobs
 
+    def start_call(self) -> None:
+        self._caller = threading.current_thread()
+
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], None]) -> None:
         file = io.BytesIO()
         writer = Writer(file, lambda array: service.arrays.keep(array, self._known), self._large)
@@ -138,7 +142,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             refused.__cause__ = error
             callback(refused)
             return
-        service.call(file.getvalue(), writer.names, callback, begin=self._begin, **self._options)
+        service.call(file.getvalue(), writer.names, callback, self._caller, begin=self._begin, **self._options)
 
     apply_async = submit  # its name before joblib 1.5
 
@@ -152,7 +156,8 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        service.close()
+        if not service.works_for_others(self._caller):
+            service.close()
 
 
 def _calling_search() -> Any:

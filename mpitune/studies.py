@@ -8,9 +8,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -60,10 +61,11 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             What was finished is in the results folder; with one, a script that is ended by this has status 75.
     """
     options = options or RunOptions()
-    transport = join(options)
     host = socket.gethostname().split(".")[0]
     name = type(experiment).__name__
     with ExitStack() as stack:
+        stack.enter_context(alone())
+        transport = join(options)
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
         if options.keep_output and not keep:
@@ -168,6 +170,27 @@ def _stop(number: int | None, keep: bool) -> BaseException:
     return StudyInterrupted(Stopped(number)) if keep else KeyboardInterrupt()
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Studies of several threads run one after the other: they have the same wires, environment and devices."""
+    while not _one.acquire(timeout=0.05):
+        for end in before:
+            end()
+    _leaders.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        _leaders.pop()
+        _one.release()
+
+
+def leads() -> bool:
+    """Whether this thread is in a study."""
+    return threading.get_ident() in _leaders
+
+
+_one = threading.RLock()
+_leaders: list[int] = []  # threads that have it, one as often as it does
 before: list[Callable[[], None]] = []  # end what uses the wires between studies
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 

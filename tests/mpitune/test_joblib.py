@@ -33,6 +33,7 @@ import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.calls import LARGE, service
 from mpitune.devices.devices import usable_cores
 from mpitune.errors import StudyError, UsageError
+from mpitune.sklearn import GridSearchCV
 
 X, Y = load_iris(return_X_y=True)
 TREE = DecisionTreeClassifier(random_state=0)
@@ -294,6 +295,58 @@ def test_threads_have_calls_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert results == {number: [780 * number] * 5 for number in range(4)}
+
+
+def test_a_thread_does_not_end_the_calls_of_another(tmp_path: Path) -> None:
+    """Nor does an exception in it, other options, or a search."""
+    results: list[Any] = []
+
+    def calls() -> None:
+        try:
+            for number in range(6):
+                results.append(Parallel(2, backend="mpitune", batch_size=1)(delayed(_later)(i) for i in range(number)))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=calls)
+    thread.start()
+    with pytest.raises(ZeroDivisionError):
+        Parallel(2, backend="mpitune")(delayed(divmod)(i, i - 3) for i in range(10))
+    with joblib.parallel_config("mpitune", n_jobs=2, inner_max_num_threads=2):
+        assert Parallel()(delayed(abs)(-i) for i in range(4)) == [0, 1, 2, 3]
+    search = GridSearchCV(TREE, {"max_depth": [1, 2, 3]}, workers=1).fit(X, Y)
+    thread.join()
+    assert results == [list(range(number)) for number in range(6)]
+    assert search.best_params_ == theirs.GridSearchCV(TREE, {"max_depth": [1, 2, 3]}).fit(X, Y).best_params_
+
+
+def _later(number: int) -> int:
+    time.sleep(0.1)
+    return number
+
+
+def test_a_fork_makes_its_calls_itself_and_ends(two: None) -> None:
+    Parallel()(delayed(abs)(i) for i in range(3))
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            os.write(write, bytes(Parallel()(delayed(abs)(-i) for i in range(3))))
+            service.close()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as file:
+        assert file.read() == bytes(range(3))
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def _names_the_backend() -> list[int]:
+    with joblib.parallel_config("mpitune", n_jobs=2):
+        return list(Parallel()(delayed(abs)(-i) for i in range(3)))
+
+
+def test_a_call_may_name_the_backend(two: None) -> None:
+    assert Parallel()(delayed(_names_the_backend)() for _ in range(2)) == [[0, 1, 2]] * 2
 
 
 def test_an_option_that_is_not_there_is_named() -> None:

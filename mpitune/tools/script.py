@@ -6,8 +6,8 @@ Under mpirun or srun rank 0 runs the script, and the others make its calls, so i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -50,7 +50,7 @@ def run_script(
     try:
         options = parser.parse_args(arguments)
         try:
-            code = compile(options.script.read_bytes(), options.script, "exec")
+            code = compile(options.script.read_bytes(), os.path.abspath(options.script), "exec")
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         # Here, as scikit-learn takes seconds to import.
@@ -83,10 +83,11 @@ def run_script(
 def _run(code: types.CodeType, script: Path, arguments: list[str]) -> int:
     """Execute the script as `__main__`, as python would, and return its exit status."""
     main = types.ModuleType("__main__")
-    vars(main).update(__file__=str(script), __builtins__=__builtins__)
+    vars(main).update(__file__=code.co_filename, __builtins__=__builtins__)
     sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent.resolve()))
+    sys.excepthook = sys.__excepthook__  # not that which ends the other ranks: they are told
     try:
         exec(code, vars(main))
     except SystemExit as end:
@@ -94,10 +95,13 @@ def _run(code: types.CodeType, script: Path, arguments: list[str]) -> int:
     except UsageError as error:
         print(f"{script.name}: {error}", file=sys.stderr)
         return Exit.USAGE
-    except Exception as error:
+    except BaseException as error:
         inside = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of this file
-        traceback.print_exception(error.with_traceback(inside))
-        return Exit.ERROR
+        sys.excepthook(type(error), error.with_traceback(inside), inside)
+        if not isinstance(error, KeyboardInterrupt):
+            return Exit.ERROR
+        sys.excepthook = lambda *said: None
+        raise  # which ends Python by the signal
     return Exit.DONE
 
 

@@ -403,6 +403,22 @@ def test_a_script_of_several_ranks_is_told_how_it_is_run(program: Any, tmp_path:
     assert done.returncode and "run python -m mpitune script.py" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "1 / 0", "raise KeyboardInterrupt", "raise BaseException(3)", "sys.exit('why')", "sys.exit(300)", "os._exit(9)",
+        "sys.excepthook = lambda *error: print(error[:2]); 1 / 0", "print(pool.Pool(2).map(double, range(3)))",
+    ],
+)  # fmt: skip
+def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "script.py").write_text(
+        f"import atexit, os, sys\nfrom multiprocessing import pool\nprint(sys.argv, __name__, __file__)\n"
+        f"def double(n):\n    return 2 * n\n\natexit.register(print, 'the end')\n{ending}\n"
+    )
+    right, done = (program(*how, "script.py", cwd=tmp_path, status=None) for how in ((), ("-m", "mpitune")))
+    assert (done.returncode, done.stdout, done.stderr) == (right.returncode, right.stdout, right.stderr)
+
+
 def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
     done = program("-m", "mpitune", "none.py", cwd=tmp_path, status=2)
     assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and sys.executable not in done.stderr

@@ -19,6 +19,8 @@ from tests.helpers import ROOT
 UNFAIR = {
     "test_error_capture": "it looks for workers in a private attribute of joblib's own backends",
     "test_auto_memmap_on_arrays_from_generator": "it looks for np.memmap: here shared arrays are plain and read-only",
+    "test_nested_loop[mpitune-multiprocessing]": "a worker cannot import the module that this file makes of theirs",
+    "test_nested_loop[mpitune-back_compat_backend]": "that backend is registered by that module",
     "test_memmapping_leaks": "it looks for files of np.memmap: here shared arrays have no files",
 }
 
@@ -55,9 +57,10 @@ globals().update(
 @pytest.fixture(autouse=True)
 def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Skips the tests of other backends; scripts that a test starts register this one."""
-    if "mpitune" not in str(request.node.callspec.params.values()):
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and "mpitune" not in str(callspec.params.values()):
         pytest.skip("of another backend")
-    if reason := UNFAIR.get(request.node.originalname):
+    if reason := UNFAIR.get(request.node.originalname) or UNFAIR.get(request.node.name):
         pytest.skip(reason)
     (tmp_path / "sitecustomize.py").write_text("import mpitune.joblib\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
@@ -67,4 +70,4 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_that_they_are_found() -> Any:
     names = [name for name in globals() if name.startswith("test_")]
-    assert len(names) > 20 and set(UNFAIR) < set(names)
+    assert len(names) > 20 and {name.partition("[")[0] for name in UNFAIR} < set(names)

@@ -20,6 +20,7 @@ from mpitune.output import STREAMS
 from mpitune.storage.files import make_folder, regular_file
 
 MARK = "\0trial\0"  # a key follows, to the end of its line
+STDERR = "\0stderr\0"  # begins a line that Python prints there
 MARK_SECONDS = 0.1  # a trial that begins so long after the last mark is marked at once, as not only Python may print
 MOST_LINES = 20  # of one rank that are shown in a second
 
@@ -37,7 +38,7 @@ class Printed:
         ]
         for stream in self._streams:
             stream.reconfigure(line_buffering=True)
-        sys.stdout, sys.stderr = (_Marked(stream, self) for stream in self._streams)
+        sys.stdout, sys.stderr = map(_Marked, self._streams, (self, self), ("", STDERR))
 
     def begin(self, key: str) -> None:
         """What is printed from now on is this trial's."""
@@ -57,12 +58,17 @@ class Printed:
 
 
 class _Marked:
-    def __init__(self, stream: Any, printed: Printed) -> None:
+    def __init__(self, stream: Any, printed: Printed, begin: str) -> None:
         self._stream, self._printed = stream, printed
+        self._begin, self._fresh = begin, True  # of each line
 
     def write(self, text: str) -> int:
         self._printed.mark()
-        return int(self._stream.write(text))
+        if text:
+            begun = self._begin * self._fresh + text[:-1].replace("\n", f"\n{self._begin}") + text[-1]
+            self._fresh = text.endswith("\n")
+            self._stream.write(begun)
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -84,11 +90,12 @@ class Shown:
 
     def show(self, key: str, place: object, text: str, level: int = logging.INFO) -> None:
         """Show what a trial has printed, or without a key what the worker at this place has."""
+        is_error, text = level > logging.INFO or text.startswith(STDERR), text.replace(STDERR, "")
         if self._folder is not None and key:
             with suppress(OSError):  # as any output that cannot be written
                 self._keep(self._folder, key, text)
         if self._plainly and level >= logging.INFO:
-            print(text, file=sys.stderr if level > logging.INFO else sys.stdout, flush=True)
+            print(text, file=sys.stderr if is_error else sys.stdout, flush=True)
             return
         if not text.strip():
             return

@@ -20,7 +20,7 @@ from typing import Any
 from mpitune.devices.devices import Device, environment
 from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
-from mpitune.engine.printed import MARK
+from mpitune.engine.printed import MARK, STDERR
 from mpitune.engine.usage import Peak
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks import keeper
@@ -187,11 +187,12 @@ class WorkerProcess:
         printed = []
         for line in lines:
             words, mark, key = line.partition(MARK)
-            if words or not mark:
-                printed.append((self.printing, words.rstrip("\r").rpartition("\r")[2]))  # what a bar shows at last
+            plain, *errors = words.split(STDERR)
+            texts = [plain] * bool(plain or not (errors or mark)) + [STDERR + text for text in errors]
+            printed += [(self.printing, _at_last(text)) for text in texts]
             if mark:
                 self.printing = key
-        self.output_tail.extend(line[:1000] for _, line in printed)
+        self.output_tail.extend(line.replace(STDERR, "")[:1000] for _, line in printed)
         return printed
 
     def kill(self) -> None:
@@ -231,5 +232,11 @@ class WorkerProcess:
             cause = f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
         else:
             cause = f"ended with exit code {code}"
-        printed = "\n".join([*self.output_tail, self.partial.partition(MARK)[0]]).strip()
+        printed = "\n".join([*self.output_tail, self.partial.partition(MARK)[0].replace(STDERR, "")]).strip()
         return f"{printed}\n{cause}".strip()
+
+
+def _at_last(line: str) -> str:
+    """A line as a terminal shows it when it is complete: of a progress bar the last state."""
+    begin = STDERR * line.startswith(STDERR)
+    return begin + line.removeprefix(begin).rstrip("\r").rpartition("\r")[2]

@@ -272,6 +272,8 @@ def test_libraries_of_a_worker_have_the_threads_that_are_asked_for() -> None:
 
 def _say(number: int) -> None:
     print(f"line {number}")
+    print(f"error {number}\n\n", file=sys.stderr, end="")
+    print(f"\rbar {number}\rlast {number}", file=sys.stderr)
     warnings.warn(f"warning {number}", stacklevel=1)
 
 
@@ -280,6 +282,9 @@ def test_what_calls_print_is_printed_as_it_is(two: None, capfd: pytest.CaptureFi
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == sorted(f"line {number}" for number in range(30))
     assert err.count("UserWarning: warning 7") == 1 and "trial" not in err
+    lines = err.splitlines()
+    assert all(lines.count(f"{word} {number}") == 1 for number in range(30) for word in ("error", "last"))
+    assert lines.count("") == 60 and "bar" not in err  # each warning ends with an empty line, too
 
 
 def test_threads_have_calls_at_the_same_time() -> None:

@@ -105,7 +105,8 @@ class Bagging(ImageSettings):
             raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
 
     def check(self, device: str, visible: str) -> None:
-        """Raises UsageError where the strategy needs a library that is not installed, or PyTorch cannot use the GPU."""
+        """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
+        probe.require("torch")
         if self.strategy in ADAPTIVE:
             chosen_strategy(self.strategy, self.epochs)
         if device == "cuda" and (why := probe.why_unusable("torch", visible)):

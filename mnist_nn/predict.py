@@ -16,6 +16,7 @@ import numpy as np
 from common.data import N_CLASSES
 from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
+from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
 from mpitune.output import outlive_readers
 from mpitune.settings import program, setting
@@ -90,6 +91,7 @@ def judge(settings: Predict) -> Exit:
     """Load the models one after the other, then print and draw their answers. Raises UsageError."""
     from mnist_nn.figures import Shown, draw_certainty, file_stem
 
+    require("torch")
     folder = settings.results / "models"
     paths = sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))
     if not paths:

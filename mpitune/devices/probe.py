@@ -24,6 +24,7 @@ import numpy
 
 from mpitune.devices.devices import Device, environment
 from mpitune.devices.driver import Driver
+from mpitune.errors import UsageError
 from mpitune.ranks.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
@@ -76,6 +77,17 @@ def why_unusable(library: str, visible: str) -> str:
     else:
         fix = f"pip install -r requirements-cu{min(cuda, NEWEST_CUDA)}.txt, which fits this driver (CUDA {cuda})"
     return f"{library} cannot use {device.name} ({wrong}): {fix}"
+
+
+class NotInstalled(UsageError):
+    """A library is not installed on this host. Others may have it."""
+
+
+def require(name: str) -> None:
+    """Raises NotInstalled where library `name` is not."""
+    if importlib.util.find_spec(name) is None:
+        files = "requirements.txt (with GPUs requirements-cu12.txt, -cu13 or -cu11)"
+        raise NotInstalled(f"{name} is not installed: pip install -r {files}")
 
 
 def library(name: str) -> dict[str, object]:

@@ -51,6 +51,7 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
+from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
 
@@ -162,6 +163,17 @@ class OnEngine(_search.BaseSearchCV):
         if name == "plan_" and vars(self).get("_plans"):
             return self._plans[-1]
         return object.__getattribute__(self, name)  # raises what it raised before this was asked
+
+    def _repr_html_inner(self) -> str:
+        """scikit-learn's diagram, and below it what a fitted search has found."""
+        return super()._repr_html_inner() + self._found()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        shown = super()._repr_mimebundle_(**kwargs)
+        return {kind: text + self._found() * (kind == "text/html") for kind, text in shown.items()}
+
+    def _found(self) -> str:
+        return html_of(self) if hasattr(self, "cv_results_") else ""
 
     @property
     def sharing(self) -> Sharing:

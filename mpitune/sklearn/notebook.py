@@ -17,9 +17,7 @@ def html_of(search: Any) -> str:
     metric = search.refit if search.refit in metrics else metrics[0]
     name = f"mean_test_{metric}"
     scores, params = found[name], found["params"]
-    iterations = [
-        int(n) for n in found.get("iter", [0] * len(scores))
-    ]  # of a halving search, whose last one has the answer
+    iterations = list(map(int, found.get("iter", [0] * len(scores))))  # a halving search has several
     order = np.lexsort((found[f"rank_test_{metric}"], np.negative(iterations)))
     ranked = [Row(int(n), [float(scores[n])], params[n]) for n in order if np.isfinite(scores[n])]
     failed = len(scores) - len(ranked)

@@ -26,7 +26,7 @@ from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, SlotState
 from mpitune.engine.study import Study
-from mpitune.errors import UsageError, own_lines
+from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.ranks.transport import Lost
 from mpitune.storage.journal import Journal
 from mpitune.storage.table import last_line
@@ -334,7 +334,7 @@ class Coordinator:
         if self.stopped_by is not None:
             return
         name = signal.Signals(number).name
-        log.warning("%s: running trials may finish within %g s; run the same command to continue", name, self._grace)
+        log.warning("%s: running trials may finish within %g s; %s", name, self._grace, how_to_go_on())
         # Now, as Open MPI's mpirun kills its ranks a quarter of a second after SIGTERM. A later end takes its place.
         self._journal.note(end={"complete": False, "seconds": round(time.monotonic() - self._started, 3)})
         self.stopped_by = number

@@ -22,7 +22,7 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Shard, Study
-from mpitune.errors import Exit, named, or_typed, typed
+from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
@@ -198,7 +198,7 @@ class RankZero:
         elif coordinator.stopped_by is None and not left_open:
             return Ended(Exit.ERROR, outcomes, coordinator.why_over())
         seen = coordinator.overview()
-        log.warning("stopped with %d of %d trials done: run the same command to continue", seen.done, seen.total)
+        log.warning("stopped with %d of %d trials done: %s", seen.done, seen.total, how_to_go_on())
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
 

@@ -154,3 +154,16 @@ def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
     stdout, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == status and stderr.splitlines()[-1].endswith(told)
     assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_script_that_keeps_nothing_is_not_told_to_continue(tmp_path: Path, number: int) -> None:
+    (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", "None").replace("CAUGHT", "()"))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+    assert wait_until((tmp_path / "mark").exists)
+    job.send_signal(number)
+    stderr = job.communicate(timeout=PATIENCE)[1]
+    assert job.returncode == (Exit.STOPPED if number == signal.SIGTERM else -number)
+    assert 'nothing is kept without a results folder; with results="folder" the next run could continue' in stderr
+    assert "same command" not in stderr

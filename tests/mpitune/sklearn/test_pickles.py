@@ -4,10 +4,11 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import joblib
+import pytest
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -17,9 +18,9 @@ from tests.mpitune.sklearn.iris import X, Y
 LOAD = """
 import os, sys
 sys.path[:] = [folder for folder in sys.path if not os.path.exists(os.path.join(folder, "mpitune"))]
-import joblib, pickle
+import pickle
 from sklearn.datasets import load_iris
-model = pickle.load(open(sys.argv[1], "rb")) if sys.argv[1].endswith("pickle") else joblib.load(sys.argv[1])
+model = pickle.load(open(sys.argv[1], "rb"))
 print(model.predict(load_iris().data).tolist())
 """
 
@@ -28,19 +29,20 @@ def loaded(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-I", "-c", LOAD, path], cwd=path.parent, capture_output=True, text=True)
 
 
-def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(tmp_path: Path) -> None:
-    grids = (
-        (make_pipeline(StandardScaler(), KNeighborsClassifier()), {"kneighborsclassifier__n_neighbors": [1, 3]}),
-        (SVC(), {"C": [1, 10]}),
-    )
-    for number, (model, grid) in enumerate(grids):
-        search = GridSearchCV(model, grid, cv=3, workers=0).fit(X, Y)
-        for name, dump in (("pickle", pickle.dumps), ("joblib", None)):
-            for what, content in (("search", search), ("best", search.best_estimator_)):
-                path = tmp_path / f"{number}-{what}.{name}"
-                path.write_bytes(dump(content)) if dump else joblib.dump(content, path)
-                done = loaded(path)
-                if what == "search":
-                    assert done.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n") and done.returncode
-                else:
-                    assert done.stdout == f"{search.predict(X).tolist()}\n", done.stderr
+KNN = Pipeline([("scale", StandardScaler()), ("knn", KNeighborsClassifier())])
+
+
+@pytest.mark.parametrize(
+    ("model", "grid"),
+    [(KNN, {"knn__n_neighbors": [1, 3]}), (SVC(), {"C": [1, 10]})],
+    ids=["shared fits", "grid of SVC"],
+)
+def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(
+    tmp_path: Path, model: Any, grid: Any
+) -> None:
+    search = GridSearchCV(model, grid, cv=3, workers=0).fit(X, Y)
+    (tmp_path / "search").write_bytes(pickle.dumps(search))
+    (tmp_path / "best").write_bytes(pickle.dumps(search.best_estimator_))
+    done = loaded(tmp_path / "search")
+    assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n")
+    assert loaded(tmp_path / "best").stdout == f"{search.predict(X).tolist()}\n"

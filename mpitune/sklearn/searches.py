@@ -234,16 +234,16 @@ class OnEngine(_search.BaseSearchCV):
             if self.accelerate:
                 _say(reasons)
         left = [task for task in tasks if task.key not in answers]
-        if self._in_this_process():
-            answers |= answers_here(left, sharing, self.verbose)
-        elif self._begins_here(tasks):
-            with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+        with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+            if self._in_this_process():
+                answers |= answers_here(left, sharing, self.verbose)
+            elif self._begins_here(tasks):
                 # Beside the compiler workers would gain little, as all fits take a few seconds.
                 soon = COMPILING_S if self._compiling else SOON
                 begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
                 answers |= answers_here(left, sharing, self.verbose, begins.ends)
-        if rest := [task for task in tasks if task.key not in answers]:
-            answers |= self._answers_of_study(rest)
+            if rest := [task for task in tasks if task.key not in answers]:
+                answers |= self._answers_of_study(rest)
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 

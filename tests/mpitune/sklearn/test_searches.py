@@ -457,3 +457,36 @@ def test_a_folder_knows_an_estimator_with_a_generator_of_numpy_again(tmp_path: P
         tree = DecisionTreeClassifier(random_state=np.random.RandomState(3))
         GridSearchCV(tree, {"max_depth": [1, 2]}, cv=2, results=tmp_path, workers=0).fit(X, Y)
     assert len(journal_lines(tmp_path)) == 4
+
+
+THREADS = """
+import numpy as np
+from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_info
+from mpitune.sklearn import GridSearchCV
+
+def threads():
+    return max(library["num_threads"] for library in threadpool_info())
+
+class Counts(BaseEstimator):
+    def __init__(self, a=1):
+        self.a = a
+    def fit(self, X, y):
+        self.threads_ = threads()
+        return self
+    def score(self, X, y):
+        return self.threads_
+
+before = threads()
+for more in ({}, {"results": "kept"}):
+    search = GridSearchCV(Counts(), {"a": [1, 2]}, cv=2, workers=0, **more).fit(np.eye(8), np.arange(8) % 2)
+    print(before, *search.cv_results_["mean_test_score"], search.best_estimator_.threads_, threads())
+"""
+
+
+def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, tmp_path: Path) -> None:
+    """The refit has those of the script, as scikit-learn's."""
+    (tmp_path / "threads.py").write_text(THREADS)
+    two = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = program(tmp_path / "threads.py", cwd=tmp_path, env=two)
+    assert done.stdout.splitlines().count("2 1.0 1.0 2 2") == 2, done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import subprocess
@@ -31,6 +32,7 @@ def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def commit() -> str | None:
     """The git commit of this package's checkout, with "+" when files were changed; None without one."""
     folder = Path(__file__).resolve().parents[2]

@@ -56,6 +56,7 @@ class Coordinator:
         started: float = 0.0,  # when this run did, by the monotonic clock
         total: int | None = None,  # trials that the study will have, if that is known
         counted: Callable[[], tuple[int | None, int | None]] | None = None,  # see `Scheduling.counted`
+        enough: Callable[[], bool] = lambda: False,  # see `Scheduling.enough`
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
@@ -73,6 +74,7 @@ class Coordinator:
         self._examine = examine
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
+        self._enough, self.has_enough = enough, False
         self._grace = grace
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
@@ -169,6 +171,9 @@ class Coordinator:
             batches = self._study.record(result)
             for batch in batches:
                 self.dispatch.add(batch)
+        if self.has_enough or self._enough():
+            self.has_enough = True
+            self.dispatch.stop()
         self.dispatch.assign()
         if self._refused is not None:
             raise self._refused

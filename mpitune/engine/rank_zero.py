@@ -80,6 +80,9 @@ class RankZero:
             loop(self.transport, agent, coordinator, progress)
         finally:
             progress.close()
+        if not study.finished and coordinator.has_enough and coordinator.stopped_by is None:
+            self._note_end(complete=False, **self._stopped())
+            return Ended(Exit.DONE, study.outcomes())
         if not study.finished:
             return self._unfinished(study, coordinator)
         journal.verify()
@@ -91,7 +94,7 @@ class RankZero:
             with working(doing, rank=0), written_into(journal.folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
-        seconds = self._note_end(complete=True, failed=len(failed))
+        seconds = self._note_end(complete=True, failed=len(failed), **self._stopped())
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
@@ -104,6 +107,9 @@ class RankZero:
             more = f" and {len(others)} more" if others else ""
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+    def _stopped(self) -> dict[str, str]:
+        return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""
@@ -145,6 +151,7 @@ class RankZero:
             started=self.started,
             total=scheduling.n_trials,
             counted=scheduling.counted,
+            enough=scheduling.enough,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),

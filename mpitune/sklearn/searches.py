@@ -51,6 +51,7 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
+from mpitune.sklearn.limit import Limit, StopWhen, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
@@ -80,6 +81,8 @@ class OnEngine(_search.BaseSearchCV):
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
         "changed": [str, "array-like"],
+        "timeout": [Interval(Real, 0, None, closed="neither"), None],
+        "stop_when": [callable, None],
         "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
     }
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
@@ -90,6 +93,8 @@ class OnEngine(_search.BaseSearchCV):
     accelerate: bool = True
     share: str | bool = "exact"
     changed: str | Sequence[str] = ()
+    timeout: float | None = None
+    stop_when: StopWhen | None = None
     _compiling = False
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
@@ -123,6 +128,9 @@ class OnEngine(_search.BaseSearchCV):
         self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
+        self._began = time.monotonic()
+        if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
+            raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
         with outliving():
             if have_callbacks(self):
                 warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
@@ -138,7 +146,18 @@ class OnEngine(_search.BaseSearchCV):
             finally:
                 self._in_grid = []
         self._say_what_was_shared()
+        self._mask_what_is_missing()
         return self
+
+    def _mask_what_is_missing(self) -> None:
+        """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
+        if hasattr(self, "aggressive_elimination") or not (self._evaluated < self.n_splits_).any():
+            return
+        self.cv_results_["n_splits_evaluated"] = self._evaluated
+        for name, column in self.cv_results_.items():
+            if getattr(column, "dtype", None) == np.float64:
+                missing = np.isnan(column) & (self._evaluated < self.n_splits_)
+                self.cv_results_[name] = np.ma.masked_where(missing, column)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """scikit-learn sets `best_estimator_`, then fits it: the solver of its candidate's score does."""
@@ -218,8 +237,11 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
+        limit = Limit(tasks, self.timeout, self.stop_when, self._began)
         answers = self._first_single_fits(tasks)
         self._compiling = bool(answers)
+        for task in [task for task in tasks if task.key in answers]:
+            limit.add(task, answers[task.key].what)
         sharing = self.sharing
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
@@ -236,19 +258,38 @@ class OnEngine(_search.BaseSearchCV):
         left = [task for task in tasks if task.key not in answers]
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if self._in_this_process():
-                answers |= answers_here(left, sharing, self.verbose)
+                answers |= answers_here(left, sharing, self.verbose, limit.is_reached, limit.add)
             elif self._begins_here(tasks):
                 # Beside the compiler workers would gain little, as all fits take a few seconds.
                 soon = COMPILING_S if self._compiling else SOON
                 begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
-                answers |= answers_here(left, sharing, self.verbose, begins.ends)
-            if rest := [task for task in tasks if task.key not in answers]:
-                answers |= self._answers_of_study(rest)
+                ends = lambda: limit.is_reached() or begins.ends()  # noqa: E731
+                answers |= answers_here(left, sharing, self.verbose, ends, limit.add)
+            if not limit.reached and (rest := [task for task in tasks if task.key not in answers]):
+                answers |= self._answers_of_study(rest, limit)
+        self._left_out(tasks, answers, limit)
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 
-    def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
-        study = Folds.of(self, tasks)
+    def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: Limit) -> None:
+        """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
+        evaluated = np.zeros(1 + max(task.candidate for task in tasks), np.int64)
+        for task in tasks:
+            evaluated[task.candidate] += task.key in answers
+            answers.setdefault(task.key, not_evaluated(task))
+        self._evaluated = evaluated
+        n_splits = len(tasks) // len(evaluated)
+        if not limit.reached or (evaluated == n_splits).all():
+            return
+        whole = int((evaluated == n_splits).sum())
+        if not whole:
+            raise UsageError(
+                f"the search was stopped by {limit.reached} before any candidate had all its splits: give it more"
+            )
+        print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
+
+    def _answers_of_study(self, tasks: list[Task], limit: Limit) -> dict[str, Answer]:
+        study = Folds.of(self, tasks, limit)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,
@@ -334,7 +375,7 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | No
     if have_callbacks(search):
         return None
     ours: OnEngine = object.__new__(_Theirs)
-    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[])
+    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
         if plan_of(tasks, ours.sharing).shares:
@@ -393,6 +434,11 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
             `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
             estimator's own `tol`; False: none.
+        timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in
+            `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
+            all splits.
+        stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
+            candidates that have all splits so far. When it returns True, no fit begins any more.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 
@@ -452,6 +498,8 @@ class Arguments(TypedDict, total=False):
     accelerate: bool
     share: str | bool
     changed: str | Sequence[str]
+    timeout: float | None
+    stop_when: StopWhen | None
 
 
 class PlainArguments(Arguments, total=False):

@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, or_typed, shortened
+from mpitune.errors import UsageError, or_typed, printable, shortened
 from mpitune.storage.files import JOURNAL, regular_file
 from mpitune.storage.records import (
     UNPACKABLE,
@@ -58,6 +58,11 @@ class History:
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
+
+    @property
+    def stopped(self) -> str:
+        """By what the last run was stopped before all was done, such as "its time"; "" by nothing."""
+        return "" if self.open or not self.ends else printable(self.ends[-1].get("stopped", ""))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from joblib._parallel_backends import (
 
 from mpitune.calls import LARGE, Writer, service, value_of
 from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import WORKERS_HERE, packed
@@ -71,11 +72,13 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
 
-    def __init__(self, gpu: str | None = None, trial_timeout: float | None = None, **options: Any) -> None:
+    def __init__(self, gpu: str | int | None = None, trial_timeout: float | None = None, **options: Any) -> None:
         super().__init__(**options)
         if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
-        self._gpu, self._timeout = gpu, trial_timeout
+        if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
+            raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
+        self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
         self._known: dict[int, tuple[np.ndarray, str]] = {}
         self._user: object = None
 

@@ -130,8 +130,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building, lost, seconds):
-                self._died((sender, slot), cause, building, lost, seconds)
+            case Died(slot, cause, building, lost, seconds, hung):
+                self._died((sender, slot), cause, building, lost, seconds, hung)
             case Drained(slot):
                 self.dispatch.remove((sender, slot))
             case Stepped(steps):
@@ -227,7 +227,7 @@ class Coordinator:
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 
-    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float) -> None:
+    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float, hung: bool) -> None:
         state = self.dispatch.slots.get(slot)
         if state is None:
             return
@@ -236,7 +236,7 @@ class Coordinator:
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
-        state.in_vain += not self._succeeded
+        state.in_vain += not self._succeeded and not hung  # a time limit says nothing against the slot
         if running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)

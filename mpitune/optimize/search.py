@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -126,7 +127,11 @@ def search(
         >>> len(study), study.best.params, study.best.values
         (27, {'x': 1.0, 'n': 1}, {'loss': 1.0})
     """
-    options = options or RunOptions()
+    options = RunOptions() if options is None else options
+    if not isinstance(options, RunOptions):
+        raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
+    if not isinstance(results, str | os.PathLike | None):
+        raise UsageError(f"results={results!r:.100}: give the path of a folder")
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
@@ -192,8 +197,8 @@ def search(
 
 
 def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
-    """The objective, which a text is the command of. A command is killed by its worker, before that would be."""
-    if isinstance(objective, str):
+    """The objective, which a text or a list of words is the command of. Its worker kills it, before that would be."""
+    if isinstance(objective, str | list | tuple):
         objective = Command(objective)
     if isinstance(objective, Command) and nodes:
         objective = objective.launched_by(launched().launcher)

@@ -67,6 +67,8 @@ COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
 
+DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
+
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
 
@@ -131,6 +133,8 @@ class OnEngine(_search.BaseSearchCV):
         self._began = time.monotonic()
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
+        if self.results is not None and (drawn := _unseeded(self)):
+            warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         with outliving():
             if have_callbacks(self):
                 warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
@@ -385,6 +389,15 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | No
         return results
 
     return SearchBackend(evaluate)
+
+
+def _unseeded(search: OnEngine) -> str:
+    """What draws anew at each call, by its argument; "" for nothing."""
+    if getattr(search, "random_state", 0) is None:
+        return "the search"
+    cv = search.cv
+    draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
+    return "cv" if draws else ""
 
 
 def _say(reasons: Counter[str | None]) -> None:

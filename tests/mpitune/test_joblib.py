@@ -275,6 +275,19 @@ def test_threads_have_calls_at_the_same_time() -> None:
     assert results == {number: [780 * number] * 5 for number in range(4)}
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"trial_timeout": "1"}, "trial_timeout='1': give"),
+        ({"trial_timeout": -1}, "trial_timeout=-1"),
+        ({"gpu": [0]}, "gpu="),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words), joblib.parallel_config("mpitune", **options):
+        pass
+
+
 def test_an_option_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="has no option colour"), joblib.parallel_config("mpitune", colour="red"):
         Parallel(n_jobs=2)(delayed(abs)(i) for i in range(2))

@@ -100,3 +100,27 @@ def test_what_cannot_be() -> None:
         HalvingGridSearchCV(Slow(), SIX, timeout=1.0).fit(X, Y)
     with pytest.raises(ValueError, match="timeout"):
         GridSearchCV(Slow(), SIX, timeout=-1.0).fit(X, Y)
+
+
+def test_a_search_that_draws_anew_says_that_it_cannot_continue(tmp_path: Path) -> None:
+    def searched(name: str, cv: Any = 2, **more: Any) -> RandomizedSearchCV:
+        how: dict[str, Any] = dict(n_iter=4, cv=cv, workers=1, results=tmp_path / name, **more)
+        return RandomizedSearchCV(Slow(), {"number": range(9999)}, **how).fit(X, Y)
+
+    with pytest.warns(UserWarning, match="the search has no random_state"):
+        searched("a")
+    with pytest.warns(UserWarning), pytest.raises(UsageError, match="random_state= of what is drawn.*another results"):
+        searched("a")
+    with pytest.warns(UserWarning, match="cv has no random_state"):
+        searched("b", random_state=0, cv=theirs.KFold(2, shuffle=True))
+    again = searched("c", random_state=0), searched("c", random_state=0)
+    assert again[0].best_params_ == again[1].best_params_
+
+
+def test_many_fits_that_take_too_long_end_no_search() -> None:
+    """More deaths than a slot may have where nothing works."""
+    grid = {"seconds": [60.0] * 6 + [0.0], "number": [0, 1]}
+    search = GridSearchCV(Slow(), grid, cv=2, workers=2, trial_timeout=0.4)
+    with pytest.warns(UserWarning):
+        search.fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 12 and search.best_params_["seconds"] == 0.0

@@ -127,7 +127,14 @@ def named(names: Iterable[object], none: str = "none") -> str:
     return shown + f" and {others} others" if others else shown or none
 
 
-class UsageError(ValueError):
+class _InShort(BaseException):
+    """IPython shows its text alone, not the calls between the cell and the study."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(_InShort, ValueError):
     """Something the user can fix: its text is one line that names the value and the fix.
 
     Code that handles a ValueError of a library around calls of ours lets this one pass first.
@@ -137,13 +144,6 @@ class UsageError(ValueError):
 
     def __str__(self) -> str:
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
-
-
-class _InShort(BaseException):
-    """IPython shows its text alone, not the calls between the cell and the study."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 class StudyError(_InShort, RuntimeError):

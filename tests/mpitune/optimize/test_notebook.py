@@ -77,3 +77,8 @@ def test_progress_is_one_line_of_the_cell_that_is_rewritten(tmp_path: Path, monk
 
 def test_a_study_without_trials_says_so() -> None:
     assert SearchStudy([], {"loss": False})._repr_html_() == "<pre>no trials</pre>"
+
+
+def test_a_study_that_is_printed_says_what_it_is() -> None:
+    study = search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=0)
+    assert repr(study) == "<SearchStudy of 3 trials for loss: report() tells more>"

@@ -101,7 +101,7 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
     while Built() not in messages:
         messages += heard()
     begin = time.monotonic()
-    worker.send(Run(0, (Trial("t0", {"x": 0, "offset": 0}),)), begin)
+    worker.send(Run(0, (Trial("t0", {"x": 0, "offset": 0}),)), begin, {})
     while not isinstance(messages[-1], tuple):  # its result
         messages += heard()
     seconds = time.monotonic() - begin

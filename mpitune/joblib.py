@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from joblib import register_parallel_backend
-from joblib._parallel_backends import (
+from joblib.parallel import (
     AutoBatchingMixin,
     FallbackToBackend,
     LokyBackend,
@@ -143,8 +143,6 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             callback(refused)
             return
         service.call(file.getvalue(), writer.names, callback, begin=self._begin, **self._options)
-
-    apply_async = submit  # its name before joblib 1.5
 
     def retrieve_result_callback(self, out: Any) -> Any:
         return value_of(out)

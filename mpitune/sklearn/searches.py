@@ -403,7 +403,7 @@ def _unseeded(search: OnEngine) -> str:
 def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
-            print(f"{number} of {reasons.total()} fits are not solved as a grid: {reason}", file=sys.stderr)
+            print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
 
 
 def serve(transport: Transport) -> None:

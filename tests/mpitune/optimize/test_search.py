@@ -226,7 +226,7 @@ def closes_over(lock: Any) -> Any:
         ({"gpu": [0]}, 'gpu=[0]: give a position such as 0, or a text such as "0,1", "all" or "none"'),
         ({"gpu": "first", "workers": None}, 'gpu="first": give positions such as 0,1, names'),
         ({"gpu": 99, "workers": None}, 'gpu="99", but '),
-        ({"gpu": "all"}, 'workers=1 counts CPU slots: give gpu="none" with it (a GPU twice is gpu="0,0")'),
+        ({"gpu": "all"}, 'workers=1 is the number of CPU workers: add gpu="none" (two workers on a GPU: gpu="0,0")'),
         ({"callbacks": [5]}, "give a list of functions of the study and a trial"),
         ({"space": 5}, "the space is 5: give parameters by name"),
         ({"minimize": 5}, "minimize=5: give the name of a value"),

@@ -118,7 +118,7 @@ def _dot(a: Any, b: Any) -> Any:
 
 def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
-    assert "3 of 6 fits are not solved as a grid: the kernel is a Python function" in capsys.readouterr().err
+    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in capsys.readouterr().err
 
 
 class Gram(TransformerMixin, BaseEstimator):
@@ -136,7 +136,7 @@ def test_a_precomputed_kernel_out_of_a_pipeline(capsys: pytest.CaptureFixture[st
     model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
     reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
     same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
-    why = "6 of 6 fits are not solved as a grid: a precomputed kernel comes out of a Pipeline"
+    why = "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline"
     assert why in capsys.readouterr().err
 
 

@@ -247,13 +247,13 @@ class Bagging(ImageSettings):
         if there:
             from mnist_nn.figures import draw_ensemble
 
-            found = probabilities[there]
-            write_table(folder / "hardest.csv", hardest_rows(found, labels))
+            answers = probabilities[there]
+            write_table(folder / "hardest.csv", hardest_rows(answers, labels))
             networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
             oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
-            print_ensemble(found, labels, leader=leader, out_of_bag=oob)
-            draw_ensemble(folder, found, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
+            print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
+            draw_ensemble(folder, answers, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
         if outer := [fold for fold in self.outer if fold is not None]:
             nested = nested_rows(
                 results, data["train_labels"], n_bootstrap=self.n_bootstrap, outer=outer, rule=self.select

@@ -116,9 +116,9 @@ def judge(settings: Predict) -> Exit:
         draw_certainty(output, shown, "class")
     except OSError as error:
         raise UsageError(f"{output} cannot be written ({error.strerror}): give another --output") from error
-    for path, one in zip(settings.image, shown, strict=True):
-        means = one.probabilities.mean(axis=0)
-        print(f"{path}: {one.answer}, {one.certainty:.1%} sure; {one.votes}")
+    for path, asked in zip(settings.image, shown, strict=True):
+        means = asked.probabilities.mean(axis=0)
+        print(f"{path}: {asked.answer}, {asked.certainty:.1%} sure; {asked.votes}")
         print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(means)))
     print(f"figures: {output}")
     return Exit.DONE

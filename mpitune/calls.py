@@ -158,8 +158,8 @@ class _Arrays:
 
     def keep(self, array: np.ndarray, user: object, known: dict[int, tuple[np.ndarray, str]]) -> str:
         """Its name, by which a node has its bytes. known: arrays of this caller, by identity."""
-        if (found := known.get(id(array))) is not None:
-            return found[1]
+        if (before := known.get(id(array))) is not None:
+            return before[1]
         flat = np.ascontiguousarray(array) if not array.flags.f_contiguous else array.T
         content = np.ascontiguousarray(flat).reshape(-1).view(np.uint8)
         name = f"{hashlib.blake2b(content.data, digest_size=16).hexdigest()}-{content.size}"

@@ -65,8 +65,8 @@ def why_unusable(library: str, visible: str) -> str:
     `visible`: CUDA_VISIBLE_DEVICES of a worker.
     """
     device = Device(f"cuda:{visible}", visible)
-    found = answer(begin(device, library))
-    wrong = found.get("error") or (None if found["installed"] else "it is not installed")
+    answered = answer(begin(device, library))
+    wrong = answered.get("error") or (None if answered["installed"] else "it is not installed")
     if not wrong:
         return ""
     cuda = answer(begin(device, "driver")).get("cuda")
@@ -105,7 +105,7 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def found(what: str) -> dict[str, object]:
+def asked(what: str) -> dict[str, object]:
     """The answer to "names", "gpu", "driver", or the name of a library."""
     if what == "names":
         return {"names": Driver().names()}
@@ -118,7 +118,7 @@ def main(parent: int, what: str) -> None:
     """Print the answer as JSON."""
     die_with(parent)
     try:
-        print(json.dumps(found(what)), flush=True)
+        print(json.dumps(asked(what)), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends

@@ -233,7 +233,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
         numbers = {outcome.trial.key: TrialSegment.of(outcome.trial).number for outcome in outcomes}
-        found = records(outcomes, dict)
+        trials = records(outcomes, dict)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -247,7 +247,14 @@ def _merged(history: History) -> list[ExportedTrial]:
             last[number] = outcome.result
     return [
         ExportedTrial(
-            f"t{one.number:06}", one.state, one.params, one.values, one.steps, one.seconds, last[one.number], one.error
+            f"t{trial.number:06}",
+            trial.state,
+            trial.params,
+            trial.values,
+            trial.steps,
+            trial.seconds,
+            last[trial.number],
+            trial.error,
         )
-        for one in found
+        for trial in trials
     ]

@@ -78,7 +78,7 @@ class Command:
         self.words = words_of(command, "command")
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
         if isinstance(command, str) and not any(os.path.basename(word) in REMOTE for word in self.words):
-            self._for_shell = found[0] if (found := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
+            self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise UsageError(f"timeout={timeout!r} of the command: give a number of seconds above 0")
         if not self.words:

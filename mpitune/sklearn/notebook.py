@@ -12,13 +12,13 @@ from mpitune.optimize.spaces.parameters import short
 
 def html_of(search: Any) -> str:
     """A fitted search as HTML."""
-    found = search.cv_results_
-    metrics = [name.removeprefix("rank_test_") for name in found if name.startswith("rank_test_")]
+    table = search.cv_results_
+    metrics = [name.removeprefix("rank_test_") for name in table if name.startswith("rank_test_")]
     metric = search.refit if search.refit in metrics else metrics[0]
     name = f"mean_test_{metric}"
-    scores, params = found[name], found["params"]
-    iterations = list(map(int, found.get("iter", [0] * len(scores))))  # a halving search has several
-    order = np.lexsort((found[f"rank_test_{metric}"], np.negative(iterations)))
+    scores, params = table[name], table["params"]
+    iterations = list(map(int, table.get("iter", [0] * len(scores))))  # a halving search has several
+    order = np.lexsort((table[f"rank_test_{metric}"], np.negative(iterations)))
     ranked = [Row(int(n), [float(scores[n])], params[n]) for n in order if np.isfinite(scores[n])]
     failed = len(scores) - len(ranked)
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"

@@ -23,13 +23,13 @@ def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
     """Versions of Python and of those libraries that are installed, without importing them."""
     from importlib.metadata import PackageNotFoundError, version  # slow; no worker needs it
 
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in libraries:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @functools.cache

@@ -269,7 +269,7 @@ class Histograms(Prefixes):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = super().fit(model, settings, part)
-        _know(_sums_of_iterations, {one: one.n_iter_ for one in made if one is not None}, part)
+        _know(_sums_of_iterations, {model: model.n_iter_ for model in made if model is not None}, part)
         return made
 
 

@@ -6,7 +6,7 @@
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
-# make test-lowest  searches and solver on the oldest versions that pyproject.toml allows; make test-newest: on the newest
+# make test-lowest  all but networks on the oldest versions that pyproject.toml allows; make test-newest: on the newest
 # make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
 #                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
 # make bench   the benchmarks that the README cites

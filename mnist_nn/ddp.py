@@ -22,6 +22,7 @@ from mnist_nn.parallel.settings import PROG, ConfigUnreadable, Settings, parse_w
 from mpitune._jit.folders import set_cache_variables
 from mpitune.devices.devices import visible_gpus
 from mpitune.devices.driver import Driver
+from mpitune.devices.probe import NotInstalled, require
 from mpitune.errors import UsageError, print_error
 from mpitune.output import outlive_readers
 from mpitune.ranks.process import die_with, require_linux
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         if restarts.isdigit() and int(restarts):  # torchrun has lost a process and starts all again
             settings = dataclasses.replace(settings, resume=True)
+        require("torch")
         # Threads that spin at the end of each operation take the cores that the other processes need. OpenMP reads this
         # when PyTorch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
             versions=code_and_libraries("common", "mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
         )  # fmt: skip
-    except ConfigUnreadable as error:  # on this host alone, it may be
+    except (ConfigUnreadable, NotInstalled) as error:  # on this host alone, it may be
         return print_error(f"{PROG} on {socket.gethostname()}", error)
     except UsageError as error:
         return print_error(PROG, error, launch_info().rank)

@@ -105,7 +105,8 @@ class Bagging(ImageSettings):
             raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
 
     def check(self, device: str, visible: str) -> None:
-        """Raises UsageError where the strategy needs a library that is not installed, or PyTorch cannot use the GPU."""
+        """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
+        probe.require("torch")
         if self.strategy in ADAPTIVE:
             chosen_strategy(self.strategy, self.epochs)
         if device == "cuda" and (why := probe.why_unusable("torch", visible)):
@@ -246,13 +247,13 @@ class Bagging(ImageSettings):
         if there:
             from mnist_nn.figures import draw_ensemble
 
-            found = probabilities[there]
-            write_table(folder / "hardest.csv", hardest_rows(found, labels))
+            answers = probabilities[there]
+            write_table(folder / "hardest.csv", hardest_rows(answers, labels))
             networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
             oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
-            print_ensemble(found, labels, leader=leader, out_of_bag=oob)
-            draw_ensemble(folder, found, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
+            print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
+            draw_ensemble(folder, answers, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
         if outer := [fold for fold in self.outer if fold is not None]:
             nested = nested_rows(
                 results, data["train_labels"], n_bootstrap=self.n_bootstrap, outer=outer, rule=self.select

@@ -119,13 +119,13 @@ def draw_sheet(shown: Sequence[Shown], title: str = "The ensemble is least sure 
     )
     for axes in grid.flat[2 * len(shown) :]:
         axes.set_visible(False)
-    for one, image, certainties in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
-        draw_image(image, one.image)
-        draw_boxes(certainties, one, points=False)
+    for asked, image, certainties in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
+        draw_image(image, asked.image)
+        draw_boxes(certainties, asked, points=False)
         certainties.tick_params(labelsize=7.5, length=2)
-        said = f"ensemble {one.answer} ({100 * one.certainty:.0f} %)"
-        said = f"true {one.label}, {said}" if one.label is not None else f"{_plain(one.title, 22)}: {said}"
-        certainties.set_title(said, fontsize=9, pad=4, color=one.colour)
+        said = f"ensemble {asked.answer} ({100 * asked.certainty:.0f} %)"
+        said = f"true {asked.label}, {said}" if asked.label is not None else f"{_plain(asked.title, 22)}: {said}"
+        certainties.set_title(said, fontsize=9, pad=4, color=asked.colour)
     if title:
         figure.suptitle(title, fontsize=10.5, x=0.005, ha="left")
     return figure

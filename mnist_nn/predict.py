@@ -16,6 +16,7 @@ import numpy as np
 from common.data import N_CLASSES
 from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
+from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
 from mpitune.output import outlive_readers
 from mpitune.settings import program, setting
@@ -90,6 +91,7 @@ def judge(settings: Predict) -> Exit:
     """Load the models one after the other, then print and draw their answers. Raises UsageError."""
     from mnist_nn.figures import Shown, draw_certainty, file_stem
 
+    require("torch")
     folder = settings.results / "models"
     paths = sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))
     if not paths:
@@ -114,9 +116,9 @@ def judge(settings: Predict) -> Exit:
         draw_certainty(output, shown, "class")
     except OSError as error:
         raise UsageError(f"{output} cannot be written ({error.strerror}): give another --output") from error
-    for path, one in zip(settings.image, shown, strict=True):
-        means = one.probabilities.mean(axis=0)
-        print(f"{path}: {one.answer}, {one.certainty:.1%} sure; {one.votes}")
+    for path, asked in zip(settings.image, shown, strict=True):
+        means = asked.probabilities.mean(axis=0)
+        print(f"{path}: {asked.answer}, {asked.certainty:.1%} sure; {asked.votes}")
         print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(means)))
     print(f"figures: {output}")
     return Exit.DONE

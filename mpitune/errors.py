@@ -36,8 +36,9 @@ class Caller(Enum):
 
 
 # Options that are arguments of every search, and of `RunOptions`.
-ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed")
+ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results")
 _caller = Caller.PROGRAM
+_kept = True
 
 
 @contextmanager
@@ -68,6 +69,24 @@ def typed(name: str, value: object = True) -> str:
 def or_typed(name: str, value: object = True, then: str = "") -> str:
     """An option as the last of several ways out, with what it does; "" where the call has no such."""
     return f", or {option}{then}" if (option := typed(name, value)) else ""
+
+
+@contextmanager
+def keeping(kept: bool) -> Iterator[None]:
+    """Whether the study in this context has a results folder, for `how_to_go_on`."""
+    global _kept
+    before, _kept = _kept, kept
+    try:
+        yield
+    finally:
+        _kept = before
+
+
+def how_to_go_on() -> str:
+    """What to do after a study was told to stop."""
+    if _kept:
+        return "run the same command to continue"
+    return f"nothing is kept without a results folder; with {typed('results', 'folder')} the next run could continue"
 
 
 def printable(text: str) -> str:
@@ -108,7 +127,14 @@ def named(names: Iterable[object], none: str = "none") -> str:
     return shown + f" and {others} others" if others else shown or none
 
 
-class UsageError(ValueError):
+class _InShort(BaseException):
+    """IPython shows its text alone, not the calls between the cell and the study."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(_InShort, ValueError):
     """Something the user can fix: its text is one line that names the value and the fix.
 
     Code that handles a ValueError of a library around calls of ours lets this one pass first.
@@ -118,13 +144,6 @@ class UsageError(ValueError):
 
     def __str__(self) -> str:
         return printable(super().__str__().replace("\n", " "))  # a file's name may hold anything
-
-
-class _InShort(BaseException):
-    """IPython shows its text alone, not the calls between the cell and the study."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 class StudyError(_InShort, RuntimeError):

@@ -105,6 +105,7 @@ class Scheduling:
             workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
             without it.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
+        enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
 
@@ -123,6 +124,7 @@ class Scheduling:
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
     preload: Sequence[str] = ()
     prints_plainly: bool = False
+    enough: Callable[[], bool] = lambda: False
     why_cores: str = ""
 
     def shared_cost_of(self, batch: Batch, workers: int) -> float:
@@ -144,6 +146,7 @@ class Reporting:
             of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are None
             where they are not at hand.
         data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
+        stopped: asked at the end: by what the study was stopped before all was done, such as "its time"; "" by nothing.
     """
 
     goal: str = ""
@@ -151,6 +154,7 @@ class Reporting:
     modules: tuple[str, ...] = ()
     sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
     data_here: Callable[[], Data | None] = lambda: None
+    stopped: Callable[[], str] = lambda: ""
 
 
 class Experiment(ABC):

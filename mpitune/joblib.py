@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from joblib import register_parallel_backend
-from joblib._parallel_backends import (
+from joblib.parallel import (
     AutoBatchingMixin,
     FallbackToBackend,
     LokyBackend,
@@ -32,6 +32,7 @@ from joblib._parallel_backends import (
 
 from mpitune.calls import LARGE, Known, Writer, service, value_of
 from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import packed
@@ -70,11 +71,13 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
 
-    def __init__(self, gpu: str | None = None, trial_timeout: float | None = None, **options: Any) -> None:
+    def __init__(self, gpu: str | int | None = None, trial_timeout: float | None = None, **options: Any) -> None:
         super().__init__(**options)
         if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
-        self._gpu, self._timeout = gpu, trial_timeout
+        if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
+            raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
+        self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
         self._known: Known = {}
         self._caller = threading.current_thread()
 
@@ -143,8 +146,6 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             callback(refused)
             return
         service.call(file.getvalue(), writer.names, callback, self._caller, begin=self._begin, **self._options)
-
-    apply_async = submit  # its name before joblib 1.5
 
     def retrieve_result_callback(self, out: Any) -> Any:
         return value_of(out)

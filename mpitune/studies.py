@@ -24,7 +24,7 @@ from mpitune.engine.stops import Stopped, ending_at_stops
 from mpitune.engine.study import Study
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
-from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError
+from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks.launch import connect, launched
@@ -68,6 +68,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         transport = join(options)
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
+        stack.enter_context(keeping(keep))
         if options.keep_output and not keep:
             raise UsageError("keep_output has no folder: give results= as well")
         if transport.rank == 0 and not keep:

@@ -88,6 +88,7 @@ def _add_rows(typing_context: Any, batch: Any, rows: Any, w: Any, a: Any, z: Any
         a_start = address_of(context, builder, a, a_, builder.mul(row_, _INDEX(n_batch)))
         z_start = address_of(context, builder, z, z_, _INDEX(0))
         with cgutils.for_range_slice(builder, _INDEX(0), width_, _INDEX(LANES), _INDEX) as (unit, _):
+            # LANES units of each image, in registers while the rows are added
             z_here = emit.at(z_start, builder.mul(unit, _INDEX(n_batch)))
             sums = [emit.load(z_here, b * LANES) for b in range(n_batch)]
             for i in range(n_rows):
@@ -128,6 +129,7 @@ def _learn_row(
             builder.store(_ZERO, partial)
         bounds = values["start"], values["stop"], _INDEX(LANES)
         with cgutils.for_range_slice(builder, *bounds, _INDEX) as (unit, _):
+            # one pass over the weights: each is read for da, then learns
             for stream in (w_row, v_row):
                 fetch_ahead(builder, emit.at(stream, builder.add(unit, _INDEX(AHEAD))))
             weight = emit.load(w_row, unit)

@@ -130,12 +130,12 @@ def _asked_driver() -> tuple[list[str], str]:
     command = [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), "names"]
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S)
-        found = json.loads(done.stdout)
+        answered = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return [], "the driver does not answer: see dmesg for its errors (Xid)"
-    if "names" in found:
-        return found["names"], ""
-    return [], f"the driver says {found['error'].removeprefix('OSError: ')}; if it was updated, restart the machine"
+    if "names" in answered:
+        return answered["names"], ""
+    return [], f"the driver says {answered['error'].removeprefix('OSError: ')}; if it was updated, restart the machine"
 
 
 def nvidia_smi(*arguments: str) -> str | None:
@@ -164,8 +164,8 @@ def choose(
     if gpu == "none":
         return cpus, ""
     if workers is not None:
-        fix = f"give {typed('gpu', 'none')} with it (a GPU twice is {typed('gpu', '0,0')})"
-        raise UsageError(f"{typed('workers', workers)} counts CPU slots: {fix}")
+        fix = f"add {typed('gpu', 'none')} (two workers on a GPU: {typed('gpu', '0,0')})"
+        raise UsageError(f"{typed('workers', workers)} is the number of CPU workers: {fix}")
     gpus = list_gpus()
     if gpu is None:
         if not gpus:

@@ -24,6 +24,7 @@ import numpy
 
 from mpitune.devices.devices import Device, environment
 from mpitune.devices.driver import Driver
+from mpitune.errors import UsageError
 from mpitune.ranks.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
@@ -64,8 +65,8 @@ def why_unusable(library: str, visible: str) -> str:
     `visible`: CUDA_VISIBLE_DEVICES of a worker.
     """
     device = Device(f"cuda:{visible}", visible)
-    found = answer(begin(device, library))
-    wrong = found.get("error") or (None if found["installed"] else "it is not installed")
+    answered = answer(begin(device, library))
+    wrong = answered.get("error") or (None if answered["installed"] else "it is not installed")
     if not wrong:
         return ""
     cuda = answer(begin(device, "driver")).get("cuda")
@@ -76,6 +77,17 @@ def why_unusable(library: str, visible: str) -> str:
     else:
         fix = f"pip install -r requirements-cu{min(cuda, NEWEST_CUDA)}.txt, which fits this driver (CUDA {cuda})"
     return f"{library} cannot use {device.name} ({wrong}): {fix}"
+
+
+class NotInstalled(UsageError):
+    """A library is not installed on this host. Others may have it."""
+
+
+def require(name: str) -> None:
+    """Raises NotInstalled where library `name` is not."""
+    if importlib.util.find_spec(name) is None:
+        files = "requirements.txt (with GPUs requirements-cu12.txt, -cu13 or -cu11)"
+        raise NotInstalled(f"{name} is not installed: pip install -r {files}")
 
 
 def library(name: str) -> dict[str, object]:
@@ -93,7 +105,7 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def found(what: str) -> dict[str, object]:
+def asked(what: str) -> dict[str, object]:
     """The answer to "names", "gpu", "driver", or the name of a library."""
     if what == "names":
         return {"names": Driver().names()}
@@ -106,7 +118,7 @@ def main(parent: int, what: str) -> None:
     """Print the answer as JSON."""
     die_with(parent)
     try:
-        print(json.dumps(found(what)), flush=True)
+        print(json.dumps(asked(what)), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends

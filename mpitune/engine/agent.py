@@ -183,7 +183,7 @@ class Agent:
                     process.error = "it closed the pipe to its agent, so the worker was killed"
                     self._kill(process)
             elif cause := self._hangs(process, now):
-                process.error = f"hung: {cause}, so the worker was killed"
+                process.error, process.hung = f"hung: {cause}, so the worker was killed", True
                 self._kill(process)
         if now - self._told >= STEP_SECONDS:
             self._tell_news(now)
@@ -315,7 +315,8 @@ class Agent:
         else:
             slot.life += 1
             worked = self._time - process.clock if process.built and process.sent else 0.0
-            self._tell(Died(slot.number, cause, building=not process.built, lost=lost, seconds=worked))
+            building, hung = not process.built, process.hung and process.built
+            self._tell(Died(slot.number, cause, building=building, lost=lost, seconds=worked, hung=hung))
 
     def _drained(self, slot: Slot) -> None:
         if slot.process is None:

@@ -26,7 +26,7 @@ from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, SlotState
 from mpitune.engine.study import Study
-from mpitune.errors import UsageError, own_lines
+from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.ranks.transport import Lost
 from mpitune.storage.journal import Journal
 from mpitune.storage.table import last_line
@@ -56,6 +56,7 @@ class Coordinator:
         started: float = 0.0,  # when this run did, by the monotonic clock
         total: int | None = None,  # trials that the study will have, if that is known
         counted: Callable[[], tuple[int | None, int | None]] | None = None,  # see `Scheduling.counted`
+        enough: Callable[[], bool] = lambda: False,  # see `Scheduling.enough`
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
@@ -73,6 +74,7 @@ class Coordinator:
         self._examine = examine
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
+        self._enough, self.has_enough = enough, False
         self._grace = grace
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
@@ -128,8 +130,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building, lost, seconds):
-                self._died((sender, slot), cause, building, lost, seconds)
+            case Died(slot, cause, building, lost, seconds, hung):
+                self._died((sender, slot), cause, building, lost, seconds, hung)
             case Drained(slot):
                 self.dispatch.remove((sender, slot))
             case Stepped(steps):
@@ -169,6 +171,9 @@ class Coordinator:
             batches = self._study.record(result)
             for batch in batches:
                 self.dispatch.add(batch)
+        if self.has_enough or self._enough():
+            self.has_enough = True
+            self.dispatch.stop()
         self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
@@ -222,7 +227,7 @@ class Coordinator:
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 
-    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float) -> None:
+    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float, hung: bool) -> None:
         state = self.dispatch.slots.get(slot)
         if state is None:
             return
@@ -231,7 +236,7 @@ class Coordinator:
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
-        state.in_vain += not self._succeeded
+        state.in_vain += not self._succeeded and not hung  # a time limit says nothing against the slot
         if running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)
@@ -334,7 +339,7 @@ class Coordinator:
         if self.stopped_by is not None:
             return
         name = signal.Signals(number).name
-        log.warning("%s: running trials may finish within %g s; run the same command to continue", name, self._grace)
+        log.warning("%s: running trials may finish within %g s; %s", name, self._grace, how_to_go_on())
         # Now, as Open MPI's mpirun kills its ranks a quarter of a second after SIGTERM. A later end takes its place.
         self._journal.note(end={"complete": False, "seconds": round(time.monotonic() - self._started, 3)})
         self.stopped_by = number

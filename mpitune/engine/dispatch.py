@@ -171,6 +171,8 @@ class Dispatch:
 
     def _top_up(self, slot: SlotId, state: SlotState) -> None:
         if self._stopped:
+            if not state.given:
+                self._idle[slot] = None
             return
         self._begin_gangs()
         ahead = -1 if self._gangs and self._gangs.keeps(slot) else self.pace.ahead

@@ -65,7 +65,7 @@ def run(
     with ExitStack() as stack:
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
         with working(f"{name} starts", transport.rank):
-            versions_here = code_and_libraries(*_modules_of(type(experiment)))
+            versions_here = code_and_libraries(*_modules_of(type(experiment))) if transport.size > 1 else {"code": ""}
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
             devices, packed = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
@@ -74,7 +74,7 @@ def run(
                 with environment(devices[0], 1, len(devices)):
                     server_for(preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
-            journal, shared = part.load_and_share(nodes, keeps=arrivals is None)
+            journal, shared = part.load_and_share(nodes, keeps=arrivals is None, durable=load_finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
         if arrivals is not None and isinstance(agent, Agent):
@@ -145,7 +145,7 @@ class _RanksPart:
         forks = self.options.workers != 0 and self.options.threads == 1 and named
         return [worker.__name__, *named, *installed_modules_of(packed)] if forks else []
 
-    def load_and_share(self, nodes: list[Node], *, keeps: bool) -> tuple[Journal | None, SharedArrays]:
+    def load_and_share(self, nodes: list[Node], *, keeps: bool, durable: bool) -> tuple[Journal | None, SharedArrays]:
         """The journal, on rank 0 if it `keeps` one, and the data, in memory that the workers of this rank share."""
         options = self.options
         data: Data = {}
@@ -158,7 +158,8 @@ class _RanksPart:
                     header = _header(self.experiment, self.name, data)
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
-                        journal = Journal(self.folder, header, options.restart, self.experiment.settings_then)
+                        as_then = self.experiment.settings_then
+                        journal = Journal(self.folder, header, options.restart, as_then, durable=durable)
                         self.stack.enter_context(closing(journal))
             except UsageError as error:
                 problem = str(error)

@@ -22,7 +22,7 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Shard, Study
-from mpitune.errors import Exit, named, or_typed, typed
+from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
@@ -80,6 +80,9 @@ class RankZero:
             loop(self.transport, agent, coordinator, progress)
         finally:
             progress.close()
+        if not study.finished and coordinator.has_enough and coordinator.stopped_by is None:
+            self._note_end(complete=False, **self._stopped())
+            return Ended(Exit.DONE, study.outcomes())
         if not study.finished:
             return self._unfinished(study, coordinator)
         journal.verify()
@@ -91,7 +94,7 @@ class RankZero:
             with working(doing, rank=0), written_into(journal.folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
-        seconds = self._note_end(complete=True, failed=len(failed))
+        seconds = self._note_end(complete=True, failed=len(failed), **self._stopped())
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
@@ -104,6 +107,9 @@ class RankZero:
             more = f" and {len(others)} more" if others else ""
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+
+    def _stopped(self) -> dict[str, str]:
+        return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""
@@ -145,6 +151,7 @@ class RankZero:
             started=self.started,
             total=scheduling.n_trials,
             counted=scheduling.counted,
+            enough=scheduling.enough,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
@@ -198,7 +205,7 @@ class RankZero:
         elif coordinator.stopped_by is None and not left_open:
             return Ended(Exit.ERROR, outcomes, coordinator.why_over())
         seen = coordinator.overview()
-        log.warning("stopped with %d of %d trials done: run the same command to continue", seen.done, seen.total)
+        log.warning("stopped with %d of %d trials done: %s", seen.done, seen.total, how_to_go_on())
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
 

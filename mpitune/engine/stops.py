@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from mpitune.errors import Exit
+from mpitune.errors import Exit, how_to_go_on
 from mpitune.ranks.process import STOPS
 
 
@@ -24,7 +24,7 @@ class Stopped(BaseException):
         self.number = number
 
     def __str__(self) -> str:
-        return f"{signal.Signals(self.number).name}: run the same command to continue"
+        return f"{signal.Signals(self.number).name}: {how_to_go_on()}"
 
 
 class Stops:

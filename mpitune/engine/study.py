@@ -181,6 +181,8 @@ class Study:
             name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
             raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
-                f"{trial.params.get(name)!r}: use the version that wrote it and the same seeds{or_typed('restart')}"
+                f"{trial.params.get(name)!r}: give the same parameters and seeds "
+                f"(random_state= of what is drawn) and use the version that wrote it, "
+                f"or give another results folder{or_typed('restart')}"
             )
         self.results.pop(trial.key, None)

@@ -56,6 +56,7 @@ class WorkerProcess:
     error: str = ""
     raised: bool = False  # whether that is an exception of the objective
     ending: bool = False  # told to end after its last batch, to be replaced by a fresh one
+    hung: bool = False  # killed since it took too long
     killed: float | None = None  # when
     dismissed: bool = False  # killed because its work is wanted no longer
     ended: bool = False  # all that it had sent has been read

@@ -32,9 +32,9 @@ def to_parquet(study: ExportedStudy, into: Path) -> None:
         import pyarrow  # noqa: F401 - which pandas writes with
     table = frame(study)
     for name in table.columns:  # a parameter may be a number in one trial and a text in another
-        there = [value for value in table[name] if value is not None]
-        if any(isinstance(value, str) for value in there) and not all(isinstance(value, str) for value in there):
-            table[name] = [None if value is None else str(value) for value in table[name]]
+        texts = [isinstance(value, str) for value in table[name].dropna()]
+        if any(texts) and not all(texts):
+            table[name] = table[name].map(str, na_action="ignore")
     with written_whole(into) as file:
         table.to_parquet(file, index=False)
 

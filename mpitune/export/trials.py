@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,12 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
-from mpitune.trial import Outcome, Result
+from mpitune.trial import Outcome, Result, Used
 
 if TYPE_CHECKING:
     import pandas
 
+MEASURED = ("seconds", *Used._fields)
 SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `mpitune.search` made
 
 
@@ -129,8 +131,8 @@ class LoadedStudy(NamedTuple):
 
     Attributes:
         trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
-            peak_bytes, gpu (0 to 1), gpu_bytes, compile_seconds, host, rank, slot, device, attempt, error. NaN for what
-            is not there.
+            peak_bytes, gpu (0 to 1), gpu_bytes, compile_seconds, host, rank, slot, device, attempt, error ("" without
+            one). NaN for what is not there, NaT for a time. Before the first trial it has no rows.
         arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
     """
 
@@ -171,12 +173,13 @@ def load(results: str | Path) -> LoadedStudy:
 
 
 def frame(study: ExportedStudy) -> pandas.DataFrame:
-    """The rows of a study, with `ended` as a time. Raises UsageError without pandas."""
+    """The rows of a study, with `ended` as a time, and NaN for None. Raises UsageError without pandas."""
     with needs("pandas"):
         import pandas
-    table = pandas.DataFrame(study.rows(), columns=None if study.trials else ["key"])
-    if "ended" in table:
-        table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
+    blank = ExportedTrial("", "", {}, {}, {}, 0.0, Result(""), "")
+    rows = [{name: math.nan if value is None else value for name, value in row.items()} for row in study.rows()]
+    table = pandas.DataFrame(rows, columns=None if rows else list(blank.row())).astype(dict.fromkeys(MEASURED, float))
+    table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
     return table
 
 
@@ -230,7 +233,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
         numbers = {outcome.trial.key: TrialSegment.of(outcome.trial).number for outcome in outcomes}
-        found = records(outcomes, dict)
+        trials = records(outcomes, dict)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -244,7 +247,14 @@ def _merged(history: History) -> list[ExportedTrial]:
             last[number] = outcome.result
     return [
         ExportedTrial(
-            f"t{one.number:06}", one.state, one.params, one.values, one.steps, one.seconds, last[one.number], one.error
+            f"t{trial.number:06}",
+            trial.state,
+            trial.params,
+            trial.values,
+            trial.steps,
+            trial.seconds,
+            last[trial.number],
+            trial.error,
         )
-        for one in found
+        for trial in trials
     ]

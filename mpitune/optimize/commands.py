@@ -75,14 +75,20 @@ class Command:
         environment: Mapping[str, str] | None = None,
         launcher: str | Sequence[str] | None = None,
     ):
-        self.words = shlex.split(command) if isinstance(command, str) else list(command)
+        self.words = words_of(command, "command")
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
         if isinstance(command, str) and not any(os.path.basename(word) in REMOTE for word in self.words):
-            self._for_shell = found[0] if (found := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
+            self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise UsageError(f"timeout={timeout!r} of the command: give a number of seconds above 0")
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
         self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
-        self.launcher = shlex.split(launcher) if isinstance(launcher, str) else launcher and list(launcher)
+        for name, value in self.environment.items():
+            if not isinstance(value, str):
+                raise UsageError(f"environment={{{name!r}: {value!r}}} of the command: give texts")
+        self._names()  # raises
+        self.launcher = launcher and words_of(launcher, "launcher")
 
     @property
     def staged(self) -> bool:
@@ -99,7 +105,8 @@ class Command:
         known = {*space.parts, *space.constants, *GIVEN}
         for name in self._names():
             if name not in known:
-                raise UsageError(f"the command has {{{name}}}, but the parameters are {named(space.parts)}")
+                fix = "" if name.isidentifier() else "; a brace of its own is written twice"
+                raise UsageError(f"the command has {{{name}}}, but the parameters are {named(space.parts)}{fix}")
         unused = next((name for name in space.parts if name not in self._names()), None)
         if unused is not None:
             raise UsageError(f"the command does not use the parameter {unused}: write {{{unused}}} where it belongs")
@@ -175,9 +182,24 @@ class Command:
         return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}
 
 
+def words_of(command: str | Sequence[str], what: str) -> list[str]:
+    """The words of a command. Raises UsageError."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise UsageError(f"the {what} {command!r:.200} cannot be divided into words: {str(error).lower()}") from error
+    if wrong := next((word for word in words if not isinstance(word, str)), None):
+        raise UsageError(f"the {what} has {wrong!r} among its words: give texts, such as {str(wrong)!r}")
+    return words
+
+
 def _names(text: str) -> list[str]:
-    """The placeholders in a text."""
-    return [name for _, name, _, _ in string.Formatter().parse(text) if name]
+    """The placeholders in a text. Raises UsageError where a brace stands alone."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(text) if name]
+    except ValueError as error:
+        raise UsageError(f"{text!r:.200} of the command: {error}; a brace of its own is written twice") from error
+    return names
 
 
 def _code(words: Sequence[str]) -> Iterator[tuple[str, str]]:

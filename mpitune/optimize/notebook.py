@@ -4,49 +4,69 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpitune.optimize.spaces.parameters import short
 
 if TYPE_CHECKING:
-    from mpitune.optimize.search_study import SearchStudy, TrialRecord
+    from mpitune.optimize.search_study import SearchStudy
 
 ROWS = 5  # of the table
 
 
+class Row(NamedTuple):
+    """A trial with its values of the objectives, in their order."""
+
+    number: int
+    values: Sequence[float]
+    params: Mapping[str, Any]
+
+
 def html_of(study: SearchStudy) -> str:
-    """The parts as HTML; a picture where there is one objective and a value."""
-    ranked = study.ranked()
-    return f"<pre>{html.escape(study.report())}</pre>{_table(study, ranked[:ROWS])}{_history(study, ranked)}"
+    """A study as HTML."""
+    rows = [Row(t.number, [t.values[name] for name in study.objectives], t.params) for t in study.ranked()]
+    return page(study.report(), "trial", study.objectives, rows)
 
 
-def _table(study: SearchStudy, complete: Sequence[TrialRecord]) -> str:
-    params = list(dict.fromkeys(name for trial in complete for name in trial.params))
-    rows = [["trial", *study.objectives, *params]]
-    for trial in complete:
-        values = [f"{trial.values[name]:.6g}" for name in study.objectives]
-        given = [short(trial.params[name]) if name in trial.params else "" for name in params]
-        rows.append([str(trial.number), *values, *given])
-    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>" if complete else ""
+def page(report: str, what: str, objectives: Mapping[str, bool], ranked: Sequence[Row]) -> str:
+    """The parts as HTML; a picture where there is one objective and a value.
+
+    Args:
+        report: lines of text.
+        what: what a row is, in one word.
+        objectives: names, and whether more is better.
+        ranked: the best first.
+    """
+    parts = f"<pre>{html.escape(report)}</pre>"
+    if ranked:
+        parts += _table(what, list(objectives), ranked[:ROWS])
+        parts += _history(what, *next(iter(objectives.items())), ranked) if len(objectives) == 1 else ""
+    return parts
 
 
-def _history(study: SearchStudy, complete: Sequence[TrialRecord]) -> str:
-    """Each trial's value, and the best so far, as an SVG picture."""
-    if len(study.objectives) != 1 or not complete:
-        return ""
+def _table(what: str, objectives: Sequence[str], best: Sequence[Row]) -> str:
+    params = list(dict.fromkeys(name for row in best for name in row.params))
+    lines = [[what, *objectives, *params]]
+    for row in best:
+        given = [short(row.params[name]) if name in row.params else "" for name in params]
+        lines.append([str(row.number), *(f"{value:.6g}" for value in row.values), *given])
+    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+
+
+def _history(what: str, name: str, up: bool, ranked: Sequence[Row]) -> str:
+    """Each value, and the best so far, as an SVG picture."""
     from mpitune import plotting
 
-    done = sorted(complete, key=lambda trial: trial.number)
-    ((name, up),) = study.objectives.items()
-    numbers, values = [trial.number for trial in done], [trial.values[name] for trial in done]
+    done = sorted(ranked)
+    numbers, values = [row.number for row in done], [row.values[0] for row in done]
     figure, axes = plotting.subplots(size=(6.4, 2.4))
-    axes.plot(numbers, values, ".", color=plotting.REST, label="trial")
+    axes.plot(numbers, values, ".", color=plotting.REST, label=what)
     axes.step(numbers, list(accumulate(values, max if up else min)), where="post", color=plotting.BEST, label="best")
-    axes.set(xlabel="trial", ylabel=name)
+    axes.set(xlabel=what, ylabel=name)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
     content = base64.b64encode(plotting.svg_of(figure)).decode()
-    return f'<img alt="the values of the trials, and the best so far" src="data:image/svg+xml;base64,{content}">'
+    return f'<img alt="the values of the {what}s, and the best so far" src="data:image/svg+xml;base64,{content}">'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,7 +23,16 @@ from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem
-from mpitune.optimize.tuning import Callback, LeadersPart, Tuning, WorkersPart, described, problem_of, require_whole
+from mpitune.optimize.tuning import (
+    Callback,
+    LeadersPart,
+    Limit,
+    Tuning,
+    WorkersPart,
+    described,
+    problem_of,
+    require_whole,
+)
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
@@ -60,6 +70,8 @@ def search(
     round_size: int | None = None,
     asynchronous: bool = False,
     changed: str | Iterable[str] = (),
+    timeout: float | None = None,
+    stop_when: Callable[[SearchStudy], bool] | None = None,
     options: RunOptions | None = None,
 ) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
@@ -93,6 +105,9 @@ def search(
             slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         changed: Functions that were changed since the study began, by name, whose known results still count.
+        timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
+            continues the study in `results`, for as long again.
+        stop_when: A function of the study so far; when it returns True, no trial begins any more.
         options: All else about how it is run.
 
     Returns:
@@ -112,7 +127,11 @@ def search(
         >>> len(study), study.best.params, study.best.values
         (27, {'x': 1.0, 'n': 1}, {'loss': 1.0})
     """
-    options = options or RunOptions()
+    options = RunOptions() if options is None else options
+    if not isinstance(options, RunOptions):
+        raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
+    if not isinstance(results, str | os.PathLike | None):
+        raise UsageError(f"results={results!r:.100}: give the path of a folder")
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
@@ -128,7 +147,9 @@ def search(
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
-            _check_numbers(workers, round_size, trial_timeout)
+            _check_numbers(workers, round_size, trial_timeout, timeout)
+            if stop_when is not None and not callable(stop_when):
+                raise UsageError(f"stop_when={stop_when!r}: give a function of the study so far")
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
@@ -161,7 +182,7 @@ def search(
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, callbacks, options.results, gang_of),
+            plan=LeadersPart(chosen, callbacks, Limit(timeout, stop_when), options.results, gang_of),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:
@@ -176,8 +197,8 @@ def search(
 
 
 def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
-    """The objective, which a text is the command of. A command is killed by its worker, before that would be."""
-    if isinstance(objective, str):
+    """The objective, which a text or a list of words is the command of. Its worker kills it, before that would be."""
+    if isinstance(objective, str | list | tuple):
         objective = Command(objective)
     if isinstance(objective, Command) and nodes:
         objective = objective.launched_by(launched().launcher)
@@ -186,12 +207,13 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
-def _check_numbers(workers: Any, round_size: Any, trial_timeout: Any) -> None:
+def _check_numbers(workers: Any, round_size: Any, trial_timeout: Any, timeout: Any) -> None:
     """Raise UsageError for values that are not numbers, or out of their range."""
     require_whole("workers", workers, 0)
     require_whole("round_size", round_size, 1)
-    if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
-        raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
+    for name, seconds in (("trial_timeout", trial_timeout), ("timeout", timeout)):
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise UsageError(f"{name}={seconds!r}: give a number of seconds above 0")
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:

@@ -61,6 +61,9 @@ class SearchStudy:
     def __len__(self) -> int:
         return len(self.trials)
 
+    def __repr__(self) -> str:
+        return f"<SearchStudy of {len(self)} trials for {', '.join(self.objectives)}: report() tells more>"
+
     @property
     def best(self) -> TrialRecord:
         """The complete trial with the best value, the first of equal ones.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numbers
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
-from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
@@ -69,12 +70,53 @@ class Counts:
         return len(self._begun - going), self._total or len(self._begun)
 
 
+@dataclass
+class Limit:
+    """When a search has enough: after so many seconds, or when a function of its study says so."""
+
+    timeout: float | None = None
+    stop_when: Callable[[SearchStudy], bool] | None = None
+    began: float = field(default_factory=time.monotonic)
+    reached: str = ""  # what it was that has stopped the search
+    _study: SearchStudy = field(default_factory=lambda: SearchStudy([], {}))
+    _outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
+    _news: bool = False
+
+    def begin(self, problem: Problem, results: Path | None) -> None:
+        """Before the first trial: take in what is known."""
+        self._study = SearchStudy([], problem.objectives, results)
+        known = read_journal(results) if self.stop_when is not None and results is not None else None
+        if known is not None:
+            for key, result in known.results.items():
+                self.add(Outcome(known.trials[key], result), problem)
+
+    def add(self, outcome: Outcome, problem: Problem) -> None:
+        """A trial, or a stage of one, has succeeded, or failed for good."""
+        segment = TrialSegment.of(outcome.trial)
+        outcomes = self._outcomes.setdefault(segment.number, [])
+        outcomes.append(outcome)
+        if segment.last or outcome.result.failed:
+            self._study.trials += records(outcomes, problem.space.given)
+            self._news = True
+
+    def is_reached(self) -> bool:
+        """Asked often."""
+        if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
+            self.reached = "its time"
+        if not self.reached and self.stop_when is not None and self._news:
+            self._news = False
+            if self.stop_when(self._study):
+                self.reached = "stop_when"
+        return bool(self.reached)
+
+
 @dataclass(frozen=True)
 class LeadersPart:
     """What rank 0 needs."""
 
     strategy: Strategy
     callbacks: tuple[Callback, ...]
+    limit: Limit
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
     counts: Counts = field(default_factory=Counts)
@@ -113,6 +155,7 @@ class Tuning(Experiment):
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
         problem, exchange = self.task.problem, _Exchange(self.task.problem, self.plan)
+        self.plan.limit.begin(problem, self.plan.results)
         if self.order == "asynchronous":
             known = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
@@ -127,7 +170,12 @@ class Tuning(Experiment):
         return Scheduling(
             shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,),
             counted=None if self.plan is None else self.plan.counts,
+            enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
+
+    def reporting(self) -> Reporting:
+        limit = self.plan.limit if self.plan is not None else Limit()
+        return Reporting(stopped=lambda: limit.reached)
 
     def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
@@ -148,6 +196,8 @@ class Tuning(Experiment):
                 error = f"{FIX_PREFIX}{invalid}"
         if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
             raise UsageError(f"{error} (trial {segment.number})")
+        if self.plan is not None and isinstance(evaluation, Result) and not evaluation.failed:
+            self.plan.limit.add(Outcome(trial, evaluation), self.task.problem)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem

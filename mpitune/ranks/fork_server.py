@@ -35,7 +35,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mpitune.ranks import keeper
-from mpitune.ranks.process import WORKERS_HERE, die_with, stops_wait, without_main
+from mpitune.ranks.process import STOPS, WORKERS_HERE, die_with, start_resource_tracker, stops_wait, without_main
 
 MOST_DESCRIPTORS = 250  # the kernel takes 253 in a packet
 NO = 0  # in place of a process id: the server has several threads
@@ -131,6 +131,7 @@ class ForkServer:
         self.forks: set[Fork] = set()
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules), idle_seconds))
+        start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
         try:
             _set_environ({**NO_THREADS, **environ})
@@ -293,6 +294,7 @@ def _set_environ(environ: Mapping[str, str]) -> None:
 
 def _serve(rank: int, requests: socket.socket, modules: Iterable[str], idle_seconds: float) -> NoReturn:
     """The server's life: import, then fork at each request, until the rank ends or closes its end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they reach whole process groups; the rank decides
     die_with(rank)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):

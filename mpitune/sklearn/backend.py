@@ -47,8 +47,6 @@ class SearchBackend(ParallelBackendBase):
     def submit(self, func: Any, callback: Callable[[Any], None]) -> None:
         self._submitted.append((func, callback))
 
-    apply_async = submit  # its name before joblib 1.5
-
     def retrieve_result_callback(self, out: Any) -> Any:
         return out
 

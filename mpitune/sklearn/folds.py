@@ -22,7 +22,7 @@ from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
 from mpitune.devices.devices import free_memory
-from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Scheduling, WorkerContext
+from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.cache import Cache, buffers_for, in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.settings import without_address
@@ -41,6 +41,7 @@ from mpitune.sklearn.fit_graph import configured
 from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
+from mpitune.sklearn.limit import Limit
 from mpitune.sklearn.task import Task
 from mpitune.storage.history import read_header
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
@@ -99,6 +100,7 @@ class Folds(Experiment):
 
     search: Any = field(default=None, metadata={"changes_results": False})
     tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
+    limit: Limit | None = field(default=None, metadata={"changes_results": False})
     estimator: str = ""
     scoring: str = ""
     cv: str = ""
@@ -107,7 +109,7 @@ class Folds(Experiment):
     return_train_score: bool = False
 
     @classmethod
-    def of(cls, search: Any, tasks: Sequence[Task]) -> Folds:
+    def of(cls, search: Any, tasks: Sequence[Task], limit: Limit | None = None) -> Folds:
         """The study of the tasks of a search."""
         first = tasks[0].kwargs
         splits = _splits(tasks)
@@ -115,6 +117,7 @@ class Folds(Experiment):
         return cls(
             search,
             tasks,
+            limit,
             estimator=_described(search.estimator) + _within(search),
             scoring=without_address(repr(search.scoring)),
             cv=f"{len(splits)} splits ({_digest(splits)})",
@@ -197,12 +200,18 @@ class Folds(Experiment):
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
             preload=self.preload(),
+            enough=(lambda: False) if self.limit is None else self.limit.is_reached,
         )
+
+    def reporting(self) -> Reporting:
+        return Reporting(stopped=lambda: "" if self.limit is None else self.limit.reached)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
         if (error := exception_of(evaluation)) is not None:
             raise Raised(error)
+        if self.limit is not None and evaluation.error is None:
+            self.limit.add(self._by_key[trial.key], decoded(evaluation))
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
 
@@ -280,14 +289,18 @@ def _one_round(batches: list[Batch]) -> Rounds:
 
 
 def answers_here(
-    tasks: Sequence[Task], sharing: Sharing, verbose: int = 0, enough: Callable[[], bool] = lambda: False
+    tasks: Sequence[Task],
+    sharing: Sharing,
+    verbose: int = 0,
+    enough: Callable[[], bool] = lambda: False,
+    done: Callable[[Task, Mapping[str, Any]], None] = lambda task, what: None,
 ) -> dict[str, Answer]:
     """The answers by key, of tasks of a search that are done in this process, without a study. An error is raised.
 
     It is asked after each fit whether that is `enough`, so that no other begins. Tasks that are done together have
-    answers all or none, so it changes no result who does the others.
+    answers all or none, so it changes no result who does the others. What is done is told before that.
     """
-    return Evaluator(tasks, sharing, {}).answers(verbose, enough)
+    return Evaluator(tasks, sharing, {}).answers(verbose, enough, done)
 
 
 class Evaluator:
@@ -319,7 +332,9 @@ class Evaluator:
             return None
         return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
-    def answers(self, verbose: int, enough: Callable[[], bool]) -> dict[str, Answer]:
+    def answers(
+        self, verbose: int, enough: Callable[[], bool], done: Callable[[Task, Mapping[str, Any]], None]
+    ) -> dict[str, Answer]:
         """The answers of all tasks, or of those groups that are done when there are `enough`."""
         known: dict[str, Answer] = {}
         for group in groups_of(list(self._tasks.values()), self._sharing):
@@ -334,6 +349,8 @@ class Evaluator:
                 for key, answer in answers.items():
                     print(cv_line(self._tasks[key], answer.what, verbose))
             known.update(answers)
+            for key, answer in answers.items():
+                done(self._tasks[key], answer.what)
             if enough():
                 break
         return known

@@ -51,6 +51,8 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
+from mpitune.sklearn.limit import Limit, StopWhen, not_evaluated
+from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
 
@@ -64,6 +66,8 @@ COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two co
 COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
+
+DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
 watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
@@ -79,6 +83,8 @@ class OnEngine(_search.BaseSearchCV):
         "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
         "accelerate": ["boolean"],
         "changed": [str, "array-like"],
+        "timeout": [Interval(Real, 0, None, closed="neither"), None],
+        "stop_when": [callable, None],
         "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
     }
     _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **added}
@@ -89,6 +95,8 @@ class OnEngine(_search.BaseSearchCV):
     accelerate: bool = True
     share: str | bool = "exact"
     changed: str | Sequence[str] = ()
+    timeout: float | None = None
+    stop_when: StopWhen | None = None
     _compiling = False
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
@@ -122,6 +130,11 @@ class OnEngine(_search.BaseSearchCV):
         self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
+        self._began = time.monotonic()
+        if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
+            raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
+        if self.results is not None and (drawn := _unseeded(self)):
+            warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         with outliving():
             if have_callbacks(self):
                 warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
@@ -137,7 +150,18 @@ class OnEngine(_search.BaseSearchCV):
             finally:
                 self._in_grid = []
         self._say_what_was_shared()
+        self._mask_what_is_missing()
         return self
+
+    def _mask_what_is_missing(self) -> None:
+        """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
+        if hasattr(self, "aggressive_elimination") or not (self._evaluated < self.n_splits_).any():
+            return
+        self.cv_results_["n_splits_evaluated"] = self._evaluated
+        for name, column in self.cv_results_.items():
+            if getattr(column, "dtype", None) == np.float64:
+                missing = np.isnan(column) & (self._evaluated < self.n_splits_)
+                self.cv_results_[name] = np.ma.masked_where(missing, column)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """scikit-learn sets `best_estimator_`, then fits it: the solver of its candidate's score does."""
@@ -162,6 +186,17 @@ class OnEngine(_search.BaseSearchCV):
         if name == "plan_" and vars(self).get("_plans"):
             return self._plans[-1]
         return object.__getattribute__(self, name)  # raises what it raised before this was asked
+
+    def _repr_html_inner(self) -> str:
+        """scikit-learn's diagram, and below it what a fitted search has found."""
+        return super()._repr_html_inner() + self._found()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        shown = super()._repr_mimebundle_(**kwargs)
+        return {kind: text + self._found() * (kind == "text/html") for kind, text in shown.items()}
+
+    def _found(self) -> str:
+        return html_of(self) if hasattr(self, "cv_results_") else ""
 
     @property
     def sharing(self) -> Sharing:
@@ -206,8 +241,11 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
+        limit = Limit(tasks, self.timeout, self.stop_when, self._began)
         answers = self._first_single_fits(tasks)
         self._compiling = bool(answers)
+        for task in [task for task in tasks if task.key in answers]:
+            limit.add(task, answers[task.key].what)
         sharing = self.sharing
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
@@ -222,21 +260,40 @@ class OnEngine(_search.BaseSearchCV):
             if self.accelerate:
                 _say(reasons)
         left = [task for task in tasks if task.key not in answers]
-        if self._in_this_process():
-            answers |= answers_here(left, sharing, self.verbose)
-        elif self._begins_here(tasks):
-            with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+        with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+            if self._in_this_process():
+                answers |= answers_here(left, sharing, self.verbose, limit.is_reached, limit.add)
+            elif self._begins_here(tasks):
                 # Beside the compiler workers would gain little, as all fits take a few seconds.
                 soon = COMPILING_S if self._compiling else SOON
                 begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
-                answers |= answers_here(left, sharing, self.verbose, begins.ends)
-        if rest := [task for task in tasks if task.key not in answers]:
-            answers |= self._answers_of_study(rest)
+                ends = lambda: limit.is_reached() or begins.ends()  # noqa: E731
+                answers |= answers_here(left, sharing, self.verbose, ends, limit.add)
+            if not limit.reached and (rest := [task for task in tasks if task.key not in answers]):
+                answers |= self._answers_of_study(rest, limit)
+        self._left_out(tasks, answers, limit)
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 
-    def _answers_of_study(self, tasks: list[Task]) -> dict[str, Answer]:
-        study = Folds.of(self, tasks)
+    def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: Limit) -> None:
+        """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
+        evaluated = np.zeros(1 + max(task.candidate for task in tasks), np.int64)
+        for task in tasks:
+            evaluated[task.candidate] += task.key in answers
+            answers.setdefault(task.key, not_evaluated(task))
+        self._evaluated = evaluated
+        n_splits = len(tasks) // len(evaluated)
+        if not limit.reached or (evaluated == n_splits).all():
+            return
+        whole = int((evaluated == n_splits).sum())
+        if not whole:
+            raise UsageError(
+                f"the search was stopped by {limit.reached} before any candidate had all its splits: give it more"
+            )
+        print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
+
+    def _answers_of_study(self, tasks: list[Task], limit: Limit) -> dict[str, Answer]:
+        study = Folds.of(self, tasks, limit)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,
@@ -322,7 +379,7 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | No
     if have_callbacks(search):
         return None
     ours: OnEngine = object.__new__(_Theirs)
-    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[])
+    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
         if plan_of(tasks, ours.sharing).shares:
@@ -334,10 +391,19 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | No
     return SearchBackend(evaluate)
 
 
+def _unseeded(search: OnEngine) -> str:
+    """What draws anew at each call, by its argument; "" for nothing."""
+    if getattr(search, "random_state", 0) is None:
+        return "the search"
+    cv = search.cv
+    draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
+    return "cv" if draws else ""
+
+
 def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
-            print(f"{number} of {reasons.total()} fits are not solved as a grid: {reason}", file=sys.stderr)
+            print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
 
 
 def serve(transport: Transport) -> None:
@@ -381,6 +447,11 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
             `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
             estimator's own `tol`; False: none.
+        timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in
+            `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
+            all splits.
+        stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
+            candidates that have all splits so far. When it returns True, no fit begins any more.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 
@@ -440,6 +511,8 @@ class Arguments(TypedDict, total=False):
     accelerate: bool
     share: str | bool
     changed: str | Sequence[str]
+    timeout: float | None
+    stop_when: StopWhen | None
 
 
 class PlainArguments(Arguments, total=False):

@@ -231,7 +231,9 @@ def _shown_code(code: CodeType) -> list[str]:
             argument = position[argument]
         texts.append(f"{name} {_shown(argument)}")
     handlers = getattr(bytecode, "exception_entries", ())
-    texts += [f"{position[one.start]} {position[one.end]} {position[one.target]} {one.depth}" for one in handlers]
+    for handler in handlers:
+        places = (position[at] for at in (handler.start, handler.end, handler.target))
+        texts.append(f"{' '.join(map(str, places))} {handler.depth}")
     return texts
 
 

@@ -134,8 +134,8 @@ def _copy_file(source: str, target: str) -> None:
 
 
 @contextmanager
-def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """A file to write that appears under its name only when it is complete and on disk.
+def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iterator[IO[Any]]:
+    """A file to write that appears under its name only when it is complete and, if it is to be `durable`, on disk.
 
     It is written under a neighbouring name, fsynced and renamed; on an exception it is removed. Text is UTF-8; half a
     surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
@@ -147,7 +147,8 @@ def written_whole(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         yield file
         with waiting(slow):
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
             os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, or_typed, shortened
+from mpitune.errors import UsageError, or_typed, printable, shortened
 from mpitune.storage.files import JOURNAL, regular_file
 from mpitune.storage.records import (
     UNPACKABLE,
@@ -59,6 +59,11 @@ class History:
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
 
+    @property
+    def stopped(self) -> str:
+        """By what the last run was stopped before all was done, such as "its time"; "" by nothing."""
+        return "" if self.open or not self.ends else printable(self.ends[-1].get("stopped", ""))
+
 
 @dataclass(frozen=True)
 class Damage:
@@ -84,10 +89,10 @@ def read_journal(folder: Path) -> History | None:
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
     """
-    found = read_lines(folder)
-    if found is None:
+    read = read_lines(folder)
+    if read is None:
         return None
-    history, damaged = found
+    history, damaged = read
     if damaged:
         more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
         raise UsageError(
@@ -226,7 +231,7 @@ def require_same_study(
     `theirs` are of the study in `folder`; `mine` are of that in `first`, or of the command. `fix` is what users can do.
     """
     if (name := differing_setting(mine, theirs)) is not None:
-        there, wanted = (shortened(str(one.get(name)), 1000) for one in (theirs, mine))
+        there, wanted = (shortened(str(settings.get(name)), 1000) for settings in (theirs, mine))
         expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
         of = "of other data: " if name == "data_sha256" else "with "
         raise UsageError(f"{folder} holds a study {of}{name} = {there}, {expected}: {fix}")
@@ -286,6 +291,6 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         raise ValueError("it has no key, run or end")
 
 
-def differing_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def differing_setting(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     """The first setting in which two studies differ, None where they are the same study."""
-    return next((name for name in {**one, **other} if one.get(name) != other.get(name)), None)
+    return next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)

@@ -52,7 +52,8 @@ class Journal:
     Opening it takes an exclusive lock for as long as the process lives, reads what is there, and
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
     journal there belongs to other settings (named), or when the folder cannot be written. `as_then` makes of the
-    header's settings and those there what the version that wrote these would have written.
+    header's settings and those there what the version that wrote these would have written. What is not `durable`, as
+    the folder goes with this process, is not waited for.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Journal:
         header: Mapping[str, Any],
         restart: bool = False,
         as_then: Callable[[Settings, Settings], Settings] = lambda mine, theirs: mine,
+        *,
+        durable: bool = True,
     ):
-        self.folder, self._path = folder, str(folder / NAME)
+        self.folder, self._path, self._durable = folder, str(folder / NAME), durable
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = locked(folder / NAME)
@@ -73,7 +76,8 @@ class Journal:
                 self.history = History(dict(header))
                 self._cut(0)
                 self._write(written({"format": FORMAT, **header}))
-                sync_folder(folder)
+                if durable:
+                    sync_folder(folder)
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
                 theirs = history.header["settings"]
@@ -101,14 +105,14 @@ class Journal:
                     if not path.parent.exists():
                         path.parent.mkdir()
                         sync_folder(self.folder)
-                    with written_whole(path) as file:
+                    with written_whole(path, durable=self._durable) as file:
                         np.savez(file, allow_pickle=False, **{utf8(n): array for n, array in result.arrays.items()})
                     result = replace(result, arrays=StoredArrays(path, list(result.arrays)))
                 if result.error is not None:
                     result = replace(result, error=shortened(result.error))
                 stored.append(result)
                 lines.append(written_trial(trial, result))
-            if any(result.arrays for result in stored):
+            if self._durable and any(result.arrays for result in stored):
                 sync_folder(self.folder / "arrays")
             self._write(b"".join(lines))
         self._with_arrays.update(result.key for result in stored if result.arrays)
@@ -174,7 +178,8 @@ class Journal:
             written = self._file.write(content)
             self._size += written
             content = content[written:]
-        os.fsync(self._file.fileno())
+        if self._durable:
+            os.fsync(self._file.fileno())
         self._require_whole()
 
     def _require_whole(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import subprocess
@@ -22,15 +23,16 @@ def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
     """Versions of Python and of those libraries that are installed, without importing them."""
     from importlib.metadata import PackageNotFoundError, version  # slow; no worker needs it
 
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in libraries:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
+@functools.cache
 def commit() -> str | None:
     """The git commit of this package's checkout, with "+" when files were changed; None without one."""
     folder = Path(__file__).resolve().parents[2]

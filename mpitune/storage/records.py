@@ -138,6 +138,7 @@ class EndLine(Struct):
     complete: bool
     seconds: Seconds = 0.0
     failed: Count = 0
+    stopped: str = ""  # by what, see `Reporting.stopped`
 
 
 class Death(Struct):

@@ -291,7 +291,7 @@ class _LibsvmShare:
         """Solve a pair of a training set, number ``p`` of ``paths``; ``zero`` has where the threshold is nearly 0."""
         (problem, _, rows), (tolerance, _), data = work, self._options, self._data
         samples, labels = data.samples, data.samples.labels[training.indices]
-        own = np.concatenate([np.flatnonzero(labels == one) for one in problem])
+        own = np.concatenate([np.flatnonzero(labels == label) for label in problem])
         indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
         weight, of_class = training.sample_weight[own], training.class_weight[list(problem)]
         bounds = weight * np.repeat(of_class, [first, len(own) - first])

@@ -50,6 +50,14 @@ class SVC(ScikitSVC):
     Parameters, attributes and methods are scikit-learn's; values agree within ``tol``. Differences: sparse samples are
     made dense, so ``support_vectors_`` and ``dual_coef_`` are dense; ``shrinking``, ``cache_size`` and ``verbose`` have
     no effect. What `libsvm` lists is fitted by LIBSVM, as in scikit-learn.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from mpitune.svm import SVC
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = SVC(C=10, gamma=0.1).fit(X[::2], y[::2])
+        >>> model.predict(X[1::50]).tolist(), round(model.score(X[1::2], y[1::2]), 2)
+        ([0, 1, 2], 0.97)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:

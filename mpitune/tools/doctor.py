@@ -102,11 +102,11 @@ def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tu
 def table(examined: Iterable[Examined]) -> str:
     """A row per rank and device: host, rank, device, workers, GPU and its memory, cores, memory."""
     rows = [("host", "rank", "device", "workers", "GPU", "GPU memory", "cores", "memory")]
-    for rank, one in enumerate(examined):
-        node = one.node
+    for rank, seen in enumerate(examined):
+        node = seen.node
         of_host = (f"{node.cores} of {node.cores_there}", f"{node.memory / GIB:.1f} GiB")
         for device, n_workers in Counter(place.device for place in node.places).items() or [("none", 0)]:
-            gpu = one.gpus.get(device)
+            gpu = seen.gpus.get(device)
             described = (gpu.name, f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB") if gpu else ("", "")
             rows.append((node.host, str(rank), device, str(n_workers), *described, *of_host))
     used = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -119,15 +119,15 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
            options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
     mpi, problems = check_mpi(launch, dict(os.environ))
-    results, found = check_results(options.results or Path("results"))
-    problems += found
+    results, of_results = check_results(options.results or Path("results"))
+    problems += of_results
     n_bytes, lines = 0, []
     for source in sources:
         line, size, wrong = source.examined()
         lines.append(f"data     {line}\n")
         n_bytes = max(n_bytes, size)
         problems += [Finding(*what) for what in wrong]
-    nodes = [one.node for one in examined]
+    nodes = [seen.node for seen in examined]
     problems += preflight.problems(nodes, options)
     problems += check_ranks(examined, n_bytes)
     before, after = between

@@ -129,11 +129,11 @@ def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Findi
         data_bytes: shared memory that each of the ranks needs.
     """
     of_host: dict[str, list[Examined]] = defaultdict(list)
-    for one in examined:
-        yield from one.problems
-        of_host[one.node.host].append(one)
+    for seen in examined:
+        yield from seen.problems
+        of_host[seen.node.host].append(seen)
     for host, there in of_host.items():
-        yield from _host_problems(host, [one.node for one in there], data_bytes)
+        yield from _host_problems(host, [seen.node for seen in there], data_bytes)
         yield from _gpu_problems(host, there)
 
 
@@ -164,9 +164,9 @@ def _gpu_problems(host: str, there: Sequence[Examined]) -> Iterator[Finding]:
     """GPUs of a host that several ranks use, or whose memory is taken."""
     ranks_of: dict[str, set[int]] = defaultdict(set)
     gpus = {}
-    for one in there:
-        for name, gpu in one.gpus.items():
-            ranks_of[gpu.uuid].add(one.node.places[0].rank)
+    for seen in there:
+        for name, gpu in seen.gpus.items():
+            ranks_of[gpu.uuid].add(seen.node.places[0].rank)
             gpus[gpu.uuid] = (name, gpu)
     for uuid, (name, gpu) in gpus.items():
         if len(ranks := sorted(ranks_of[uuid])) > 1:
@@ -221,9 +221,9 @@ def memory_of_jobs_that_have_gone(host: str, folder: Path = Path("/dev/shm")) ->
     jobs: dict[str, int] = {}
     try:
         for path in sorted(folder.glob("sm_segment.*")):
-            found, job = path.lstat(), SEGMENT.fullmatch(path.name)
-            if job and found.st_uid == os.getuid() and time.time() - found.st_mtime > JUST_MADE_S:
-                jobs[job[1]] = jobs.get(job[1], 0) + 512 * found.st_blocks
+            state, job = path.lstat(), SEGMENT.fullmatch(path.name)
+            if job and state.st_uid == os.getuid() and time.time() - state.st_mtime > JUST_MADE_S:
+                jobs[job[1]] = jobs.get(job[1], 0) + 512 * state.st_blocks
     except OSError:  # a job has just ended
         return
     used = _mapped(f"{folder}/sm_segment.") if jobs else ""

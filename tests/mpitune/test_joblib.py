@@ -354,6 +354,19 @@ def test_a_call_may_name_the_backend(two: None) -> None:
     assert Parallel()(delayed(_names_the_backend)() for _ in range(2)) == [[0, 1, 2]] * 2
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"trial_timeout": "1"}, "trial_timeout='1': give"),
+        ({"trial_timeout": -1}, "trial_timeout=-1"),
+        ({"gpu": [0]}, "gpu="),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words), joblib.parallel_config("mpitune", **options):
+        pass
+
+
 def test_an_option_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="has no option colour"), joblib.parallel_config("mpitune", colour="red"):
         Parallel(n_jobs=2)(delayed(abs)(i) for i in range(2))

@@ -184,6 +184,16 @@ def test_what_the_report_imports_is_there_when_it_begins(tmp_path: Path, monkeyp
     assert (tmp_path / "r" / "there").read_text() == "needed_by_the_report"
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_only_what_is_kept_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file))[1])
+    options = RunOptions(gpu="none", workers=1, quiet=True, results=tmp_path / "r" if keep else None)
+    assert len(run_study(Toy(3), options)) == 3
+    assert bool(synced) == keep
+
+
 def test_evaluate_raises_and_takes_what_is_known() -> None:
     with pytest.raises(ZeroDivisionError, match="t0"):
         evaluate(Listed(fails))

@@ -213,14 +213,14 @@ class Choice:
         return list(self.labels)
 
     def takes(self, value: object) -> bool:
-        return self._found(value) is not None
+        return self._place_of(value) is not None
 
     def drawn(self, value: Any) -> Parameter:
         return self.labels[self.place(value)]
 
     def place(self, value: Any) -> int:
         """Which option a value is, or the label of which. Raises ValueError for any other."""
-        if (place := self._found(value)) is None:
+        if (place := self._place_of(value)) is None:
             raise ValueError(f"{shown(value)} is not in {self}")
         return place
 
@@ -228,14 +228,14 @@ class Choice:
         """The option that a journal calls so."""
         return next(o for o, name in zip(self.options, self.labels, strict=True) if same(name, label))
 
-    def _found(self, value: Any) -> int | None:
+    def _place_of(self, value: Any) -> int | None:
         """Which option it is: by type and value, else by its label; a number of NumPy may be one of Python."""
         label = label_of(value)
         for place, option in enumerate(self.options):
             if _equal(option, value) and same(label_of(option), label):
                 return place
-        found = next((place for place, other in enumerate(self.labels) if same(other, label)), None)
-        return self._found(value.item()) if found is None and isinstance(value, np.generic) else found
+        known = next((place for place, other in enumerate(self.labels) if same(other, label)), None)
+        return self._place_of(value.item()) if known is None and isinstance(value, np.generic) else known
 
 
 class Ordinal(Choice):

@@ -49,6 +49,8 @@ def strategy_of(what: Any) -> Strategy:
     if isinstance(what, str) and what in WITH_STEPS:
         name = WITH_STEPS[what].__name__
         raise UsageError(f"{what} needs to know the steps of a whole trial: strategy={name}(max_steps=100)")
+    if isinstance(what, type) and issubclass(what, Strategy):
+        raise UsageError(f"strategy={what.__name__} is a class: give one of it, strategy={what.__name__}(...)")
     if hasattr(what, "sample_relative"):
         return Optuna(what)
     known = ", ".join(NAMES)

@@ -4,7 +4,7 @@ Why the result is the single one. Random choices of LightGBM come from seeds of 
 None); those of XGBoost are the next numbers of one stream, which begins at `random_state` (0 for None). A round depends
 only on those before it. So the first n rounds of a longer training are a training of n rounds, with the same number of
 threads, on processors. The libraries themselves cut a model to its first n rounds (XGBoost by its `iteration_range`):
-it predicts the same to the bit, whatever method is asked.
+it predicts bitwise the same, whatever method is asked.
 
 - LightGBM drops a round without a split, and training goes on. Then the first n are not a training of n. So the largest
   model must have kept as many rounds as it was asked for.

@@ -2,7 +2,7 @@
 
 Why the result is the single one. PCA with the solvers "full" and "covariance_eigh" decomposes the whole of the samples,
 or of their covariance, for any `n_components`. The size only says how many of the sorted components are kept. So all
-components are computed once and cut by the same rules: equal to the bit. The solver "auto" is shared where it chooses
+components are computed once and cut by the same rules: bitwise equal. The solver "auto" is shared where it chooses
 one of these two for each size. The randomised solver and NMF compute other vectors for each size. ARPACK's are the same
 up to rounding, but not where singular values are equal. These are not shared, nor is truncated SVD, which uses these
 two solvers.

@@ -46,7 +46,7 @@ class Family(ABC):
     single: ClassVar[bool] = False
     # Whether a shared result is the single one, at least up to rounding; if not, it is within the estimator's own tol.
     exact: ClassVar[bool] = True
-    # Whether a result is the same, to the bit, whichever candidates are fitted together.
+    # Whether a result is bitwise the same, whichever candidates are fitted together.
     divides: ClassVar[bool] = False
 
     def shares(self, name: str) -> bool:
@@ -60,7 +60,7 @@ class Family(ABC):
     def parts(self, model: Any, settings: Settings) -> list[list[int]]:
         """The smallest groups of settings, by place, whose results do not depend on which others are fitted with them.
 
-        So that slots which would be idle can have some of them, and results are the same to the bit.
+        So that slots which would be idle can have some of them, and results are bitwise the same.
         """
         places = list(range(len(settings)))
         return [[place] for place in places] if self.divides else [places]

@@ -4,10 +4,10 @@ Why the result is the single one. The coefficients c solve (K + alpha I) c = y. 
 V of K, c = V (W + alpha I)^-1 V' y: one decomposition for all alphas. It is backward stable, as scikit-learn's Cholesky
 factorisation is, so both differ by rounding times the condition number. Where K + alpha I is nearly singular (the
 smallest eigenvalue is below 1e-8 of the trace of K), and where there are few alphas, scikit-learn's own function solves
-with the shared K: to the bit.
+with the shared K: bitwise equal.
 
 The RBF kernel of each gamma is made from the same squared distances, and the polynomial kernel of each from the same
-scalar products, by scikit-learn's own operations: to the bit.
+scalar products, by scikit-learn's own operations: bitwise equal.
 
 A Gaussian process with a fixed kernel solves (K + alpha I) c = y too. A prediction is the product of c with the kernel
 between its samples and the training samples, which is computed once. The factor and the likelihood, which single fits

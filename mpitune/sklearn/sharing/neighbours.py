@@ -132,7 +132,7 @@ class Nearest:
 
     @cached_property
     def _of_each_pair(self) -> bool:
-        """Whether a distance depends on its two samples alone, to the bit.
+        """Whether a distance depends on its two samples alone, bitwise.
 
         A matrix product of another shape may round differently: of two samples equally far, one may be farther then.
         """
@@ -188,7 +188,7 @@ class Nearest:
         """Distances and indices of the nearest, sorted; any of those equally far as the last.
 
         City-block distances are computed by SciPy, several pairs at a time, each added up in the same order as by
-        scikit-learn: they are equal to the bit.
+        scikit-learn: they are bitwise equal.
         """
         X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
         plain = self._direct and _doubles(X, Y) and not self._base.effective_metric_params_

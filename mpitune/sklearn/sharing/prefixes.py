@@ -2,7 +2,7 @@
 
 Why the result is the single one. All draw the random numbers of their members one after the other from one stream that
 begins at `random_state`. No member depends on how many follow: scikit-learn's `warm_start` relies on that too. So the
-first n members of the largest ensemble are those of an ensemble of n, to the bit:
+first n members of the largest ensemble are bitwise those of an ensemble of n:
 
 - bagging: the seeds of all members are drawn first, as one array, whose beginning does not depend on its length;
 - AdaBoost: a round changes the weights of samples for the rounds after it alone; one that ends early does so in the
@@ -269,7 +269,7 @@ class Histograms(Prefixes):
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         made = super().fit(model, settings, part)
-        _know(_sums_of_iterations, {one: one.n_iter_ for one in made if one is not None}, part)
+        _know(_sums_of_iterations, {model: model.n_iter_ for model in made if model is not None}, part)
         return made
 
 

@@ -3,7 +3,7 @@
 Why the result is the single one. With dense samples scikit-learn's solver ("auto", "cholesky") centres X and y and
 solves (X'X + alpha I) w = X'y. If there are more features than samples, it solves (XX' + alpha I) c = y, and w = X'c.
 The centred samples and both products do not depend on alpha. They are computed once, by the same functions, and each
-alpha is solved for by the same function as in scikit-learn: results are equal to the bit. With solver "svd" the
+alpha is solved for by the same function as in scikit-learn: results are bitwise equal. With solver "svd" the
 decomposition is shared, and results are equal up to rounding. Where a matrix is singular, that candidate is fitted
 alone.
 """

@@ -172,6 +172,7 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
         own: float64 (n,), their weights, none 0.
         shares: float64 (n_solutions, n_classes), by which the sums over classes are multiplied.
     """
+    # How many runs and terms there may be: each class that a problem has, whole, in each of its solutions.
     k, solutions, n_runs, entries = cuts.size - 1, 0, cuts.size - 1, cuts[-1]
     for m in range(widths.size):
         solutions += widths[m]
@@ -190,7 +191,7 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
         of_problem = weights[read : read + problem.size * widths[m]].reshape((problem.size, widths[m]))
         read += of_problem.size
         for s in range(widths[m]):
-            at = 0
+            at = 0  # of the problem's support vectors; those of a class are neighbours
             while at < problem.size:
                 kind, end = kinds[problem[at]], at
                 while end < problem.size and kinds[problem[end]] == kind:
@@ -198,6 +199,7 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
                 common = _share(of_problem[at:end, s], cuts[kind + 1] - cuts[kind]) if share else 0.0
                 shares[solution, kind] = common
                 shared[kind] = shared[kind] or common != 0.0
+                # All of the class, since what is shared must be taken from those that this problem does not have.
                 for place in range(cuts[kind], cuts[kind + 1]):
                     weight = -common
                     if at < end and problem[at] == place:
@@ -212,7 +214,7 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
                     starts[run] = count
             solution += 1
             runs[solution] = run
-    for kind in range(k):
+    for kind in range(k):  # the sums over classes, as if each were one more solution
         if shared[kind]:
             for place in range(cuts[kind], cuts[kind + 1]):
                 supporting[count], own[count] = place, 1.0

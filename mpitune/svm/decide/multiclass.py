@@ -30,6 +30,7 @@ def _distinct(lanes, columns, betas, rhos, iterations, rows):
     first, sizes, number = np.zeros(n + 1, np.int64), np.empty(n, np.int64), np.zeros((n, count), np.int64)
     used, chosen, total = np.empty(n * betas.shape[2], np.int64), np.empty(rhos.shape), 0
     for p in range(n):
+        # A penalty has a solution of its own if it took iterations, or differs from the one before in any lane.
         distinct = 0
         for c in range(1, count):
             new = iterations[p, c] > 0
@@ -39,8 +40,9 @@ def _distinct(lanes, columns, betas, rhos, iterations, rows):
                 new = betas[p, c, t] != betas[p, c - 1, t]
             distinct += new
             number[p, c] = distinct
-        for c in range(count - 1, -1, -1):
+        for c in range(count - 1, -1, -1):  # downwards: the smallest penalty of a solution is written last
             chosen[p, number[p, c]] = rhos[p, c]
+        # The lanes that support any solution of the path.
         sizes[p], first[p + 1] = distinct + 1, first[p]
         for t in range(lanes[p]):
             for c in range(count):

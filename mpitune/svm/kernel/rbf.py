@@ -226,7 +226,7 @@ def expm1_scaled(distances, gamma, out):
 
     Cody and Waite's reduction to |r| <= ln(2) / 2 and the Taylor polynomial.
     """
-    factor, least, one = splat(np.float32(-gamma)), splat(np.float32(-30)), splat(np.float32(1))
+    factor, least, unit = splat(np.float32(-gamma)), splat(np.float32(-30)), splat(np.float32(1))
     magic = splat(np.float32(12582912))  # 1.5 * 2**23: adding it rounds to an integer, left in the low bits
     log2_e = splat(np.float32(1.44269504))
     ln2_high, ln2_low = splat(np.float32(-0.693359375)), splat(np.float32(2.12194440e-4))
@@ -236,9 +236,11 @@ def expm1_scaled(distances, gamma, out):
             prefetch(distances, (i + AHEAD) * source_stride + j)  # of a block of a matrix only rows are contiguous
             x = mul(factor, load(distances, i * source_stride + j))
             x = choose(less(x, least), least, x)
+            # exp(x) = 2**n * exp(r)
             shifted = fma(x, log2_e, magic)
             n = sub(shifted, magic)
             r = fma(n, ln2_low, fma(n, ln2_high, x))
+            # expm1(r), then expm1(x) = 2**n * expm1(r) + (2**n - 1)
             p = fma(splat(np.float32(1 / 5040)), r, splat(np.float32(1 / 720)))
             p = fma(p, r, splat(np.float32(1 / 120)))
             p = fma(p, r, splat(np.float32(1 / 24)))
@@ -246,7 +248,7 @@ def expm1_scaled(distances, gamma, out):
             p = fma(p, r, splat(np.float32(0.5)))
             p = fma(mul(p, r), r, r)
             power = power_of_two(shifted)
-            store(out, i * stride + j, fma(power, p, sub(power, one)))
+            store(out, i * stride + j, fma(power, p, sub(power, unit)))
 
 
 @compiled

@@ -28,13 +28,13 @@ class Free(NamedTuple):
     """Multipliers that move together, and the rows of a Cholesky factor of their matrix, a triangle.
 
     What is below the diagonal is never used. For steps whose sum is 0 the matrix is as good as one of scalar products,
-    of differences to sample ``one``, plus a constant.
+    of differences to sample ``origin``, plus a constant.
 
     Attributes:
         factor: float64 (room, stride).
         kept: int64 (lanes,), their lanes, in the order of the factor's columns.
         inside: bool (lanes,), True for these.
-        one: the lane of a sample.
+        origin: the lane of that sample.
         scale: what is added to each scalar product.
         slopes, sums: float64 (stride,), right sides, of the gradient and of the sum, solved by the transposed triangle.
         values: float64 (stride,), room.
@@ -43,7 +43,7 @@ class Free(NamedTuple):
     factor: np.ndarray
     kept: np.ndarray
     inside: np.ndarray
-    one: int
+    origin: int
     scale: float
     slopes: np.ndarray
     sums: np.ndarray
@@ -65,13 +65,13 @@ def newton_step(own, tolerance):
     if count < 2 or count > MOST:
         return 0
     room = min(n, MOST, 2 * count + 64)
-    one, scale = kept[0], 0.0
-    first = own.columns[one]
+    origin, scale = kept[0], 0.0
+    first = own.columns[origin]
     for p in range(count):
         scale = max(scale, -2.0 * np.float64(own.rows[first, own.columns[kept[p]]]))
     stride = -(-room // LANES) * LANES + LANES
     free = Free(
-        aligned_doubles(room * stride).reshape(room, stride), kept, inside, one, scale, aligned_doubles(stride),
+        aligned_doubles(room * stride).reshape(room, stride), kept, inside, origin, scale, aligned_doubles(stride),
         aligned_doubles(stride), aligned_doubles(stride),
     )  # fmt: skip
     work = count * count * count // 3
@@ -101,12 +101,12 @@ def newton_step(own, tolerance):
 def _factor(own, free, count):
     """Write the factor; False where it fails."""
     matrix, columns, factor, kept = own.rows, own.columns, free.factor, free.kept
-    stride, width, one = factor.shape[1], -(-count // LANES) * LANES, columns[free.one]
+    stride, width, origin = factor.shape[1], -(-count // LANES) * LANES, columns[free.origin]
     for p in range(count):
         i = columns[kept[p]]
         for q in range(p, count):
             j = columns[kept[q]]
-            factor[p, q] = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j] + free.scale
+            factor[p, q] = np.float64(matrix[i, j]) - matrix[origin, i] - matrix[origin, j] + free.scale
         factor[p, p] += RIDGE * free.scale
     for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
@@ -244,11 +244,12 @@ def _release(own, free, count, tolerance):
     """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
     matrix, sign, f, beta, columns = own.rows, own.sign, own.f, own.beta, own.columns
     factor, kept, inside, column = free.factor, free.kept, free.inside, free.slopes
-    one = columns[free.one]
+    origin = columns[free.origin]
     middle = 0.0
     for p in range(count):
         middle += f[kept[p]]
     middle /= count
+    # The lanes at a bound that would leave it, and by how much: against the mean slope of the free ones.
     wishes, eager, some = np.empty(f.size), np.empty(f.size, np.int64), 0
     for t in range(f.size):
         if sign[t] != 0 and not inside[t]:
@@ -262,13 +263,14 @@ def _release(own, free, count, tolerance):
             if wishes[p] > wishes[first]:
                 first = p
         best, wishes[first] = eager[first], 0.0
+        # The factor gets one more column, and a diagonal element from what that leaves of the lane's own product.
         i = columns[best]
         for p in range(count):
             j = columns[kept[p]]
-            product = np.float64(matrix[i, j]) - matrix[one, i] - matrix[one, j]
+            product = np.float64(matrix[i, j]) - matrix[origin, i] - matrix[origin, j]
             free.values[p] = product + free.scale
         _solve_transposed(free, count, column)
-        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[one, i])
+        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[origin, i])
         for p in range(count):
             rest -= column[p] * column[p]
         if rest <= 0.0:

@@ -164,12 +164,12 @@ def descend(problems, group, tolerance, limit, state):
                 moving = moving or going[k]
         if not moving:
             break
-        _read(room, problems, group, going)
+        _read(room, problems, group, going)  # once for all that move
         for k in range(n):
             if going[k]:
                 moved, going[k] = _take(room, facts, k, one_of(problems, group[k]))
                 state[group[k], DONE] += moved
-    for k in range(n):
+    for k in range(n):  # a problem whose violation has hardly sunk goes back to where it began
         state[group[k], PAYS] = facts[VIOLATION, k] <= max(KEPT * facts[FIRST, k], tolerance)
         if not state[group[k], PAYS]:
             state[group[k], DONE] = 0

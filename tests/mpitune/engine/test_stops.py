@@ -144,13 +144,29 @@ except CAUGHT:
 def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
     tmp_path: Path, results: str, caught: str, status: int, told: str
 ) -> None:
-    """And can be caught like any other."""
+    """And can be caught like any other. A terminal sends it to all processes of the group: running trials may end."""
     (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", results).replace("CAUGHT", caught))
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, **pipes)  # type: ignore[call-overload]
+    job = subprocess.Popen(  # type: ignore[call-overload]
+        [sys.executable, "search.py"], cwd=tmp_path, env=environ, start_new_session=True, **pipes
+    )
     assert wait_until((tmp_path / "mark").exists)
-    job.send_signal(signal.SIGINT)
+    os.killpg(job.pid, signal.SIGINT)
     stdout, stderr = job.communicate(timeout=PATIENCE)
+    assert "died" not in stderr
     assert job.returncode == status and stderr.splitlines()[-1].endswith(told)
     assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_script_that_keeps_nothing_is_not_told_to_continue(tmp_path: Path, number: int) -> None:
+    (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", "None").replace("CAUGHT", "()"))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+    assert wait_until((tmp_path / "mark").exists)
+    job.send_signal(number)
+    stderr = job.communicate(timeout=PATIENCE)[1]
+    assert job.returncode == (Exit.STOPPED if number == signal.SIGTERM else -number)
+    assert 'nothing is kept without a results folder; with results="folder" the next run could continue' in stderr
+    assert "same command" not in stderr

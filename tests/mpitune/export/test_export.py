@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 
 import mpitune
 from mpitune.errors import Exit, UsageError
-from mpitune.export.trials import read
+from mpitune.export.trials import LoadedStudy, read
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
 from mpitune.tools.export import main
@@ -83,10 +84,35 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
     assert list(trials["state"]) == [trial.state for trial in study.trials] and "pruned" in set(trials["state"])
 
 
+TABLE = (
+    "state seconds ended cpu_seconds peak_bytes gpu gpu_bytes compile_seconds host rank slot device attempt error"
+).split()
+
+
+def test_load_has_nan_where_nothing_is(tmp_path: Path) -> None:
+    """Numbers stay numbers, also where a machine has measured nothing."""
+    results = [
+        (Trial("a", {"kind": "x", "C": 1.5}), Result("a", {"loss": 1.0}, used=Used(0.5, 1 << 30))),
+        (Trial("b", {}), Result("b", error="Error: b")),
+    ]
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append(results)
+    trials, _ = mpitune.load(tmp_path)
+    assert set(trials.columns) == {*TABLE, "param_kind", "param_C", "value_loss"}
+    assert set(TABLE) <= set(re.findall(r"\w+", LoadedStudy.__doc__ or "")), "as it is described"
+    assert [trials[name].dtype for name in ("gpu", "peak_bytes", "value_loss", "param_C", "seconds")] == [float] * 5
+    assert not any(value is None for name in trials for value in trials[name])
+    missing = trials.isna()
+    assert missing.loc["b", ["value_loss", "param_C", "param_kind", "gpu", "ended", "cpu_seconds"]].all()
+    assert trials["error"].tolist() == ["", "Error: b"]
+
+
 def test_load_of_a_study_without_trials(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)):
         pass
-    assert len(mpitune.load(tmp_path).trials) == 0
+    trials = mpitune.load(tmp_path).trials
+    assert len(trials) == 0 and set(TABLE) == set(trials.columns), "so what asks for failed trials runs"
+    assert trials["ended"].dt.year.tolist() == [] and trials["gpu"].dtype == float
     with pytest.raises(UsageError, match="holds no study"):
         mpitune.load(tmp_path / "nowhere")
 
@@ -105,6 +131,7 @@ def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> No
     table = pandas.read_parquet(exported(written, "parquet", tmp_path / "a.parquet"))
     assert list(table["param_kernel"])[:2] == ["rbf", "3"] and list(table["value_loss"])[:2] == [0.25, math.inf]
     assert str(table["ended"].dtype).startswith("datetime64")
+    assert table["param_kernel"].isna()[2] and table["compile_seconds"].dtype == float
 
 
 def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp_path: Path, capsys: Any) -> None:

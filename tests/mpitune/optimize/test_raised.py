@@ -73,6 +73,15 @@ def test_a_cell_of_a_notebook_is_shown_too(tmp_path: Path) -> None:
     assert "    return undefined_name * x\n" in done.stdout and "run_study" not in done.stdout
 
 
+def test_a_cell_shows_an_error_that_its_reader_can_mend_as_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    parts = ["from mpitune import search", "search(lambda trial: 1.0, {}, minimize='loss', n_trials=1, workers=-1)"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
+    command = [sys.executable, "-c", CELLS.format(parts=parts)]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.strip() == "UsageError: workers=-1: give a whole number of at least 0"
+
+
 def test_the_worker_goes_on_unless_the_objective_says_otherwise() -> None:
     """A trial that fails does not cost a process; it is still tried twice, and the others are as before."""
 

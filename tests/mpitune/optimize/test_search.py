@@ -17,6 +17,7 @@ from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import Grid
+from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
 from tests.helpers import journal_lines
 from tests.mpitune.optimize.objectives import SPACE, plain, searched
@@ -89,6 +90,23 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
     assert [t.params["x"] for t in study.trials] == [0.25, 0, 0, 0.5, 0.5, 1, 1] and study.best.values == {"loss": 1.0}
     searched(lambda t: 0.0, {"x": Float(0, 1)}, n_trials=20, minimize="l", callbacks=[stop])
     assert seen[:4] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_search_ends_by_its_time_or_its_results_and_goes_on(tmp_path: Path, asynchronous: bool) -> None:
+    def slow(trial: Any) -> float:
+        time.sleep(0.05)
+        return float(trial.params["x"])
+
+    space = {"x": Float(0, 1)}
+    how: dict[str, Any] = dict(n_trials=200, asynchronous=asynchronous, results=tmp_path / "r", workers=2)
+    first = searched(slow, space, **how, timeout=1.0)
+    assert 1 <= len(first) < 190 and read_study(tmp_path / "r").stopped == "its time"
+    second = searched(slow, space, **how, stop_when=lambda study: len(study) >= len(first) + 3)
+    assert len(first) + 3 <= len(second) < 200 and read_study(tmp_path / "r").stopped == "stop_when"
+    whole = searched(slow, space, n_trials=len(second), minimize="loss", timeout=600.0, results=tmp_path / "whole")
+    assert [t.params for t in second.trials] == [t.params for t in whole.trials]
+    assert read_study(tmp_path / "whole").stopped == ""
 
 
 class Adder:
@@ -196,10 +214,19 @@ def closes_over(lock: Any) -> Any:
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
         ({"trial_timeout": 0}, "trial_timeout=0: give a number of seconds above 0"),
+        ({"results": 5}, "results=5: give the path of a folder"),
+        ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
+        ({"strategy": Grid}, "strategy=Grid is a class: give one of it, strategy=Grid(...)"),
+        ({"objective": "train '{x}"}, "cannot be divided into words: no closing quotation"),
+        ({"objective": "train {x"}, "expected '}' before end of string; a brace of its own is written twice"),
+        ({"objective": ["train", "{x}", 5]}, "the command has 5 among its words: give texts, such as '5'"),
+        ({"objective": """echo '{"x": %s}' {x}"""}, "a brace of its own is written twice"),
+        ({"timeout": -1}, "timeout=-1: give a number of seconds above 0"),
+        ({"stop_when": 3}, "stop_when=3: give a function of the study so far"),
         ({"gpu": [0]}, 'gpu=[0]: give a position such as 0, or a text such as "0,1", "all" or "none"'),
         ({"gpu": "first", "workers": None}, 'gpu="first": give positions such as 0,1, names'),
         ({"gpu": 99, "workers": None}, 'gpu="99", but '),
-        ({"gpu": "all"}, 'workers=1 counts CPU slots: give gpu="none" with it (a GPU twice is gpu="0,0")'),
+        ({"gpu": "all"}, 'workers=1 is the number of CPU workers: add gpu="none" (two workers on a GPU: gpu="0,0")'),
         ({"callbacks": [5]}, "give a list of functions of the study and a trial"),
         ({"space": 5}, "the space is 5: give parameters by name"),
         ({"minimize": 5}, "minimize=5: give the name of a value"),

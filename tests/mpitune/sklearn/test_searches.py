@@ -118,7 +118,7 @@ def _dot(a: Any, b: Any) -> Any:
 
 def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
-    assert "3 of 6 fits are not solved as a grid: the kernel is a Python function" in capsys.readouterr().err
+    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in capsys.readouterr().err
 
 
 class Gram(TransformerMixin, BaseEstimator):
@@ -136,7 +136,7 @@ def test_a_precomputed_kernel_out_of_a_pipeline(capsys: pytest.CaptureFixture[st
     model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
     reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
     same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
-    why = "6 of 6 fits are not solved as a grid: a precomputed kernel comes out of a Pipeline"
+    why = "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline"
     assert why in capsys.readouterr().err
 
 
@@ -457,3 +457,36 @@ def test_a_folder_knows_an_estimator_with_a_generator_of_numpy_again(tmp_path: P
         tree = DecisionTreeClassifier(random_state=np.random.RandomState(3))
         GridSearchCV(tree, {"max_depth": [1, 2]}, cv=2, results=tmp_path, workers=0).fit(X, Y)
     assert len(journal_lines(tmp_path)) == 4
+
+
+THREADS = """
+import numpy as np
+from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_info
+from mpitune.sklearn import GridSearchCV
+
+def threads():
+    return max(library["num_threads"] for library in threadpool_info())
+
+class Counts(BaseEstimator):
+    def __init__(self, a=1):
+        self.a = a
+    def fit(self, X, y):
+        self.threads_ = threads()
+        return self
+    def score(self, X, y):
+        return self.threads_
+
+before = threads()
+for more in ({}, {"results": "kept"}):
+    search = GridSearchCV(Counts(), {"a": [1, 2]}, cv=2, workers=0, **more).fit(np.eye(8), np.arange(8) % 2)
+    print(before, *search.cv_results_["mean_test_score"], search.best_estimator_.threads_, threads())
+"""
+
+
+def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, tmp_path: Path) -> None:
+    """The refit has those of the script, as scikit-learn's."""
+    (tmp_path / "threads.py").write_text(THREADS)
+    two = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = program(tmp_path / "threads.py", cwd=tmp_path, env=two)
+    assert done.stdout.splitlines().count("2 1.0 1.0 2 2") == 2, done.stdout

@@ -55,7 +55,7 @@ def test_a_script_prints_the_same_once(
     assert (tmp_path / "out").read_text() == "written\n"
     said = [line for line in done.stderr.splitlines() if line.startswith("accelerate: ")]
     assert said == [
-        "accelerate: GridSearchCV: 27 fits solved as a grid",
+        "accelerate: GridSearchCV: 27 fits by the shared SVM solver",
         "accelerate: RandomizedSearchCV: 4 fits evaluated one by one on all devices: "
         "RandomForestClassifier has no fit_grid",
         "accelerate: SVC: 4 single fits by the same solver",

@@ -187,14 +187,14 @@ def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool
     grid = {"alpha": [1e-10, *np.logspace(-3, 3, 12)]}
     ours = compared(caplog, model, grid, X, targets, atol=1e-7, return_train_score=True)
     assert ours.plan_.n_fits == 3
-    few = compared(caplog, model, {"alpha": [1e-10, 0.1]}, X, targets)  # to the bit
+    few = compared(caplog, model, {"alpha": [1e-10, 0.1]}, X, targets)  # bitwise equal
     assert few.plan_.n_fits == 3
 
 
 def test_a_gaussian_process_of_float32_samples_is_solved_in_float32(caplog: Any) -> None:
     X, y = samples(1, whole=False, n=170)
     grid = {"alpha": np.logspace(-3, 3, 12).tolist()}
-    compared(caplog, GaussianProcessRegressor(DotProduct(1.0, "fixed")), grid, X.astype(np.float32), y)  # to the bit
+    compared(caplog, GaussianProcessRegressor(DotProduct(1.0, "fixed")), grid, X.astype(np.float32), y)  # bitwise equal
 
 
 def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
@@ -250,7 +250,7 @@ def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, sever
     ("kernel", "work"), [("rbf", "euclidean_distances"), ("polynomial", "safe_sparse_dot"), ("poly", "safe_sparse_dot")]
 )
 def test_gammas_share_distances_or_products(caplog: Any, monkeypatch: Any, kernel: str, work: str) -> None:
-    """Computed once for the training and once for the validation samples of each fold; few alphas: to the bit."""
+    """Computed once for the training and once for the validation samples of each fold; few alphas: bitwise equal."""
     X, y = samples(4, whole=False, n=70)
     calls = []
     function = getattr(kernels, work)

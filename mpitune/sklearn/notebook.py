@@ -1,0 +1,31 @@
+"""What a notebook shows of a fitted search below scikit-learn's diagram: its end, the best candidates, a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpitune.optimize.notebook import Row, page
+from mpitune.optimize.spaces.parameters import short
+
+
+def html_of(search: Any) -> str:
+    """A fitted search as HTML."""
+    table = search.cv_results_
+    metrics = [name.removeprefix("rank_test_") for name in table if name.startswith("rank_test_")]
+    metric = search.refit if search.refit in metrics else metrics[0]
+    name = f"mean_test_{metric}"
+    scores, params = table[name], table["params"]
+    iterations = list(map(int, table.get("iter", [0] * len(scores))))  # a halving search has several
+    order = np.lexsort((table[f"rank_test_{metric}"], np.negative(iterations)))
+    ranked = [Row(int(n), [float(scores[n])], params[n]) for n in order if np.isfinite(scores[n])]
+    failed = len(scores) - len(ranked)
+    count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
+    count += f" in {iterations[-1] + 1} iterations" * (iterations[-1] > 0)
+    lines = [count + f", {failed} of them failed" * (failed > 0)]
+    best = search.best_index_ if hasattr(search, "best_index_") else ranked[0].number if ranked else None
+    if best is not None:
+        chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
+        lines.append(f"the best: {chosen or 'candidate 0'}\n  {name} {scores[best]:.6g}")
+    return page("\n".join(lines), "candidate", {name: True}, ranked)

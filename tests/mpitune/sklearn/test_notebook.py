@@ -1,0 +1,66 @@
+"""What a notebook shows of a search."""
+
+import re
+from typing import Any
+
+import pytest
+import sklearn
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV as Theirs
+from sklearn.neighbors import KNeighborsClassifier
+
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+
+X, Y = load_iris(return_X_y=True)
+KNN = KNeighborsClassifier()
+
+
+def below_the_diagram(search: Any) -> str:
+    """What follows scikit-learn's own HTML, the same in both ways that notebooks ask for it."""
+    theirs, begins, ours = search._repr_html_().rpartition("<pre>")
+    assert search._repr_mimebundle_()["text/html"].endswith(ours)
+    assert "sk-estimator" in theirs and begins
+    return ours
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
+    search = GridSearchCV(KNN, {"n_neighbors": [1, 3, 5, 1000, 7, 9]}, cv=5, workers=0)
+    fresh = search._repr_html_()
+    assert "sk-estimator" in fresh and "candidates" not in fresh
+    text = below_the_diagram(search.fit(X, Y))
+    assert text.startswith("6 candidates, 1 of them failed\nthe best: n_neighbors=7\n  mean_test_score 0.98</pre>")
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text)]
+    assert rows[0] == ["candidate", "mean_test_score", "n_neighbors"] and rows[1] == ["4", "0.98", "7"]
+    assert len(rows) == 6 and text.count("<img ") == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"scoring": ["accuracy", "f1_macro"], "refit": "f1_macro"}, "f1_macro"),
+        ({"scoring": ["accuracy", "f1_macro"], "refit": False}, "accuracy"),
+        ({"refit": lambda results: 1}, "score"),
+    ],
+)
+def test_the_score_is_that_of_refit(arguments: dict[str, Any], name: str) -> None:
+    search = GridSearchCV(KNN, {"n_neighbors": [1, 3]}, cv=5, workers=0, **arguments).fit(X, Y)
+    told = f"the best: n_neighbors=3\n  mean_test_{name} {search.cv_results_[f'mean_test_{name}'][1]:.6g}</pre>"
+    assert told in below_the_diagram(search)
+
+
+def test_a_halving_search_shows_its_last_iteration_first() -> None:
+    search = HalvingGridSearchCV(KNN, {"n_neighbors": [1, 3, 5, 7, 9, 11]}, cv=3, random_state=0, workers=0).fit(X, Y)
+    text = below_the_diagram(search)
+    assert text.startswith("8 candidates in 2 iterations\n")
+    best = re.findall("<tr>(.*?)</tr>", text)[1]
+    assert f"<td>{search.best_index_}</td>" in best and search.cv_results_["iter"][search.best_index_] == 1
+
+
+def test_as_text_it_is_scikit_learns() -> None:
+    search = GridSearchCV(KNN, {}, cv=2, workers=0).fit(X, Y)
+    assert "<pre>1 candidate\n" in search._repr_html_()
+    with sklearn.config_context(display="text"):
+        assert list(search._repr_mimebundle_()) == ["text/plain"] and not hasattr(search, "_repr_html_")
+        assert not hasattr(Theirs(KNN, {}), "_repr_html_")

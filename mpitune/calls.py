@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import io
 import itertools
+import logging
 import multiprocessing
 import os
 import pickle
@@ -40,6 +41,8 @@ from mpitune.ranks.fork_server import installed_modules_of
 from mpitune.ranks.process import WORKERS_HERE, WithSource
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
+
+log = logging.getLogger(__name__)
 
 IDLE = 60.0  # seconds without a call after which workers end
 LARGE = 1 << 20  # bytes of an array that is sent once
@@ -215,6 +218,9 @@ class Service:
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._runs: SimpleQueue[Callable[[], None]] | None = None
+        # Callers are told by a thread of its own: they may hold locks while they ask for a call, which may have to wait
+        # until the run has ended.
+        self._told: SimpleQueue[tuple[Callable[[Result | Exception], None], Result | Exception]] = SimpleQueue()
         self._arrivals: Arrivals | None = None
         self._ended = threading.Event()
         self._ended.set()
@@ -261,7 +267,7 @@ class Service:
 
         def ended(result: Result | Exception) -> None:
             self.arrays.done(names, self.forget)
-            done(result)
+            self._told.put((done, result))
             self._count(caller, -1)
 
         def add() -> bool:
@@ -270,11 +276,6 @@ class Service:
             return is_added
 
         asked = tuple(sorted(options.items()))
-        if threading.current_thread().name == THREAD:  # it ends its own run, so it waits for none
-            if not add():
-                self.arrays.done(names, self.forget)
-                done(StudyError(ENDED))
-            return
         while True:
             with self._lock:
                 if asked == self._asked or not self.works_for_others(caller):
@@ -318,8 +319,13 @@ class Service:
             return
         if self._arrivals is not None:
             self._arrivals.close()
-        if threading.current_thread().name != THREAD:
-            self._ended.wait()
+        self._ended.wait()
+
+    def abort(self, caller: threading.Thread) -> None:
+        """End the calls of this thread, unless others have calls, too."""
+        with self._lock:
+            if not self.works_for_others(caller):
+                self.close()
 
     def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
         self._ended.wait()
@@ -328,7 +334,8 @@ class Service:
             transport = studies.join(options)  # by this thread: MPI ends in the one that began it
         if self._runs is None:
             self._runs = SimpleQueue()
-            threading.Thread(target=self._work, name=THREAD, daemon=True).start()
+            threading.Thread(target=self._work, name="mpitune-calls", daemon=True).start()
+            threading.Thread(target=self._tell, name="mpitune-results", daemon=True).start()
             atexit.register(self.close)
             studies.before.append(self.make_way)
         experiment = Calls(tuple(installed_modules_of(content)))
@@ -358,8 +365,15 @@ class Service:
         while True:
             self._runs.get()()
 
+    def _tell(self) -> None:
+        while True:
+            done, result = self._told.get()
+            try:
+                done(result)
+            except Exception:
+                log.exception("a result could not be passed on")
 
-THREAD = "mpitune-calls"
+
 ENDED = "the workers of this call were ended"
 service = Service()
 

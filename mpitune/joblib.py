@@ -157,8 +157,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        if not service.works_for_others(self._caller):
-            service.close()
+        service.abort(self._caller)
 
 
 def _calling_search() -> Any:

@@ -34,6 +34,7 @@ from mpitune.calls import LARGE, service
 from mpitune.devices.devices import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.sklearn import GridSearchCV
+from tests.helpers import PATIENCE
 
 X, Y = load_iris(return_X_y=True)
 TREE = DecisionTreeClassifier(random_state=0)
@@ -483,3 +484,24 @@ def test_a_script_goes_on_when_nodes_are_lost(program: Any, tmp_path: Path) -> N
     )
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 8
     assert [f"rank {number} is lost" in done.stderr for number in (1, 2)] == [True, True], done.stderr
+
+
+def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
+    """A callback may wait for a lock that its caller holds while it waits for the workers to begin anew."""
+
+    def work(raises: bool) -> None:
+        for _ in range(30):
+            with joblib.parallel_config("mpitune", n_jobs=2):
+                try:
+                    calls = (delayed(divmod)(i + 1, i - 7 if raises else 3) for i in range(12))
+                    ended.append(Parallel(batch_size=1)(calls) == [divmod(i + 1, 3) for i in range(12)] and not raises)
+                except ZeroDivisionError:
+                    ended.append(raises)
+
+    ended: list[bool] = []
+    threads = [threading.Thread(target=work, args=(number % 2 == 1,), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert ended == [True] * 120

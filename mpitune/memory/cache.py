@@ -1,8 +1,8 @@
 """Values that are computed once and kept for other trials, in memory of a fixed size that a node's workers share.
 
-A value is kept as bytes, so one user cannot change the value of another: each has a copy. This also holds for a value
-that was just computed, or has no room. Arrays keep the order of their elements in memory, on which the last bits of
-what is computed from them depend.
+A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes, or
+copies; everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
+Arrays keep the order of their elements in memory, on which the last bits of what is computed from them depend.
 
 The memory begins with an index, a row for each value; the values lie behind it, and the longest unused make room for
 new ones. Locks are bytes of the memory's file (POSIX record locks), so they end with their process. The length of a row
@@ -57,10 +57,17 @@ class Cache:
         self._memory = memory
 
     def value(self, key: str, compute: Callable[[], Any]) -> Any:
-        """The value of a key, computed if nobody has it; others that want it wait meanwhile.
+        """The value of a key, computed if nobody has it; others that want it wait meanwhile. Its arrays are read-only.
 
         Raises what `compute` raises, and `NotPicklable`.
         """
+        return _read(self._content(key, compute))
+
+    def copy(self, key: str, compute: Callable[[], Any]) -> Any:
+        """As `value`, with arrays that may be changed."""
+        return _read(np.array(self._content(key, compute)).data)
+
+    def _content(self, key: str, compute: Callable[[], Any]) -> memoryview:
         name = hashlib.sha256(key.encode()).digest()[:16]
         content = self._memory.get(name)
         if content is None:
@@ -70,8 +77,8 @@ class Cache:
                     packed = _Packed(compute())
                     content = self._memory.put(name, packed.length, packed.write)
                     if content is None:
-                        return _read(packed.whole())
-        return _read(np.array(content))
+                        content = packed.whole().data
+        return content.toreadonly()
 
 
 class NoCache(Cache):
@@ -80,8 +87,8 @@ class NoCache(Cache):
     def __init__(self) -> None:
         pass
 
-    def value(self, key: str, compute: Callable[[], Any]) -> Any:
-        return _read(_Packed(compute()).whole())
+    def _content(self, key: str, compute: Callable[[], Any]) -> memoryview:
+        return _Packed(compute()).whole().data.toreadonly()
 
 
 def in_memory(buffers: SharedArrays, limit: int) -> Cache:
@@ -153,9 +160,8 @@ def _begins(lengths: Sequence[int]) -> list[int]:
     return begins
 
 
-def _read(content: np.ndarray) -> Any:
+def _read(memory: memoryview) -> Any:
     """The value that these bytes hold; its arrays are views of them."""
-    memory = content.data
     (n,) = np.frombuffer(memory[:8], "<i8")
     lengths = np.frombuffer(memory[8 : 8 + 8 * int(n)], "<i8").tolist()
     begins = _begins([8 + 8 * int(n), *lengths])[1:-1]

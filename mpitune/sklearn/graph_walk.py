@@ -237,7 +237,7 @@ def computed_once(cache: Cache | None, kind: Kind, split: int, steps: Steps, com
         return made[0]
 
     try:
-        return cache.value(json.dumps([kind, split, *steps]), computed)
+        return cache.copy(json.dumps([kind, split, *steps]), computed)  # the next step may write to it
     except NotPicklable:
         return made[0]
 

@@ -123,7 +123,7 @@ def test_values_are_packed_whole_and_arrays_keep_their_order(
     value = {"text": text, "arrays": made, "function": lambda x: x + 1}
     packed = _Packed(value)
     assert packed.length == len(packed.whole()) and packed.length % 64 == 0
-    found = _read(packed.whole())
+    found = _read(packed.whole().data)
     assert found["text"] == text and found["function"](1) == 2
     for array, other in zip(made, found["arrays"], strict=True):
         np.testing.assert_array_equal(array, other)

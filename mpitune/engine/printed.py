@@ -68,6 +68,8 @@ class _Marked:
             begun = self._begin * self._fresh + text[:-1].replace("\n", f"\n{self._begin}") + text[-1]
             self._fresh = text.endswith("\n")
             self._stream.write(begun)
+            if not self._fresh:  # nothing else flushes a line without an end before the trial's result is told
+                self._stream.flush()
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -26,7 +26,6 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from mpitune import studies
@@ -38,7 +37,7 @@ from mpitune.errors import Exit, StudyError, UsageError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
-from mpitune.ranks.process import WORKERS_HERE, WithSource
+from mpitune.ranks.process import WORKERS_HERE, WithSource, packed_error, unpacked_error
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
@@ -106,29 +105,13 @@ def _called(trial: Trial, data: Data, begun: set[str]) -> Evaluation:
         file = io.BytesIO()
         WithSource(file, 5, buffer_callback=buffers.append).dump(result)
     except BaseException as error:  # also KeyboardInterrupt and SystemExit, as by joblib's own processes
-        return Evaluation(trial.key, arrays={"raised": _pickled_error(error)}, doubt=own_traceback(error))
+        text = own_traceback(error)
+        return Evaluation(trial.key, arrays={"raised": np.frombuffer(packed_error(error, text), np.uint8)}, doubt=text)
     arrays = {f"buffer{number:06}": np.frombuffer(buffer.raw(), np.uint8) for number, buffer in enumerate(buffers)}
     return Evaluation(trial.key, arrays={"result": np.frombuffer(file.getbuffer(), np.uint8), **arrays})
 
 
-def _pickled_error(error: BaseException) -> np.ndarray:
-    text = own_traceback(error)
-    try:
-        content = cloudpickle.dumps((error, text))
-        pickle.loads(content)
-    except Exception:  # whatever its own pickling raises
-        content = cloudpickle.dumps((RuntimeError(text), text))
-    return np.frombuffer(content, np.uint8)
-
-
 # -- on rank 0
-
-
-class RemoteTraceback(Exception):
-    """The traceback of a call as its worker had it: the cause of the exception here."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
 
 
 def value_of(result: Result | Exception) -> Any:
@@ -139,8 +122,7 @@ def value_of(result: Result | Exception) -> Any:
         tries = "each of its tries" if result.attempt > 1 else "its try"
         raise StudyError(f"a call has no result, as the worker of {tries} ended: {result.error}")
     if "raised" in result.arrays:
-        error, text = pickle.loads(np.asarray(result.arrays["raised"]).tobytes())
-        error.__cause__ = RemoteTraceback(text)
+        error = unpacked_error(np.asarray(result.arrays["raised"]).tobytes())
         error.add_note(f"raised at {result.place} (host/rank/slot/device)")
         raise error
     buffers = [array for name, array in sorted(result.arrays.items()) if name != "result"]
@@ -148,7 +130,7 @@ def value_of(result: Result | Exception) -> Any:
 
 
 class Writer(WithSource):
-    """Pickles a call without its large arrays, which `shared` keeps."""
+    """Pickles a call without its arrays of at least `large` bytes: `keep` gives each the name that stands for it."""
 
     def __init__(self, file: io.BytesIO, keep: Callable[[np.ndarray], str], large: float) -> None:
         super().__init__(file, 5)

@@ -36,6 +36,7 @@ from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import packed
+from mpitune.settings import require_seconds
 
 _served = False  # whether the other ranks of this job wait for calls
 
@@ -75,8 +76,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         super().__init__(**options)
         if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
-        if trial_timeout is not None and not (isinstance(trial_timeout, int | float) and trial_timeout > 0):
-            raise UsageError(f"trial_timeout={trial_timeout!r}: give a number of seconds above 0")
+        require_seconds("trial_timeout", trial_timeout)
         self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
         self._known: Known = {}
         self._caller = threading.current_thread()

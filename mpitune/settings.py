@@ -182,6 +182,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else without_address(repr(value))
 
 
+def require_seconds(name: str, value: Any) -> None:
+    """Raise UsageError unless the argument of that name is None or a number of seconds above 0."""
+    if value is not None and not (isinstance(value, int | float) and value > 0):
+        raise UsageError(f"{name}={value!r}: give a number of seconds above 0")
+
+
 def without_address(text: str) -> str:
     """A repr without the place in memory, which differs between runs."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals

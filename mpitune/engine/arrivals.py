@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -16,12 +15,9 @@ from mpitune.engine.messages import Forget, Run, Share, ToAgent
 from mpitune.engine.preflight import Node
 from mpitune.engine.queue import Costs
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks.transport import Transport
+from mpitune.ranks.transport import PIECE, Transport
 from mpitune.trial import Batch, Result, Trial
 
-log = logging.getLogger(__name__)
-
-PIECE = 64 << 20  # bytes of an array in one message
 Done = Callable[[Result | Exception], None]
 
 
@@ -50,7 +46,7 @@ class Arrivals:
     # -- from any thread
 
     def add(self, trial: Trial, done: Done) -> bool:
-        """Ask for a trial; `done` gets its result, in the study's thread. False: the study has ended."""
+        """Ask for a trial; `done` gets its result, in the study's thread, and raises nothing. False: it has ended."""
         with self._lock:
             if self.is_closed:
                 return False
@@ -80,7 +76,7 @@ class Arrivals:
             left, self._open = self._open, {}
             os.close(self._bell)
         for done in left.values():
-            self._say(done, why)
+            done(why)
 
     # -- in the study's thread
 
@@ -153,15 +149,8 @@ class Arrivals:
             done = self._open.pop(result.key, None)
         self._busy = time.monotonic()
         if done is not None:
-            self._say(done, result)
-        return []
-
-    @staticmethod
-    def _say(done: Done, result: Result | Exception) -> None:
-        try:
             done(result)
-        except Exception:
-            log.exception("a result could not be passed on")
+        return []
 
     # -- as a journal that keeps nothing, see `Journal`
 

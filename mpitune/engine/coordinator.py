@@ -139,7 +139,7 @@ class Coordinator:
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
             case Interrupted(number):
-                if not self._study.waits:  # else whoever asks for trials says when it ends
+                if not self._study.waits:  # the script that adds trials hears the signal, too, and ends the study
                     self._drain(number)
             case Lost():
                 self._lost(sender)

@@ -25,6 +25,7 @@ from mpitune.optimize.objectives import NoValue, ObjectiveTrial
 from mpitune.optimize.spaces import Choice, Space
 from mpitune.ranks.keeper import has_keeper
 from mpitune.ranks.process import die_with
+from mpitune.settings import require_seconds
 from mpitune.storage.called import digest_of_program
 from mpitune.storage.files import regular_file
 
@@ -79,8 +80,7 @@ class Command:
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
         if isinstance(command, str) and not any(os.path.basename(word) in REMOTE for word in self.words):
             self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            raise UsageError(f"timeout={timeout!r} of the command: give a number of seconds above 0")
+        require_seconds("timeout", timeout)
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
         self.result, self.timeout, self.environment = result, timeout, dict(environment or {})

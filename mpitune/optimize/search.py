@@ -26,7 +26,7 @@ from mpitune.optimize.strategies.base import Problem
 from mpitune.optimize.tuning import (
     Callback,
     LeadersPart,
-    Limit,
+    SearchLimit,
     Tuning,
     WorkersPart,
     described,
@@ -38,7 +38,7 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
-from mpitune.settings import without_address
+from mpitune.settings import require_seconds, without_address
 from mpitune.storage.history import NAME, read_header, read_journal
 from mpitune.studies import ADVICE, join, run_study
 from mpitune.trial import Gang
@@ -182,7 +182,7 @@ def search(
             order="asynchronous" if asynchronous else "rounds",
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, callbacks, Limit(timeout, stop_when), options.results, gang_of),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:
@@ -211,9 +211,8 @@ def _check_numbers(workers: Any, round_size: Any, trial_timeout: Any, timeout: A
     """Raise UsageError for values that are not numbers, or out of their range."""
     require_whole("workers", workers, 0)
     require_whole("round_size", round_size, 1)
-    for name, seconds in (("trial_timeout", trial_timeout), ("timeout", timeout)):
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            raise UsageError(f"{name}={seconds!r}: give a number of seconds above 0")
+    require_seconds("trial_timeout", trial_timeout)
+    require_seconds("timeout", timeout)
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numbers
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mpitune.engine.limit import Limit
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
@@ -71,43 +71,29 @@ class Counts:
 
 
 @dataclass
-class Limit:
-    """When a search has enough: after so many seconds, or when a function of its study says so."""
-
-    timeout: float | None = None
-    stop_when: Callable[[SearchStudy], bool] | None = None
-    began: float = field(default_factory=time.monotonic)
-    reached: str = ""  # what it was that has stopped the search
-    _study: SearchStudy = field(default_factory=lambda: SearchStudy([], {}))
-    _outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
-    _news: bool = False
+class SearchLimit(Limit):
+    """`stop_when` gets the study so far: trials that are complete, those of earlier runs too."""
 
     def begin(self, problem: Problem, results: Path | None) -> None:
         """Before the first trial: take in what is known."""
-        self._study = SearchStudy([], problem.objectives, results)
+        self._study, self._problem = SearchStudy([], problem.objectives, results), problem
+        self._outcomes: dict[int, list[Outcome]] = {}  # of each trial's stages
         known = read_journal(results) if self.stop_when is not None and results is not None else None
         if known is not None:
             for key, result in known.results.items():
-                self.add(Outcome(known.trials[key], result), problem)
+                self.add(Outcome(known.trials[key], result))
 
-    def add(self, outcome: Outcome, problem: Problem) -> None:
-        """A trial, or a stage of one, has succeeded, or failed for good."""
+    def add(self, outcome: Outcome) -> None:
+        """A trial, or a stage of one, has come to its end."""
         segment = TrialSegment.of(outcome.trial)
         outcomes = self._outcomes.setdefault(segment.number, [])
         outcomes.append(outcome)
         if segment.last or outcome.result.failed:
-            self._study.trials += records(outcomes, problem.space.given)
-            self._news = True
+            self._study.trials += records(outcomes, self._problem.space.given)
+            self.news = True
 
-    def is_reached(self) -> bool:
-        """Asked often."""
-        if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
-            self.reached = "its time"
-        if not self.reached and self.stop_when is not None and self._news:
-            self._news = False
-            if self.stop_when(self._study):
-                self.reached = "stop_when"
-        return bool(self.reached)
+    def so_far(self) -> SearchStudy:
+        return self._study
 
 
 @dataclass(frozen=True)
@@ -116,7 +102,7 @@ class LeadersPart:
 
     strategy: Strategy
     callbacks: tuple[Callback, ...]
-    limit: Limit
+    limit: SearchLimit
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
     counts: Counts = field(default_factory=Counts)
@@ -174,8 +160,7 @@ class Tuning(Experiment):
         )  # fmt: skip
 
     def reporting(self) -> Reporting:
-        limit = self.plan.limit if self.plan is not None else Limit()
-        return Reporting(stopped=lambda: limit.reached)
+        return Reporting(stopped=lambda: self.plan.limit.reached if self.plan is not None else "")
 
     def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
@@ -196,8 +181,9 @@ class Tuning(Experiment):
                 error = f"{FIX_PREFIX}{invalid}"
         if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
             raise UsageError(f"{error} (trial {segment.number})")
-        if self.plan is not None and isinstance(evaluation, Result) and not evaluation.failed:
-            self.plan.limit.add(Outcome(trial, evaluation), self.task.problem)
+        limit = self.plan.limit if self.plan is not None else None
+        if limit is not None and limit.stop_when is not None and isinstance(evaluation, Result) and not error:
+            limit.add(Outcome(trial, evaluation))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         problem = self.task.problem

@@ -16,11 +16,10 @@ from mpi4py import MPI
 
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
-from mpitune.ranks.transport import GivenUp, Lost, Parting, Transport
+from mpitune.ranks.transport import PIECE, GivenUp, Lost, Parting, Transport
 
 MESSAGE, BEAT = 0, 1  # tags
 CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
-PIECE = 64 << 20  # bytes of an array in one message
 FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a link may be lost even then
 
 

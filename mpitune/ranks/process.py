@@ -6,6 +6,7 @@ import ctypes
 import io
 import linecache
 import os
+import pickle
 import signal
 import sys
 import types
@@ -55,6 +56,30 @@ def packed(thing: object) -> bytes:
     file = io.BytesIO()
     WithSource(file).dump(thing)
     return file.getvalue()
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception as text, from the process that raised it: the cause of the exception here."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def packed_error(error: BaseException, text: str) -> bytes:
+    """An exception for another process, with its traceback; one that cannot be pickled is a RuntimeError with this."""
+    try:
+        content = cloudpickle.dumps((error, text))
+        pickle.loads(content)
+    except Exception:  # whatever its own pickling raises
+        content = cloudpickle.dumps((RuntimeError(text), text))
+    return bytes(content)
+
+
+def unpacked_error(content: bytes) -> Any:
+    """The exception that `packed_error` has packed in a process of this job, caused by its traceback there."""
+    error, text = pickle.loads(content)
+    error.__cause__ = RemoteTraceback(text)
+    return error
 
 
 def require_linux() -> None:

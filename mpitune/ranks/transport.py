@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+PIECE = 64 << 20  # bytes of an array in one message
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:

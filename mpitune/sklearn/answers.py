@@ -8,7 +8,6 @@ each result ("[CV 2/5] END C=1; ... total time=   0.1s") when it arrives, and no
 from __future__ import annotations
 
 import numbers
-import pickle
 import sys
 import time
 import traceback
@@ -17,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import cloudpickle
 import numpy as np
 from joblib.logger import short_format_time
 from sklearn.exceptions import ConvergenceWarning
@@ -26,6 +24,7 @@ from sklearn.model_selection import _validation
 from sklearn.utils.validation import _num_samples
 
 from mpitune.errors import UsageError
+from mpitune.ranks.process import packed_error, unpacked_error
 from mpitune.sklearn.task import Task
 from mpitune.trial import Evaluation, Outcome, Result
 
@@ -148,12 +147,7 @@ class Raised(UsageError):
 def raised(key: str, error: Exception) -> Evaluation:
     """The exception as the answer of a trial. Another node may do better, where there is one."""
     text = "".join(traceback.format_exception(error))
-    try:
-        raised_there = cloudpickle.dumps((error, text))
-        pickle.loads(raised_there)
-    except Exception:  # whatever its own pickling raises
-        raised_there = cloudpickle.dumps((RuntimeError(text), text))
-    return Evaluation(key, arrays={"raised": np.frombuffer(raised_there, np.uint8)}, doubt=text)
+    return Evaluation(key, arrays={"raised": np.frombuffer(packed_error(error, text), np.uint8)}, doubt=text)
 
 
 def exception_of(evaluation: Evaluation) -> Exception | None:
@@ -163,11 +157,8 @@ def exception_of(evaluation: Evaluation) -> Exception | None:
     """
     if "raised" not in evaluation.arrays:
         return None
-    raised_there = np.asarray(evaluation.arrays["raised"]).tobytes()
-    error, text = pickle.loads(raised_there)
-    error.__cause__ = RuntimeError(text)
-    original: Exception = error
-    return original
+    error: Exception = unpacked_error(np.asarray(evaluation.arrays["raised"]).tobytes())
+    return error
 
 
 def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Answer]:

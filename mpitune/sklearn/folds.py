@@ -41,7 +41,7 @@ from mpitune.sklearn.fit_graph import configured
 from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
-from mpitune.sklearn.limit import Limit
+from mpitune.sklearn.limit import SearchLimit
 from mpitune.sklearn.task import Task
 from mpitune.storage.history import read_header
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
@@ -100,7 +100,7 @@ class Folds(Experiment):
 
     search: Any = field(default=None, metadata={"changes_results": False})
     tasks: Sequence[Task] = field(default=(), metadata={"changes_results": False})
-    limit: Limit | None = field(default=None, metadata={"changes_results": False})
+    limit: SearchLimit | None = field(default=None, metadata={"changes_results": False})
     estimator: str = ""
     scoring: str = ""
     cv: str = ""
@@ -109,7 +109,7 @@ class Folds(Experiment):
     return_train_score: bool = False
 
     @classmethod
-    def of(cls, search: Any, tasks: Sequence[Task], limit: Limit | None = None) -> Folds:
+    def of(cls, search: Any, tasks: Sequence[Task], limit: SearchLimit | None = None) -> Folds:
         """The study of the tasks of a search."""
         first = tasks[0].kwargs
         splits = _splits(tasks)
@@ -210,7 +210,7 @@ class Folds(Experiment):
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
         if (error := exception_of(evaluation)) is not None:
             raise Raised(error)
-        if self.limit is not None and evaluation.error is None:
+        if self.limit is not None and self.limit.stop_when is not None and evaluation.error is None:
             self.limit.add(self._by_key[trial.key], decoded(evaluation))
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))

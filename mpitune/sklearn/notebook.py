@@ -20,10 +20,11 @@ def html_of(search: Any) -> str:
     iterations = list(map(int, table.get("iter", [0] * len(scores))))  # a halving search has several
     order = np.lexsort((table[f"rank_test_{metric}"], np.negative(iterations)))
     ranked = [Row(int(n), [float(scores[n])], params[n]) for n in order if np.isfinite(scores[n])]
-    failed = len(scores) - len(ranked)
+    missing = int((table["n_splits_evaluated"] < search.n_splits_).sum()) if "n_splits_evaluated" in table else 0
+    failed = len(scores) - len(ranked) - missing
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
     count += f" in {iterations[-1] + 1} iterations" * (iterations[-1] > 0)
-    lines = [count + f", {failed} of them failed" * (failed > 0)]
+    lines = [count + f", {failed} of them failed" * (failed > 0) + f", {missing} not evaluated" * (missing > 0)]
     best = search.best_index_ if hasattr(search, "best_index_") else ranked[0].number if ranked else None
     if best is not None:
         chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())

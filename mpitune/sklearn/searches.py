@@ -51,7 +51,7 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
-from mpitune.sklearn.limit import Limit, StopWhen, not_evaluated
+from mpitune.sklearn.limit import SearchLimit, StopWhen, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
@@ -241,7 +241,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
-        limit = Limit(tasks, self.timeout, self.stop_when, self._began)
+        limit = SearchLimit(self.timeout, self.stop_when, self._began, tasks)
         answers = self._first_single_fits(tasks)
         self._compiling = bool(answers)
         for task in [task for task in tasks if task.key in answers]:
@@ -275,7 +275,7 @@ class OnEngine(_search.BaseSearchCV):
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 
-    def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: Limit) -> None:
+    def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
         evaluated = np.zeros(1 + max(task.candidate for task in tasks), np.int64)
         for task in tasks:
@@ -292,7 +292,7 @@ class OnEngine(_search.BaseSearchCV):
             )
         print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
 
-    def _answers_of_study(self, tasks: list[Task], limit: Limit) -> dict[str, Answer]:
+    def _answers_of_study(self, tasks: list[Task], limit: SearchLimit) -> dict[str, Answer]:
         study = Folds.of(self, tasks, limit)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
@@ -367,19 +367,18 @@ class _Theirs(OnEngine):
 
     accelerate = False
 
-    def __init__(self) -> None:
-        raise NotImplementedError
+    def __init__(self, search: _search.BaseSearchCV, n_jobs: int) -> None:
+        self.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
 
     def _run_search(self, evaluate_candidates: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # `fit` is scikit-learn's
 
 
 def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | None:
     """For one of scikit-learn's searches; None where its callbacks need fits by scikit-learn itself."""
     if have_callbacks(search):
         return None
-    ours: OnEngine = object.__new__(_Theirs)
-    ours.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
+    ours = _Theirs(search, n_jobs)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
         if plan_of(tasks, ours.sharing).shares:

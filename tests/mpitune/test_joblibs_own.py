@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import cloudpickle
 import pytest
@@ -71,6 +70,6 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     service.close()
 
 
-def test_that_they_are_found() -> Any:
+def test_that_they_are_found() -> None:
     names = [name for name in globals() if name.startswith("test_")]
     assert len(names) > 20 and {name.partition("[")[0] for name in UNFAIR} < set(names)

@@ -47,6 +47,7 @@ def test_no_fit_begins_after_its_time(workers: int, capsys: pytest.CaptureFixtur
     assert 1 <= whole.sum() < 125 and table["mean_test_score"].mask.tolist() == (~whole).tolist()
     assert whole[search.best_index_] and search.best_score_ == table["mean_test_score"].max()
     assert search.predict(X).shape == Y.shape
+    assert f"125 candidates, {125 - whole.sum()} not evaluated" in search._repr_html_()
     assert f"stopped by its time: {whole.sum()} of 125 candidates have all splits" in capsys.readouterr().err
     right = theirs.GridSearchCV(Slow(), {"number": range(125)}, cv=2).fit(X, Y).cv_results_
     np.testing.assert_array_equal(table["mean_test_score"][whole], right["mean_test_score"][whole])

@@ -239,7 +239,8 @@ def test_candidates_that_cost_nothing_beside_another() -> None:
 
 
 @pytest.mark.parametrize("share", [False, "exact"])
-def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any, workers: int) -> None:
     """The last components have no variance. Whitened they are noise, which depends on the order of elements."""
     rng = np.random.default_rng(32244)
     x = rng.normal(size=(40, 4))
@@ -251,7 +252,7 @@ def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any) -> None
     model = make_pipeline(*steps, Ridge(alpha=0.0, fit_intercept=False))
     grid, cv = {"ridge__solver": ["auto", "lsqr"]}, TimeSeriesSplit(3)
     right = theirs.GridSearchCV(model, grid, cv=cv).fit(x, y)
-    ours = GridSearchCV(model, grid, cv=cv, workers=0, share=share).fit(x, y)
+    ours = GridSearchCV(model, grid, cv=cv, workers=workers, share=share).fit(x, y)
     for split in range(3):
         name = f"split{split}_test_score"
         assert ours.cv_results_[name].tolist() == right.cv_results_[name].tolist()

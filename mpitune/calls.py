@@ -11,7 +11,6 @@ import atexit
 import hashlib
 import io
 import itertools
-import logging
 import multiprocessing
 import os
 import pickle
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,8 +39,6 @@ from mpitune.ranks.fork_server import installed_modules_of
 from mpitune.ranks.process import WORKERS_HERE, WithSource, packed_error, unpacked_error
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
-
-log = logging.getLogger(__name__)
 
 IDLE = 60.0  # seconds without a call after which workers end
 LARGE = 1 << 20  # bytes of an array that is sent once
@@ -198,15 +195,14 @@ class Service:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._starting = threading.Lock()
         self._numbers = itertools.count()
         self._runs: SimpleQueue[Callable[[], None]] | None = None
-        # Callers are told by a thread of its own: they may hold locks while they ask for a call, which may have to wait
-        # until the run has ended.
-        self._told: SimpleQueue[tuple[Callable[[Result | Exception], None], Result | Exception]] = SimpleQueue()
-        self._arrivals: Arrivals | None = None
+        self._late: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._run: tuple[tuple[Any, ...], Arrivals] | None = None  # options, and the study that has these
         self._ended = threading.Event()
         self._ended.set()
-        self._asked: tuple[Any, ...] = ()
+        self._is_over = False
         self._pid = os.getpid()
         self._callers: Counter[threading.Thread] = Counter()  # how many calls of each are open
         self._changed = threading.Condition()  # a thread has no open calls any more
@@ -249,24 +245,30 @@ class Service:
 
         def ended(result: Result | Exception) -> None:
             self.arrays.done(names, self.forget)
-            self._told.put((done, result))
             self._count(caller, -1)
-
-        def add() -> bool:
-            if is_added := self._arrivals is not None and self._arrivals.add(trial, ended):
-                self._count(caller, 1)
-            return is_added
+            done(result)
 
         asked = tuple(sorted(options.items()))
-        while True:
-            with self._lock:
-                if asked == self._asked or not self.works_for_others(caller):
-                    if asked != self._asked:
-                        self.close()
-                    while not add():
-                        self._begin(content, asked)
-                    return
-            self._wait_for_others(caller)
+
+        def add() -> bool:
+            self._count(caller, 1)
+            if is_added := self._run is not None and self._run[0] == asked and self._run[1].add(trial, ended):
+                return is_added
+            self._count(caller, -1)
+            return False
+
+        def begin_for_it() -> None:
+            try:
+                while not add():
+                    self._begin(content, asked, caller)
+            except Exception as error:
+                self._count(caller, 1)
+                ended(error)
+
+        if not add():
+            # A caller may hold locks that it needs to be told a result, so another thread waits for the run's end.
+            self._start_threads()
+            self._late.put(begin_for_it)
 
     def _count(self, caller: threading.Thread, more: int) -> None:
         """Note that a thread has more open calls, or fewer."""
@@ -292,16 +294,22 @@ class Service:
 
     def forget(self, names: Sequence[str]) -> None:
         """Let all nodes give up the memory of these arrays."""
-        if self._arrivals is not None:
-            self._arrivals.forget(names)
+        if self._run is not None:
+            self._run[1].forget(names)
 
     def close(self) -> None:
         """End all calls and all workers, on all nodes, and wait for that."""
         if os.getpid() != self._pid:  # a fork, which has none
             return
-        if self._arrivals is not None:
-            self._arrivals.close()
+        if self._run is not None:
+            self._run[1].close()
         self._ended.wait()
+
+    def end(self) -> None:
+        """As `close`, and no call begins another run."""
+        with self._lock:
+            self._is_over = True
+            self.close()
 
     def abort(self, caller: threading.Thread) -> None:
         """End the calls of this thread, unless others have calls, too."""
@@ -309,26 +317,45 @@ class Service:
             if not self.works_for_others(caller):
                 self.close()
 
-    def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
-        self._ended.wait()
-        options = RunOptions(quiet=True, **dict(asked))
-        with studies.alone():
-            transport = studies.join(options)  # by this thread: MPI ends in the one that began it
-        if self._runs is None:
+    def _start_threads(self) -> None:
+        """Once in a process. All runs have one thread: the server that forks workers ends with the one that started it.
+
+        The calling thread joins the ranks, as MPI ends in the thread that began it.
+        """
+        with self._starting:
+            if self._runs is not None:
+                return
+            with studies.alone(asks=False):
+                studies.join(RunOptions(heartbeat_timeout=0.0))
             self._runs = SimpleQueue()
-            threading.Thread(target=self._work, name="mpitune-calls", daemon=True).start()
-            threading.Thread(target=self._tell, name="mpitune-results", daemon=True).start()
-            atexit.register(self.close)
+            for name, queue in (("mpitune-calls", self._runs), ("mpitune-late-calls", self._late)):
+                threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
+            atexit.register(self.end)
             studies.before.append(self.make_way)
+
+    def _begin(self, content: bytes, asked: tuple[Any, ...], caller: threading.Thread) -> None:
+        """Begin a run with these options, once other threads have no calls open in one with others."""
+        self._wait_for_others(caller)
+        with self._lock:
+            if self._is_over:
+                raise StudyError(ENDED)
+            if not self.works_for_others(caller):
+                self.close()
+                self._begin_now(content, asked)
+
+    def _begin_now(self, content: bytes, asked: tuple[Any, ...]) -> None:
+        options = RunOptions(quiet=True, **dict(asked))
+        with studies.alone(asks=False):
+            transport = studies.join(options)
         experiment = Calls(tuple(installed_modules_of(content)))
         arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
-        self._arrivals, self._asked = arrivals, asked
+        self._run = asked, arrivals
         self._ended.clear()
 
         def run() -> None:
             why: Exception = StudyError(ENDED)
             try:
-                with studies.alone():
+                with studies.alone(asks=False):
                     transport.broadcast(("calls", experiment, options))
                     if cause := take_part(transport, experiment, options, arrivals):
                         why = StudyError(cause)
@@ -339,21 +366,13 @@ class Service:
                 self.arrays.done((), arrivals.forget, most=0)
                 self._ended.set()
 
+        assert self._runs is not None
         self._runs.put(run)
 
-    def _work(self) -> None:
-        """All runs have one thread: the server that forks workers ends with the thread that started it."""
-        assert self._runs is not None
-        while True:
-            self._runs.get()()
 
-    def _tell(self) -> None:
-        while True:
-            done, result = self._told.get()
-            try:
-                done(result)
-            except Exception:
-                log.exception("a result could not be passed on")
+def _work(queue: SimpleQueue[Callable[[], None]]) -> NoReturn:
+    while True:
+        queue.get()()
 
 
 ENDED = "the workers of this call were ended"

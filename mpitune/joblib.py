@@ -50,7 +50,7 @@ def begin() -> None:
 
 def end() -> None:
     """There will be no more calls."""
-    service.close()
+    service.end()
 
 
 class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):

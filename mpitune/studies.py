@@ -172,10 +172,13 @@ def _stop(number: int | None, keep: bool) -> BaseException:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Studies of several threads run one after the other: they have the same wires, environment and devices."""
+def alone(*, asks: bool = True) -> Iterator[None]:
+    """Studies of several threads run one after the other: they have the same wires, environment and devices.
+
+    asks: whether those that are in `before` are asked to make way. They themselves only wait.
+    """
     while not _one.acquire(timeout=0.05):
-        for end in before:
+        for end in before if asks else ():
             end()
     _leaders.append(threading.get_ident())
     try:

@@ -38,18 +38,19 @@ SIX = {"number": [0, 1, 2, 3, 4, 5]}
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_no_fit_begins_after_its_time(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four fits take a second; with two workers all would take more than thirty."""
-    search = GridSearchCV(Slow(0.25), {"number": range(125)}, cv=2, workers=workers, timeout=3.0)
+    """Four fits take a second; with two workers all would take more than a minute."""
+    seconds = 6.0 if workers else 1.5  # workers must begin in this time, beside whatever else the machine does
+    search = GridSearchCV(Slow(0.25), {"number": range(250)}, cv=2, workers=workers, timeout=seconds)
     with pytest.warns(UserWarning, match="non-finite"):
         search.fit(X, Y)
     table = search.cv_results_
     whole = table["n_splits_evaluated"] == 2
-    assert 1 <= whole.sum() < 125 and table["mean_test_score"].mask.tolist() == (~whole).tolist()
+    assert 1 <= whole.sum() < 250 and table["mean_test_score"].mask.tolist() == (~whole).tolist()
     assert whole[search.best_index_] and search.best_score_ == table["mean_test_score"].max()
     assert search.predict(X).shape == Y.shape
-    assert f"125 candidates, {125 - whole.sum()} not evaluated" in search._repr_html_()
-    assert f"stopped by its time: {whole.sum()} of 125 candidates have all splits" in capsys.readouterr().err
-    right = theirs.GridSearchCV(Slow(), {"number": range(125)}, cv=2).fit(X, Y).cv_results_
+    assert f"250 candidates, {250 - whole.sum()} not evaluated" in search._repr_html_()
+    assert f"stopped by its time: {whole.sum()} of 250 candidates have all splits" in capsys.readouterr().err
+    right = theirs.GridSearchCV(Slow(), {"number": range(250)}, cv=2).fit(X, Y).cv_results_
     np.testing.assert_array_equal(table["mean_test_score"][whole], right["mean_test_score"][whole])
 
 
@@ -81,15 +82,29 @@ def test_a_search_that_is_done_in_time_is_as_without(tmp_path: Path) -> None:
     assert read_study(tmp_path / "r").stopped == ""
 
 
+class SlowAfterTwo(Slow):
+    """Two candidates take no time. The others take longer than any search may, until there is a file."""
+
+    def __init__(self, number: int = 0, until: str = "") -> None:
+        super().__init__(number=number)
+        self.until = until
+
+    def fit(self, x: Any, y: Any) -> "Slow":
+        self.seconds = 0.0 if self.number < 2 or Path(self.until).exists() else 6.0
+        return super().fit(x, y)
+
+
 def test_what_was_stopped_says_so_and_continues(tmp_path: Path) -> None:
-    search = GridSearchCV(Slow(0.3), SIX, cv=2, workers=1, results=tmp_path, timeout=1.5)
+    go, results = tmp_path / "go", tmp_path / "results"
+    search = GridSearchCV(SlowAfterTwo(until=str(go)), SIX, cv=2, workers=1, results=results, timeout=6.0)
     with pytest.warns(UserWarning, match="non-finite"):
         search.fit(X, Y)
-    history = read_study(tmp_path)
+    history = read_study(results)
     assert history.stopped == "its time" and not history.complete
-    assert "stopped by its time, run the same command to continue" in described(status_of(tmp_path, history, False))[0]
+    assert "stopped by its time, run the same command to continue" in described(status_of(results, history, False))[0]
+    go.touch()
     search.set_params(timeout=None).fit(X, Y)
-    assert "n_splits_evaluated" not in search.cv_results_ and read_study(tmp_path).complete
+    assert "n_splits_evaluated" not in search.cv_results_ and read_study(results).complete
     right = theirs.GridSearchCV(Slow(), SIX, cv=2).fit(X, Y).cv_results_
     assert search.cv_results_["mean_test_score"].tolist() == right["mean_test_score"].tolist()
 

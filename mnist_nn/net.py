@@ -19,7 +19,7 @@ from torch import Tensor
 from mnist_nn.shapes import Params, shapes_of
 
 Weights = dict[str, Tensor]
-PIECE = 1 << 22  # numbers drawn at a time for another device
+CHUNK = 1 << 22  # numbers drawn at a time for another device
 
 
 def initial_weights(
@@ -43,12 +43,12 @@ def initial_weights(
 
 
 def _draw(numbers: Tensor, bound: float, generator: torch.Generator) -> None:
-    """Fill a vector on any device from U(-bound, bound), by a generator of the CPU; the pieces make no difference."""
+    """Fill a vector on any device from U(-bound, bound), by a generator of the CPU; the chunks make no difference."""
     if numbers.device.type == "cpu":
         numbers.uniform_(-bound, bound, generator=generator)
         return
-    for piece in numbers.split(PIECE):
-        piece.copy_(torch.empty(len(piece)).uniform_(-bound, bound, generator=generator))
+    for chunk in numbers.split(CHUNK):
+        chunk.copy_(torch.empty(len(chunk)).uniform_(-bound, bound, generator=generator))
 
 
 @dataclass(frozen=True)

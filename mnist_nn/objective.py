@@ -115,7 +115,7 @@ class BaggingObjective:
             batch_size=options.batch_size,
             tolerance=options.tolerance,
             step=options.step,
-            told=lambda done: self._report_step(done, epochs, "epoch"),
+            on_progress=lambda done: self._report_step(done, epochs, "epoch"),
         )
 
     def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:

@@ -52,7 +52,7 @@ def train(
     batch_size: int = 10,
     tolerance: float = 0.8,
     step: str = "auto",
-    told: Callable[[float], None] = lambda epochs: None,
+    on_progress: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
 
@@ -71,7 +71,7 @@ def train(
         batch_size: images of a step.
         tolerance: see above.
         step: one of `mnist_nn.steps.STEPS`.
-        told: hears how many epochs are done, with fractions, now and then.
+        on_progress: hears how many epochs are done, with fractions, now and then.
 
     Raises:
         ValueError: the kernel is larger than the images, there is no image, or the step is unknown.
@@ -103,7 +103,7 @@ def train(
             total += float(torch.stack([learn(x, y) for x, y in batches]).sum())
             if not math.isfinite(total):
                 return Trained(learn.finish(), (*losses, math.inf), True)
-            told(len(losses) + min(1.0, number * size / len(order)))
+            on_progress(len(losses) + min(1.0, number * size / len(order)))
         losses.append(total / len(images))
     return Trained(learn.finish(), tuple(losses), False)
 

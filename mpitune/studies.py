@@ -76,18 +76,18 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             options = replace(options, results=folder)
         try:
             with ending_at_stops():
-                told: Ended | UsageError
+                answer: Ended | UsageError
                 try:
-                    told = node.run(
+                    answer = node.run(
                         experiment, name, options=options, transport=transport, host=host,
                         load_finish=page_writer if keep else None,
                     )  # fmt: skip
                     if transport.size > 1 or not keep:  # files that others cannot see
-                        told = replace(told, outcomes=[_read(outcome) for outcome in told.outcomes])
+                        answer = replace(answer, outcomes=[_read(outcome) for outcome in answer.outcomes])
                 except UsageError as error:
-                    told = error
+                    answer = error
                 transport.settle()  # where ranks wait for rank 0, which makes its report
-                told = transport.broadcast(told)
+                answer = transport.broadcast(answer)
                 transport.settle()  # a long message needs its sender until it has arrived
         except Stopped as stopped:
             if transport.rank == 0 and stopped.number != signal.SIGINT:  # whose exception says it
@@ -101,9 +101,9 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                 transport.abort(Exit.ERROR)
             transport.settle()
             raise
-    if isinstance(told, UsageError):
-        raise told
-    return _outcomes(told, keep)
+    if isinstance(answer, UsageError):
+        raise answer
+    return _outcomes(answer, keep)
 
 
 def join(options: RunOptions) -> Transport:

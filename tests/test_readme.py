@@ -55,8 +55,8 @@ def test_the_blocks_about_search_run_in_an_empty_folder(program: Any, tmp_path: 
 def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> None:
     first = tmp_path / "first.py"
     first.write_text(FIRST)
-    told = program(first, cwd=tmp_path).stdout
-    assert told.startswith("64 trials: 64 complete") and told.count("64 trials") == 1, "one report"
+    output = program(first, cwd=tmp_path).stdout
+    assert output.startswith("64 trials: 64 complete") and output.count("64 trials") == 1, "one report"
     first.write_text(FIRST.replace("n_trials=64", "n_trials=512"))
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     job = subprocess.Popen([sys.executable, "first.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
@@ -74,8 +74,8 @@ def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_strategy_of_the_tutorial_stops_trials(program: Any, tmp_path: Path) -> None:
     (tmp_path / "staged.py").write_text(STAGED)
-    told = program(tmp_path / "staged.py", cwd=tmp_path).stdout
-    assert told.startswith("27 trials: 1 complete, 26 pruned")
+    output = program(tmp_path / "staged.py", cwd=tmp_path).stdout
+    assert output.startswith("27 trials: 1 complete, 26 pruned")
 
 
 @pytest.mark.slow
@@ -84,8 +84,8 @@ def test_the_searches_of_other_pages_run(program: Any, tmp_path: Path) -> None:
         ("randomized.py", RANDOMIZED, r"\{'gamma': 0.001, 'C': 10+\} 0.9\d+\n"), ("closer.py", CLOSER, "True\n"),
     ):  # fmt: skip
         (tmp_path / name).write_text(code)
-        told = program(tmp_path / name, cwd=tmp_path).stdout
-        assert re.fullmatch(answer, told), told
+        output = program(tmp_path / name, cwd=tmp_path).stdout
+        assert re.fullmatch(answer, output), output
 
 
 def test_the_experiment_of_the_docs_runs(program: Any, tmp_path: Any) -> None:

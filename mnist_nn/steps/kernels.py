@@ -12,7 +12,7 @@ again: 28 bytes per weight and step. Here w and v pass through the registers in 
 memory, once forward (4 bytes per weight) and once for backward and learning together (16 bytes).
 
 A register holds LANES neighbouring units h. Batches are *packed*: `packed[h // LANES, b, h % LANES]`, so that
-the b registers that belong to one piece of a row of w are neighbours. The loops over b must be unrolled and
+the b registers that belong to one part of a row of w are neighbours. The loops over b must be unrolled and
 their sums stay in registers, which no compiler does reliably by itself. So the inner loops are built from
 vector instructions of LLVM, which lowers them to those of the processor.
 """

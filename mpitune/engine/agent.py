@@ -106,7 +106,7 @@ class Agent:
         ]
         self._warned: set[str] = set()
         self._shown = Shown(output, plainly)
-        self._told = 0.0  # when the coordinator was last told how far workers are
+        self._reported = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
         self._arrays: dict[str, SharedArrays] = {}  # by name, those that came while the study ran
@@ -185,7 +185,7 @@ class Agent:
             elif cause := self._hangs(process, now):
                 process.error, process.hung = f"hung: {cause}, so the worker was killed", True
                 self._kill(process)
-        if now - self._told >= STEP_SECONDS:
+        if now - self._reported >= STEP_SECONDS:
             self._tell_news(now)
 
     def close(self) -> None:
@@ -278,7 +278,7 @@ class Agent:
     def _tell_news(self, now: float) -> None:
         working = [(slot.number, slot.process) for slot in self.slots if slot.process is not None]
         if steps := {number: process.news for number, process in working if process.news is not None}:
-            self._told = now
+            self._reported = now
             self._tell(Stepped(steps))
             for _, process in working:
                 process.news = None

@@ -15,7 +15,7 @@ from mpitune.engine.messages import Forget, Run, Share, ToAgent
 from mpitune.engine.preflight import Node
 from mpitune.engine.queue import Costs
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks.transport import PIECE, Transport
+from mpitune.ranks.transport import CHUNK, Transport
 from mpitune.trial import Batch, Result, Trial
 
 Done = Callable[[Result | Exception], None]
@@ -91,8 +91,8 @@ class Arrivals:
                 if rank == transport.rank:
                     transport.send(rank, Share(name, len(content), 0, shared.again()))
                     continue
-                for start in range(0, len(content), PIECE):
-                    transport.send(rank, Share(name, len(content), start, content[start : start + PIECE]))
+                for start in range(0, len(content), CHUNK):
+                    transport.send(rank, Share(name, len(content), start, content[start : start + CHUNK]))
             transport.send(rank, message)
 
         mine: Any = self  # a study, and a journal, as far as the coordinator asks

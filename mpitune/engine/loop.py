@@ -36,7 +36,7 @@ def loop(
 
     in_main = threading.current_thread() is threading.main_thread()  # only there can Python hear signals
     before = {number: signal.signal(number, hear) for number in STOPS if in_main}
-    told = stopping = False
+    interrupted = stopping = False
     try:
         while True:
             # Twice, so that a worker has its next batch before its result is made durable, which waits for the disk.
@@ -51,8 +51,8 @@ def loop(
                         coordinator.handle(sender, message)
             if agent.stopped:
                 return
-            if signals and not told:
-                told = True
+            if signals and not interrupted:
+                interrupted = True
                 transport.send(0, Interrupted(signals[0]))
             behind = False
             if coordinator is not None:

@@ -47,14 +47,14 @@ class Lend:
 
 @dataclass(frozen=True)
 class Share:
-    """A piece of an array that later batches need: the agent keeps it in memory that all workers of its node see.
+    """A chunk of an array that later batches need: the agent keeps it in memory that all workers of its node see.
 
     On rank 0 it is that memory.
     """
 
     name: str
     n_bytes: int  # of the whole
-    start: int  # of the piece
+    start: int  # of the chunk
     content: np.ndarray | SharedArrays
 
 

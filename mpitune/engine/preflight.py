@@ -81,8 +81,8 @@ def widen_binding(transport: Transport, launcher: str) -> str:
         os.sched_setaffinity(0, daemon)
     except OSError:
         return ""
-    told = f" ({option} leaves it)" if (option := typed("keep_binding")) else ""
-    return f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used{told}"
+    hint = f" ({option} leaves it)" if (option := typed("keep_binding")) else ""
+    return f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used{hint}"
 
 
 def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, str] = os.environ) -> list[Finding]:

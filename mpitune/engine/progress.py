@@ -99,7 +99,7 @@ def _running(state: SlotState, now: float) -> Running:
 def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> float | None:
     """Seconds until all is done, if slots that become free take the costliest batch that waits.
 
-    The guess is the work that is left divided by the number of slots, or its longest piece if that takes longer (R. L.
+    The guess is the work that is left divided by the number of slots, or its longest part if that takes longer (R. L.
     Graham, 1969, gives both as bounds).
     """
     pace, queue = dispatch.pace, dispatch.queue

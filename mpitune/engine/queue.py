@@ -39,7 +39,7 @@ class QueuedBatch:
     attempt: int = field(compare=False, default=1)
     avoid: SlotId | None = field(compare=False, default=None)  # a slot where it failed
     no_room: frozenset[Kind] = field(compare=False, default=frozenset())  # slots that its trial does not fit
-    inherited: float = field(compare=False, default=0.0)  # cost of what it has in common with pieces of its batch
+    inherited: float = field(compare=False, default=0.0)  # cost of what it has in common with chunks of its batch
 
     @cached_property
     def parts(self) -> Sequence[Batch]:
@@ -63,20 +63,20 @@ class QueuedBatch:
             return self.inherited + self.costs.trial(self.batch[0])
         return self.shared + sum(self.part_costs)
 
-    def pieces(self, n: int) -> list[Batch]:
-        """The batch in n pieces of neighbouring parts, n at most the number of parts."""
+    def chunks(self, n: int) -> list[Batch]:
+        """The batch in n chunks of neighbouring parts, n at most the number of parts."""
         return [tuple(t for part in self.parts[a:b] for t in part) for a, b in _cuts(len(self.parts), n)]
 
-    def piece_costs(self, n: int) -> list[float]:
-        """The cost of each of n pieces, with their common work."""
+    def chunk_costs(self, n: int) -> list[float]:
+        """The cost of each of n chunks, with their common work."""
         return [self.shared + sum(self.part_costs[a:b]) for a, b in _cuts(len(self.parts), n)]
 
     def costs_within(self, limit: float) -> list[float]:
-        """The costs of the fewest pieces of which none costs more than `limit`; of the smallest parts at worst."""
+        """The costs of the fewest chunks of which none costs more than `limit`; of the smallest parts at worst."""
         if self.cost <= limit:
             return [self.cost]
         n = len(self.parts)
-        return next((c for k in range(2, n) if max(c := self.piece_costs(k)) <= limit), self.piece_costs(n))
+        return next((c for k in range(2, n) if max(c := self.chunk_costs(k)) <= limit), self.chunk_costs(n))
 
 
 class Queue:
@@ -122,7 +122,7 @@ class Queue:
         free_in: FreeIn,
         retries_only: bool = False,  # it may have only what has failed before, which comes first
     ) -> QueuedBatch | None:
-        """Take the first batch that a slot may have, or a piece of it; None where there is none."""
+        """Take the first batch that a slot may have, or a chunk of it; None where there is none."""
         passed: list[QueuedBatch] = []
         taken: QueuedBatch | None = None
         while self._heap and taken is None and not (retries_only and self._heap[0][2].attempt == 1):
@@ -130,12 +130,12 @@ class Queue:
             if refuses(waiting):
                 passed.append(waiting)
                 continue
-            n = self._pieces_of(waiting, n_slots, free_in)
+            n = self._n_chunks(waiting, n_slots, free_in)
             if n == 1:
                 taken = waiting
                 break
-            for piece in waiting.pieces(n):
-                self.push(piece, no_room=waiting.no_room, inherited=waiting.shared)
+            for chunk in waiting.chunks(n):
+                self.push(chunk, no_room=waiting.no_room, inherited=waiting.shared)
         for waiting in passed:
             self.put_back(waiting)
         return taken
@@ -161,8 +161,8 @@ class Queue:
         self.cost = self.cost - waiting.cost if self._heap else 0.0
         return waiting
 
-    def _pieces_of(self, waiting: QueuedBatch, n_slots: int, free_in: FreeIn) -> int:
-        """Into how many pieces to divide a batch, which has just been taken out, before a slot begins it."""
+    def _n_chunks(self, waiting: QueuedBatch, n_slots: int, free_in: FreeIn) -> int:
+        """Into how many chunks to divide a batch, which has just been taken out, before a slot begins it."""
         if n_slots == 1 or len(waiting.batch) == 1 or len(waiting.parts) == 1:
             return 1
         if waiting.shared == 0:
@@ -175,31 +175,31 @@ class Queue:
 
 
 def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: float, others: Sequence[float]) -> int:
-    """Into how many pieces to divide `first` so that all work ends soonest; the fewest of about equally good answers.
+    """Into how many chunks to divide `first` so that all work ends soonest; the fewest of about equally good answers.
 
-    The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in pieces as
+    The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in chunks as
     small as those of `first`: a batch stays whole as long as dividing others later ends as soon. It is tried as if this
     batch took `uncertainty` times as long as expected: all slots may have to wait for a long batch that begins late,
-    while a division that was not needed costs little. The pieces are placed by list scheduling, the costliest first
+    while a division that was not needed costs little. The chunks are placed by list scheduling, the costliest first
     (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). `mine` is when the slot of `first` is free, in
     units of cost from now, `others` the same for each other slot.
     """
     numbers = range(1, len(first.parts) + 1)
-    limits = {n: GAIN * max(first.piece_costs(n)) for n in numbers}
+    limits = {n: GAIN * max(first.chunk_costs(n)) for n in numbers}
     rests = {n: [cost for waiting in rest for cost in waiting.costs_within(limits[n])] for n in numbers}
     uncertainty = first.costs.uncertainty
-    pieces = {n: [uncertainty * cost for cost in first.piece_costs(n)] for n in numbers}
+    chunks = {n: [uncertainty * cost for cost in first.chunk_costs(n)] for n in numbers}
     after = [mine + uncertainty * first.cost, *others]
     ends = {1: min(end_of(after, rests[n]) for n in numbers)}
     slots = [mine, *others]
     for n in numbers[1:]:
-        ends[n] = end_of(slots, [*pieces[n], *rests[n]])
+        ends[n] = end_of(slots, [*chunks[n], *rests[n]])
     soonest = min(ends.values())
     return next(n for n in numbers if ends[n] <= soonest * GAIN)
 
 
 def end_of(free: Iterable[float], costs: Iterable[float]) -> float:
-    """When the last piece of work ends, if each slot that is free takes the costliest piece that is left."""
+    """When the last chunk of work ends, if each slot that is free takes the costliest chunk that is left."""
     heap = list(free)
     heapq.heapify(heap)
     end = max(heap)
@@ -211,6 +211,6 @@ def end_of(free: Iterable[float], costs: Iterable[float]) -> float:
 
 
 def _cuts(n_parts: int, n: int) -> list[tuple[int, int]]:
-    """Begin and end of each of n pieces of n_parts; their sizes differ by one at most."""
+    """Begin and end of each of n chunks of n_parts; their sizes differ by one at most."""
     bounds = [n_parts * i // n for i in range(n + 1)]
     return list(itertools.pairwise(bounds))

@@ -173,14 +173,14 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         objective = experiment.objective(context)
         goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         meter = Meter(setup.device, steps.compile_seconds() or None)
-        told = hosts_here()
+        known = hosts_here()
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
         while (work := _next(incoming)) is not None:
             trials, hosts, news = work
             shared.hear(setup.parent, news)
-            if hosts != told:
-                told = hosts
+            if hosts != known:
+                known = hosts
                 set_hosts(hosts)
             if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
                 meter.begin()
@@ -276,8 +276,8 @@ def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool 
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    told = {} if error else values, arrays, error, evaluation.doubt
-    return evaluation.key, *told, seconds, time.time(), tuple(used), raised
+    outcome = {} if error else values, arrays, error, evaluation.doubt
+    return evaluation.key, *outcome, seconds, time.time(), tuple(used), raised
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

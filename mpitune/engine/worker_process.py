@@ -45,7 +45,7 @@ class WorkerProcess:
     device: Device  # of its slot, or several where a gang has more
     sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
-    told: dict[str, SharedArrays] = field(default_factory=dict)  # arrays that it has
+    known: dict[str, SharedArrays] = field(default_factory=dict)  # arrays that it has
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
@@ -123,17 +123,17 @@ class WorkerProcess:
         With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone.
         """
         news: worker.News = {}
-        if arrays != self.told:
-            new = {name: shared for name, shared in arrays.items() if self.told.get(name) is not shared}
+        if arrays != self.known:
+            new = {name: shared for name, shared in arrays.items() if self.known.get(name) is not shared}
             news = {name: (shared.descriptor(name), shared.specs[name].nbytes) for name, shared in new.items()}
-            news |= dict.fromkeys(self.told.keys() - arrays.keys())
+            news |= dict.fromkeys(self.known.keys() - arrays.keys())
         work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts, news
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
-        self.told = dict(arrays)
+        self.known = dict(arrays)
         self.sent.append((run, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for

@@ -61,7 +61,7 @@ class ExportedTrial:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Its seconds, and what its last piece took of the machine as far as that is known.
+        """Its seconds, and what its last segment took of the machine as far as that is known.
 
         The names begin with run/, so that no value of an objective has the name of one.
         """

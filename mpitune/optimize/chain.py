@@ -143,8 +143,8 @@ class Chain:
             try:
                 values[step.name] = cache.value(place, compute)
             except NotPicklable as why:
-                told = "return arrays, numbers, or what else can be pickled"
-                raise InvalidReturnValue(f"the link {step.name} returned {why}, which cannot be kept: {told}") from why
+                hint = "return arrays, numbers, or what else can be pickled"
+                raise InvalidReturnValue(f"the link {step.name} returned {why}, which cannot be kept: {hint}") from why
         return last.work(trial, **{name: values[name] for name in last.takes})
 
 
@@ -185,9 +185,9 @@ class LinkTrial:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_link":
             raise AttributeError(name)
-        told = f'name it, Link({self._link}, ..., "fold")' if name == FOLD else "only the last function may ask for it"
+        hint = f'name it, Link({self._link}, ..., "fold")' if name == FOLD else "only the last function may ask for it"
         raise InvalidReturnValue(
-            f"the link {self._link} asks for trial.{name}, which trials do not have in common: {told}"
+            f"the link {self._link} asks for trial.{name}, which trials do not have in common: {hint}"
         )
 
 

@@ -54,12 +54,12 @@ class Counts:
         self._schedulers = schedulers
         self._total = None if all(scheduler.at_once for scheduler in schedulers) else n_trials
 
-    def asked(self, segments: Iterable[TrialSegment]) -> None:
+    def add(self, segments: Iterable[TrialSegment]) -> None:
         stages = {segment.key: segment.number for segment in segments if segment.stage is not None}
         self._open.update(stages)
         self._begun.update(stages.values())
 
-    def told(self, segment: TrialSegment) -> None:
+    def remove(self, segment: TrialSegment) -> None:
         self._open.pop(segment.key, None)
 
     def __call__(self) -> tuple[int | None, int | None]:
@@ -204,7 +204,7 @@ class _Exchange:
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
         while not self._stop and (segments := scheduler.ask(self._problem.round_size)):
-            self._plan.counts.asked(segments)
+            self._plan.counts.add(segments)
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -212,18 +212,18 @@ class _Exchange:
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
-            self._plan.counts.asked(known)
+            self._plan.counts.add(known)
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
         while not self._stop and (segments := scheduler.ask(1)):
-            self._plan.counts.asked(segments)
+            self._plan.counts.add(segments)
             (result,) = yield [(segments[0].trial(),)]
             self._tell(scheduler, segments[0], result)
 
     def _tell(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
         scheduler.tell(segment, Feedback.of(result, self._problem))
-        self._plan.counts.told(segment)
+        self._plan.counts.remove(segment)
         if not self._plan.callbacks:
             return
         outcomes = self._outcomes.setdefault(segment.number, [])

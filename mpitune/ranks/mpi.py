@@ -16,10 +16,10 @@ from mpi4py import MPI
 
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
-from mpitune.ranks.transport import PIECE, GivenUp, Lost, Parting, Transport
+from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
 
 MESSAGE, BEAT = 0, 1  # tags
-CHUNK = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
+BROADCAST = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
 FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a link may be lost even then
 
 
@@ -169,14 +169,14 @@ class MpiTransport(Transport):
     def broadcast_array(self, array: np.ndarray) -> None:
         content = array.reshape(-1).view(np.uint8)
         together = self.broadcast(not self._lost)  # MPI has no broadcast for those that are left
-        for start in range(0, content.size, CHUNK if together else PIECE):
+        for start in range(0, content.size, BROADCAST if together else CHUNK):
             if not together:
-                piece = content[start : start + PIECE]
-                piece[:] = self.broadcast(piece)
-                self.gather(None)  # no more than one piece is on its way
+                chunk = content[start : start + CHUNK]
+                chunk[:] = self.broadcast(chunk)
+                self.gather(None)  # no more than one chunk is on its way
                 continue
             with self._lock:
-                request = self._comm.Ibcast(content[start : start + CHUNK], root=0)
+                request = self._comm.Ibcast(content[start : start + BROADCAST], root=0)
             while not self._done(request):
                 self._wait_at_start()
         self.gather(None)

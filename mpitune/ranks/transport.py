@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-PIECE = 64 << 20  # bytes of an array in one message
+CHUNK = 64 << 20  # bytes of an array in one message
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,9 @@ def test_sizes_take_the_first_images() -> None:
         np.testing.assert_array_equal(part[name], whole[name][:n])
 
 
-@pytest.mark.parametrize("sizes, told", [((1438, None), "--train-size 1438"), ((None, 361), "--test-size 361")])
-def test_a_size_above_what_there_is_is_refused(sizes: tuple[int | None, int | None], told: str) -> None:
-    with pytest.raises(UsageError, match=f"{told} is too large: digits has"):
+@pytest.mark.parametrize("sizes, message", [((1438, None), "--train-size 1438"), ((None, 361), "--test-size 361")])
+def test_a_size_above_what_there_is_is_refused(sizes: tuple[int | None, int | None], message: str) -> None:
+    with pytest.raises(UsageError, match=f"{message} is too large: digits has"):
         load("digits", Path(), *sizes)
 
 
@@ -101,14 +101,14 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    file, ruin, told = DAMAGES[name]
+    file, ruin, message = DAMAGES[name]
     raw = tmp_path / "MNIST" / "raw"
     write_files(raw)
     ruin(raw / file)
     with pytest.raises(UsageError) as refused:
         load("mnist", tmp_path)
     assert str(raw / file) in str(refused.value)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -45,8 +45,8 @@ def seed_of(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big")
 
 
-def compared(case: Case, names: list[str], told: Counter[str] | None = None) -> Iterator[Finding]:
-    """The search in each of these ways beside scikit-learn's; `told` counts the differences with an explanation."""
+def compared(case: Case, names: list[str], reasons: Counter[str] | None = None) -> Iterator[Finding]:
+    """The search in each of these ways beside scikit-learn's; `reasons` counts the differences with an explanation."""
     right = ways.reference(case)
     for name in names:
         ours = ways.WAYS[name](case)
@@ -55,8 +55,8 @@ def compared(case: Case, names: list[str], told: Counter[str] | None = None) -> 
             why = explained(case, found, right, ours)
             if why is None and first is None:
                 first = found
-            elif why is not None and told is not None:
-                told[why] += 1
+            elif why is not None and reasons is not None:
+                reasons[why] += 1
         if first is not None:
             yield Finding(case, name, first)
 
@@ -75,7 +75,7 @@ def small(finding: Finding) -> Case:
 
 def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: bool = True) -> list[Finding]:
     """All searches of these seeds in all these ways, but for those that scikit-learn itself does not end."""
-    told: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     found: list[Finding] = []
     begin, shown, endless = time.monotonic(), 0.0, 0
     for number, case in enumerate(map(case_of, seeds)):
@@ -86,7 +86,7 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: 
             if RANK not in os.environ and not ways.ends(case):  # ranks were given searches that end
                 endless += 1
                 continue
-            seen = list(compared(case, names, told=told))
+            seen = list(compared(case, names, reasons=reasons))
         for finding in seen:
             found.append(finding)
             say(str(finding))
@@ -97,7 +97,7 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: 
     say(f"{len(seeds)} searches ({', '.join(names)}), {len(found)} differ; {rate:.0f} a minute")
     if endless:
         say(f"    {endless} left out: LIBSVM did not end for scikit-learn either")
-    for why, times in sorted(told.items()):
+    for why, times in sorted(reasons.items()):
         say(f"    {times} differences explained by {why}")
     return found
 

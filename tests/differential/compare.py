@@ -298,8 +298,8 @@ def _first_error(case: Case, found: Difference, right: Result, ours: Result) -> 
     said: list[Any] = []
     with warnings.catch_warnings(record=True) as seen, silence():
         warnings.simplefilter("always")
-        told = dataclasses.replace(case, options={**case.options, "error_score": "np.nan"})
-        names = told.made(classes(theirs), {})
+        with_nan = dataclasses.replace(case, options={**case.options, "error_score": "np.nan"})
+        names = with_nan.made(classes(theirs), {})
         try:
             eval(f"search.fit({case.fit})", names)
         except ValueError as error:  # all fits have failed

@@ -131,20 +131,23 @@ def _relative(panels, cuts, gamma, nearest):
 
 
 @part
-def _share(weights, n_class):
-    """The weight that more than half of the support vectors of one class have, if it is worth sharing; else 0.
+def _share(weights):
+    """The weight that more than half of a class have, if it is worth sharing; else 0.
 
-    It is if no more than half of the weights are left without it: those of the class's ``n_class`` support vectors of
-    any solution that differ. R. S. Boyer and J. S. Moore, "MJRTY - a fast majority vote algorithm", 1991.
+    Args:
+        weights: of those that support any solution; 0 where they do not support this one.
+
+    It is worth it if at most half as many weights are left without it, those of all that differ from it. R. S. Boyer
+    and J. S. Moore, "MJRTY - a fast majority vote algorithm", 1991.
     """
     most, votes = 0.0, 0
     for weight in weights:
         if votes == 0:
             most = weight
         votes += 1 if weight == most else -1
-    left, there = n_class, 0
+    left = there = 0
     for weight in weights:
-        left -= weight == most
+        left += weight != most
         there += weight != 0.0
     return most if 2 * left <= there else 0.0
 
@@ -185,26 +188,26 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
     classes = np.empty(n_runs, np.int64)
     supporting, own = np.empty(entries, np.int64), np.empty(entries)
     shares, shared = np.zeros((solutions, k)), np.zeros(k, np.bool_)
+    dense = np.zeros(cuts[-1])  # weights of one solution
     run = count = solution = read = 0
     for m in range(widths.size):
         problem = places[first[m] : first[m + 1]]
         of_problem = weights[read : read + problem.size * widths[m]].reshape((problem.size, widths[m]))
         read += of_problem.size
         for s in range(widths[m]):
-            at = 0  # of the problem's support vectors; those of a class are neighbours
-            while at < problem.size:
-                kind, end = kinds[problem[at]], at
-                while end < problem.size and kinds[problem[end]] == kind:
-                    end += 1
-                common = _share(of_problem[at:end, s], cuts[kind + 1] - cuts[kind]) if share else 0.0
+            for i in range(problem.size):
+                dense[problem[i]] = of_problem[i, s]
+            for i in range(problem.size):
+                kind = kinds[problem[i]]
+                if i > 0 and kind == kinds[problem[i - 1]]:
+                    continue
+                begin, end = cuts[kind], cuts[kind + 1]
+                common = _share(dense[begin:end]) if share else 0.0
                 shares[solution, kind] = common
                 shared[kind] = shared[kind] or common != 0.0
                 # All of the class, since what is shared must be taken from those that this problem does not have.
-                for place in range(cuts[kind], cuts[kind + 1]):
-                    weight = -common
-                    if at < end and problem[at] == place:
-                        weight += of_problem[at, s]
-                        at += 1
+                for place in range(begin, end):
+                    weight = dense[place] - common
                     if weight != 0.0:
                         supporting[count], own[count] = place, weight
                         count += 1
@@ -214,6 +217,8 @@ def _terms_of(kinds, cuts, places, first, widths, weights, share):
                     starts[run] = count
             solution += 1
             runs[solution] = run
+        for i in range(problem.size):
+            dense[problem[i]] = 0.0
     for kind in range(k):  # the sums over classes, as if each were one more solution
         if shared[kind]:
             for place in range(cuts[kind], cuts[kind + 1]):

@@ -22,37 +22,37 @@ from tests.toys import Toy
 
 
 @pytest.fixture
-def told() -> list[Any]:
+def sent() -> list[Any]:
     return []
 
 
 @pytest.fixture
-def agent(told: list[Any]) -> Iterator[Agent]:
+def agent(sent: list[Any]) -> Iterator[Agent]:
     """One slot whose worker dies in the trial t0."""
     setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], [Place()])
+    agent = Agent(sent.append, setup, [CPU], [Place()])
     yield agent
     agent.close()
 
 
-def heard(agent: Agent, told: list[Any], kind: type) -> Any:
+def heard(agent: Agent, sent: list[Any], kind: type) -> Any:
     """The first message of a kind, waited for."""
     deadline = time.monotonic() + PATIENCE
-    while not any(isinstance(message, kind) for message in told):
-        assert time.monotonic() < deadline, told
+    while not any(isinstance(message, kind) for message in sent):
+        assert time.monotonic() < deadline, sent
         agent.step(0.01)
-    return next(message for message in told if isinstance(message, kind))
+    return next(message for message in sent if isinstance(message, kind))
 
 
-def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agent, told: list[Any]) -> None:
+def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agent, sent: list[Any]) -> None:
     """The coordinator has it back in its queue: evaluated here as well, it would return twice."""
     batch = (Trial("t1", {"x": 1, "offset": 0}),)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
-    heard(agent, told, Died)
+    heard(agent, sent, Died)
     agent.handle(Run(0, batch, life=0))
     assert agent.slots[0].process is None and not agent.slots[0].waiting
     agent.handle(Run(0, batch, life=1))
-    assert heard(agent, told, Returned).results[0].key == "t1"
+    assert heard(agent, sent, Returned).results[0].key == "t1"
 
 
 def test_half_a_message_is_not_waited_for() -> None:
@@ -69,18 +69,18 @@ def test_half_a_message_is_not_waited_for() -> None:
     assert not list(process.messages()) and process.ended
 
 
-def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
     monkeypatch.setattr(module, "REAP_SECONDS", 0.5)
     setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], [Place()], trial_timeout=0.5)
+    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=0.5)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
     kill, pid = process.kill, process.handle.pid
     monkeypatch.setattr(process, "kill", lambda: None)
     try:
-        died = heard(agent, told, Died)
+        died = heard(agent, sent, Died)
         assert died.lost and "so the worker was killed; it did not end within 0.5 s" in died.cause.splitlines()[-1]
         agent.close()
         assert os.path.exists(f"/proc/{pid}") and process.handle not in multiprocessing.active_children()
@@ -89,20 +89,20 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(told: list[Any], mon
         os.waitid(os.P_PID, pid, os.WEXITED)
 
 
-def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(told: list[Any]) -> None:
+def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any]) -> None:
     """Rank and worker sleep for longer than the deadline: the trial goes on where it was."""
     setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
-    agent = Agent(told.append, setup, [CPU], [Place()], trial_timeout=3.0)
+    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=3.0)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
     while not process.built:
-        assert agent.slots[0].process is process, told
+        assert agent.slots[0].process is process, sent
         agent.step(0.01)
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(4.0)  # this process takes no step, as if it slept too
     agent.step(0.01)
     os.kill(process.pid, signal.SIGCONT)
-    assert heard(agent, told, Returned).results[0].key == "t0"
-    assert not any(isinstance(message, Died) for message in told)
+    assert heard(agent, sent, Returned).results[0].key == "t0"
+    assert not any(isinstance(message, Died) for message in sent)
     agent.close()

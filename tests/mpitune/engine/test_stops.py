@@ -78,11 +78,11 @@ def mpi_is_loaded(pid: str) -> bool:
 @pytest.mark.parametrize("phase", ["connect", pytest.param("data", marks=pytest.mark.slow), "report"])
 def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> None:
     """Rank 1 waits for rank 0: in MPI_Init, for the data, at the end."""
-    job, mark, told = lingering(tmp_path, phase, ranks=2), tmp_path / "mark", tmp_path / "mark1"
-    assert wait_until(lambda: told.exists() and bool(told.read_text()) and mpi_is_loaded(told.read_text()))
+    job, mark, mark1 = lingering(tmp_path, phase, ranks=2), tmp_path / "mark", tmp_path / "mark1"
+    assert wait_until(lambda: mark1.exists() and bool(mark1.read_text()) and mpi_is_loaded(mark1.read_text()))
     assert phase == "connect" or wait_until(mark.exists)
     time.sleep(0.5)
-    os.kill(int(told.read_text()), signal.SIGUSR1)
+    os.kill(int(mark1.read_text()), signal.SIGUSR1)
     time.sleep(0.5)
     mark.touch()
     _, stderr = job.communicate(timeout=PATIENCE)
@@ -134,7 +134,7 @@ except CAUGHT:
 
 
 @pytest.mark.parametrize(
-    ("results", "caught", "status", "told"),
+    ("results", "caught", "status", "last_line"),
     [
         ("'r'", "()", Exit.STOPPED, "search.py: SIGINT: run the same command to continue"),
         ("None", "()", -signal.SIGINT, "KeyboardInterrupt"),
@@ -142,7 +142,7 @@ except CAUGHT:
     ],
 )
 def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
-    tmp_path: Path, results: str, caught: str, status: int, told: str
+    tmp_path: Path, results: str, caught: str, status: int, last_line: str
 ) -> None:
     """And can be caught like any other. A terminal sends it to all processes of the group: running trials may end."""
     (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", results).replace("CAUGHT", caught))
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
     os.killpg(job.pid, signal.SIGINT)
     stdout, stderr = job.communicate(timeout=PATIENCE)
     assert "died" not in stderr
-    assert job.returncode == status and stderr.splitlines()[-1].endswith(told)
+    assert job.returncode == status and stderr.splitlines()[-1].endswith(last_line)
     assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")
 
 

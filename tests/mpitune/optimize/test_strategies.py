@@ -42,37 +42,37 @@ LINE = Space({"x": Float(0, 1)})
 def played(
     strategy: Any, loss: Callable[[TrialSegment], float | None], space: Space = LINE, **how: Any
 ) -> list[TrialSegment]:
-    """The pieces that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
+    """The segments that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
     problem = Problem(space, {"loss": False}, **{"n_trials": 20, "round_size": 4, "staged": True, **how})
     asked = []
     for proposer in strategy_of(strategy).begin(problem):
-        while pieces := proposer.ask(problem.round_size):
-            asked += pieces
-            for piece in pieces:
-                value = loss(piece)
-                proposer.tell(piece, Feedback(None) if value is None else Feedback((value,), {piece.until: value}))
-    assert len({piece.key for piece in asked}) == len(asked)
+        while segments := proposer.ask(problem.round_size):
+            asked += segments
+            for segment in segments:
+                value = loss(segment)
+                proposer.tell(segment, Feedback(None) if value is None else Feedback((value,), {segment.until: value}))
+    assert len({segment.key for segment in asked}) == len(asked)
     return asked
 
 
-def x_of(piece: TrialSegment) -> float:
-    return float(piece.point["x"])
+def x_of(segment: TrialSegment) -> float:
+    return float(segment.point["x"])
 
 
 def x_of_trial(trial: Any) -> float:
     return float(trial.params["x"])
 
 
-def lengths(pieces: list[TrialSegment]) -> dict[int, int]:
-    return dict(Counter(piece.until for piece in pieces))
+def lengths(segments: list[TrialSegment]) -> dict[int, int]:
+    return dict(Counter(segment.until for segment in segments))
 
 
 def test_halving_keeps_the_best_third() -> None:
-    pieces = played(Halving(max_steps=9), x_of, n_trials=18)
-    assert lengths(pieces) == {1: 18, 3: 6, 9: 2}
-    best = sorted((x_of(p), p.number) for p in pieces if p.until == 1)
-    assert {p.number for p in pieces if p.until == 9} == {number for _, number in best[:2]}
-    assert all(p.last == (p.until == 9) and p.start == {1: 0, 3: 1, 9: 3}[p.until] for p in pieces)
+    segments = played(Halving(max_steps=9), x_of, n_trials=18)
+    assert lengths(segments) == {1: 18, 3: 6, 9: 2}
+    best = sorted((x_of(p), p.number) for p in segments if p.until == 1)
+    assert {p.number for p in segments if p.until == 9} == {number for _, number in best[:2]}
+    assert all(p.last == (p.until == 9) and p.start == {1: 0, 3: 1, 9: 3}[p.until] for p in segments)
 
 
 @pytest.mark.parametrize("strategy", ["random", "sobol", "halton"])
@@ -82,37 +82,39 @@ def test_independent_points_are_drawn_when_they_are_asked(strategy: str) -> None
     space = Space({"x": Float(0, 1), "n": Int(1, 9)}, constraints=[lambda p: drawn.append(p) or True])
     proposers = strategy_of(strategy).begin(Problem(space, {"loss": False}, seed=3, n_trials=1_000_000))
     assert len(drawn) == 1 and len(proposers) == 10_000
-    pieces = [piece for proposer in proposers[:3] for piece in proposer.ask(7)]
-    assert len(drawn) == 300 and [piece.number for piece in pieces] == list(range(300)) and not proposers[0].ask(7)
+    segments = [segment for proposer in proposers[:3] for segment in proposer.ask(7)]
+    assert (
+        len(drawn) == 300 and [segment.number for segment in segments] == list(range(300)) and not proposers[0].ask(7)
+    )
     one_by_one = strategy_of(strategy).lanes(Problem(space, {"loss": False}, seed=3, n_trials=300))
-    assert [one_by_one.ask(1)[0].point for _ in range(300)] == [piece.point for piece in pieces]
+    assert [one_by_one.ask(1)[0].point for _ in range(300)] == [segment.point for segment in segments]
     with pytest.raises(UsageError, match="fulfils the constraints"):
         strategy_of(strategy).begin(Problem(Space(space.parts, [lambda p: False]), {"loss": False}, n_trials=5))
 
 
 def test_hyperband_has_the_brackets_of_its_source() -> None:
-    pieces = played(Hyperband(max_steps=9), x_of, n_trials=9 + 5 + 3)
-    begun = Counter(p.until for p in pieces if p.start == 0)
-    assert begun == {1: 9, 3: 5, 9: 3} and lengths(pieces) == {1: 9, 3: 5 + 3, 9: 1 + 1 + 3}
+    segments = played(Hyperband(max_steps=9), x_of, n_trials=9 + 5 + 3)
+    begun = Counter(p.until for p in segments if p.start == 0)
+    assert begun == {1: 9, 3: 5, 9: 3} and lengths(segments) == {1: 9, 3: 5 + 3, 9: 1 + 1 + 3}
     again = played(Hyperband(max_steps=9, sampler="tpe"), x_of, n_trials=9 + 5 + 3)
-    assert lengths(again) == lengths(pieces) and {p.number for p in again} == set(range(17))
+    assert lengths(again) == lengths(segments) and {p.number for p in again} == set(range(17))
 
 
 def test_asha_promotes_as_soon_as_it_can() -> None:
-    pieces = played(ASHA(max_steps=9), x_of, n_trials=27)
-    assert lengths(pieces)[1] == 27 and 9 <= lengths(pieces)[3] <= 14 and lengths(pieces)[9] >= 3
-    first = min((x_of(p), p.number) for p in pieces)[1]
-    assert first in {p.number for p in pieces if p.until == 9}
-    assert pieces.index(next(p for p in pieces if p.until == 3)) < 8  # before all have begun
+    segments = played(ASHA(max_steps=9), x_of, n_trials=27)
+    assert lengths(segments)[1] == 27 and 9 <= lengths(segments)[3] <= 14 and lengths(segments)[9] >= 3
+    first = min((x_of(p), p.number) for p in segments)[1]
+    assert first in {p.number for p in segments if p.until == 9}
+    assert segments.index(next(p for p in segments if p.until == 3)) < 8  # before all have begun
 
 
 @pytest.mark.parametrize("strategy", [Halving(9), ASHA(9), Hyperband(9), PopulationBased(9, 3)])
 def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
     bad = {3: None, 5: math.inf}
-    pieces = played(strategy, lambda p: bad.get(p.number, x_of(p)), n_trials=12)
-    stages = Counter(p.number for p in pieces)
+    segments = played(strategy, lambda p: bad.get(p.number, x_of(p)), n_trials=12)
+    stages = Counter(p.number for p in segments)
     if isinstance(strategy, PopulationBased):  # they take over from others
-        assert all(any(p.number == n and p.parent[:7] not in ("", f"t{n:06}") for p in pieces) for n in bad)
+        assert all(any(p.number == n and p.parent[:7] not in ("", f"t{n:06}") for p in segments) for n in bad)
     else:
         assert all(stages[n] == 1 for n in bad)
     assert stages[3] == 1 or isinstance(strategy, PopulationBased)
@@ -120,23 +122,23 @@ def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
 
 def test_a_pruner_of_optuna_decides() -> None:
     pruner = optuna.pruners.ThresholdPruner(upper=0.5)
-    pieces = played(OptunaPruner(max_steps=4, eta=2, pruner=pruner), x_of)
+    segments = played(OptunaPruner(max_steps=4, eta=2, pruner=pruner), x_of)
     for number in range(20):
-        mine = [p for p in pieces if p.number == number]
+        mine = [p for p in segments if p.number == number]
         assert len(mine) == (1 if x_of(mine[0]) > 0.5 else 3)
 
 
 def test_populations_hand_checkpoints_on() -> None:
-    pieces = played(PopulationBased(max_steps=6, every=2), x_of, n_trials=8)
-    assert lengths(pieces) == {2: 8, 4: 8, 6: 8}
-    losses = {p.key: x_of(p) for p in pieces}
-    for p in (p for p in pieces if p.stage):
+    segments = played(PopulationBased(max_steps=6, every=2), x_of, n_trials=8)
+    assert lengths(segments) == {2: 8, 4: 8, 6: 8}
+    losses = {p.key: x_of(p) for p in segments}
+    for p in (p for p in segments if p.stage):
         before = f"t{p.number:06}/{p.stage - 1}"  # type: ignore[operator]
         if p.parent == before:
             assert x_of(p) == losses[before]
         else:
             assert losses[p.parent] < losses[before]
-    assert sum(p.parent[:7] != f"t{p.number:06}" for p in pieces if p.stage) == 4
+    assert sum(p.parent[:7] != f"t{p.number:06}" for p in segments if p.stage) == 4
 
 
 def test_racing_spares_folds_and_finds_the_winner() -> None:
@@ -146,11 +148,11 @@ def test_racing_spares_folds_and_finds_the_winner() -> None:
         rng = np.random.default_rng(seed)
         table = rng.uniform(0, 1, (30, 1)) + rng.normal(0, 0.3, (1, 5)) + rng.normal(0, 0.05, (30, 5))
         loss: Any = lambda p, t=table: float(t[int(p.point["i"]), p.fold])  # noqa: E731
-        pieces = played(Racing(folds=5), loss, Space({"i": Int(0, 29)}), n_trials=None, seed=seed)
-        whole = {p.number for p in pieces if p.last}
-        kept += int(np.argmin(table.mean(axis=1))) in {int(p.point["i"]) for p in pieces if p.last}
+        segments = played(Racing(folds=5), loss, Space({"i": Int(0, 29)}), n_trials=None, seed=seed)
+        whole = {p.number for p in segments if p.last}
+        kept += int(np.argmin(table.mean(axis=1))) in {int(p.point["i"]) for p in segments if p.last}
         assert whole
-        spent += len(pieces)
+        spent += len(segments)
     assert kept >= 190 and spent < 200 * 150 * 0.75
 
 
@@ -195,8 +197,8 @@ def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     problem = Problem(LINE, {"loss": False}, seed=5)
     study = optuna.create_study(sampler=Optuna("TPESampler").made(problem))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
-    pieces = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
-    assert [x_of(p) for p in pieces] == [trial.params["x"] for trial in study.trials]
+    segments = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
+    assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
 
 
 class Stopping(optuna.samplers.RandomSampler):
@@ -271,9 +273,9 @@ def test_points_beside_the_steps_are_evaluated(strategy: Any, tmp_path: Path) ->
 def test_optuna_tells_options_apart_that_python_calls_equal() -> None:
     """The loss of True is the best; TPE, which took it for 1, prefers it."""
     space = Space({"c": Choice(1, 1.0, True, None, "None")})
-    pieces = played("tpe", lambda p: float(p.point["c"] is not True), space, n_trials=60)
-    kinds = Counter(repr(p.point["c"]) for p in pieces[20:])
-    assert kinds.most_common(1)[0][0] == "True" and len({repr(p.point["c"]) for p in pieces}) == 5
+    segments = played("tpe", lambda p: float(p.point["c"] is not True), space, n_trials=60)
+    kinds = Counter(repr(p.point["c"]) for p in segments[20:])
+    assert kinds.most_common(1)[0][0] == "True" and len({repr(p.point["c"]) for p in segments}) == 5
 
 
 def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
@@ -281,9 +283,9 @@ def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
         {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)},
         [lambda p: p["y"] < 0.8],
     )
-    pieces = played("tpe", lambda p: float(p.point["y"]), space, n_trials=30, enqueued=[{"kind": "a", "y": 0.25}])
-    assert pieces[0].point["y"] == 0.25 and "x" in pieces[0].point
-    assert all(("x" in p.point) == (p.point["kind"] == "a") and float(p.point["y"]) < 0.8 for p in pieces)
+    segments = played("tpe", lambda p: float(p.point["y"]), space, n_trials=30, enqueued=[{"kind": "a", "y": 0.25}])
+    assert segments[0].point["y"] == 0.25 and "x" in segments[0].point
+    assert all(("x" in p.point) == (p.point["kind"] == "a") and float(p.point["y"]) < 0.8 for p in segments)
 
 
 @pytest.mark.slow

@@ -162,6 +162,7 @@ def open_store(address: Address, is_master: bool = False, anywhere: bool = False
         return TCPStore(
             address.host, port, is_master=is_master, wait_for_workers=False,
             timeout=timedelta(seconds=JOIN_SECONDS), master_listen_fd=listening,
+            use_libuv=listening is None,  # which cannot take an open socket in torch 2.7
         )  # fmt: skip
     except (DistError, RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]

@@ -139,13 +139,24 @@ none_left() { # KIND FILTER OPTIONS...: delete what exists; succeeds once nothin
     ((dry)) || [[ -z $found ]]
 }
 
+empty_cluster() { # jobs, pods and claims, and then the volumes, whose disks the cluster deletes
+    local kinds
+    # `delete` deletes nothing at all where it does not know one of the kinds: an operator that is not there has none.
+    kinds=$(asked "${KUBECTL[@]}" get customresourcedefinitions mpijobs.kubeflow.org pytorchjobs.kubeflow.org \
+        --ignore-not-found -o name) || return
+    kinds=$(sed 's#.*/##' <<<"$kinds" | paste -sd ,)
+    rolled_out delete "${kinds:+$kinds,}deployment,job,pod,pvc" --all --ignore-not-found || return
+    # A volume of Google's driver has the name of its disk.
+    # shellcheck disable=SC2046  # several names
+    [[ ! -s $DISK_NAMES ]] || rolled_out wait --for delete $(sed 's#^#persistentvolume/#' "$DISK_NAMES")
+}
+
 down() {
     local disks=$ITS_DISKS
     owed=0
     # While the cluster is there it can delete its disks by itself. Their names first, if they can still be had.
     [[ -e $DISK_NAMES ]] || remember_disks || say "gke.sh: the cluster does not tell its disks: looked for by label alone"
-    rolled_out delete mpijob,pytorchjob,pod,job,deployment,pvc --all --ignore-not-found ||
-        say "gke.sh: the cluster's volumes were not deleted by itself: their disks are deleted below"
+    empty_cluster || say "gke.sh: the cluster's volumes were not deleted by itself: their disks are deleted below"
     [[ ! -s $DISK_NAMES ]] || disks="$ITS_DISKS OR name=($(paste -sd ' ' "$DISK_NAMES"))"
     if until_true "$DELETE_TIMEOUT" "deleting the cluster" none_left "container clusters" "$THIS_CLUSTER" --zone "$ZONE" &&
         until_true "$DELETE_TIMEOUT" "deleting its disks" none_left "compute disks" "$disks" --zone "$ZONE" &&

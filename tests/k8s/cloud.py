@@ -28,8 +28,14 @@ NEW: dict[str, Any] = {
     "images": ["us-docker.pkg.dev/test/search:gpu", "registry.io/search:gpu"],
     "quotas": {"NVIDIA_L4_GPUS": [8, 0], "GPUS_ALL_REGIONS": [8, 0], "PREEMPTIBLE_NVIDIA_L4_GPUS": [0, 0]},
     "buckets": ["my-results"],
-    "cluster": None, "network": False, "pool": None, "disks": {}, "credentials": False, "jobs": {},
+    "cluster": None, "network": False, "pool": None, "disks": {}, "credentials": False, "jobs": {}, "kinds": [],
 }  # fmt: skip
+# Kinds of Kubernetes itself by the names that kubectl takes; what an operator adds is in the state.
+KINDS = {
+    "pod": "pods", "job": "jobs", "deployment": "deployments", "pvc": "persistentvolumeclaims", "node": "nodes",
+    "persistentvolume": "persistentvolumes", "service": "services", "crd": "customresourcedefinitions",
+}  # fmt: skip
+OPERATORS = {"mpi-operator": ["mpijobs"], "training-operator": ["mpijobs", "pytorchjobs"]}
 
 
 class Wrong(Exception):
@@ -129,7 +135,10 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     if not state["cluster"]:
         raise LookupError("Unable to connect to the server")
     call = " ".join(arguments)
-    if arguments[0] == "apply" and "-k" in arguments:
+    kinds = resources(state, arguments)
+    if arguments[0] == "apply" and "--server-side" in arguments:
+        state["kinds"] += next(found for name, found in OPERATORS.items() if name in call)
+    elif arguments[0] == "apply" and "-k" in arguments:
         applied(state, option(arguments, "-k"), "--dry-run=server" in arguments)
     elif call.startswith("get pods -l app in (files,nfs) "):
         image = os.environ["IMAGE"]
@@ -163,8 +172,17 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
         return "" if asked[1] < 2 else ends[min(asked[0], len(ends)) - 1].replace("/", " ") + " "
     elif arguments[0] == "cp":
         copied(arguments[1], arguments[2])
-    elif arguments[0] == "delete" and "pvc" in arguments[1]:
+    elif kinds == ["customresourcedefinitions"]:
+        there = [name for name in arguments if name.removesuffix(".kubeflow.org") in state["kinds"]]
+        return "\n".join(f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in there)
+    elif arguments[0] == "delete" and "persistentvolumeclaims" in kinds:
+        # A claim that a pod has stays, and a pod of a job is made again.
+        if not {"pods", "jobs", "deployments", *state["kinds"]} <= set(kinds):
+            raise LookupError("timed out waiting for the condition on persistentvolumeclaims/results")
         state["disks"] = {} if not os.environ["KEEP_DISKS"] else state["disks"]
+    elif arguments[:3] == ["wait", "--for", "delete"]:
+        if left := [word for word in arguments if word.removeprefix("persistentvolume/") in state["disks"]]:
+            raise LookupError(f"timed out waiting for the condition on {left[0]}")
     elif arguments[0] == "logs":
         progress = FOLDER / "progress"
         if progress.exists():  # the search of this cluster: what it writes while its log is read
@@ -172,6 +190,20 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     elif arguments[0] not in ("apply", "rollout", "wait", "delete"):
         raise Wrong(call)
     return ""
+
+
+def resources(state: dict[str, Any], arguments: list[str]) -> list[str]:
+    """The kinds that a call is about. As by an API server, one that it does not know ends the whole call."""
+    if arguments[0] not in ("get", "delete"):
+        return []
+    found = []
+    for word in arguments[1].split("/")[0].split(","):
+        name = KINDS.get(word, word).removesuffix(".kubeflow.org")
+        plural = name if name.endswith("s") else f"{name}s"
+        if plural not in (*KINDS.values(), *state["kinds"]):
+            raise LookupError(f'the server doesn\'t have a resource type "{word}"')
+        found.append(plural)
+    return found
 
 
 def applied(state: dict[str, Any], folder: str, only_asked: bool) -> None:

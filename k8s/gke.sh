@@ -10,6 +10,7 @@
 #   follow   show its log and fetch its results now and then, until it has ended
 #   fetch    copy its results and figures to ./results
 #   cost     dollars per hour of such a cluster, and of the search that was fetched
+#   prices   dollars per hour with 1, 2, 4 ... 32 nodes of MACHINE
 #   down     delete all of it, and check that it is gone
 #   run      check, up, submit, follow, fetch, cost, down; after a failure too, the cluster is deleted
 #
@@ -25,7 +26,7 @@ SEARCH=${SEARCH:-svm}            # svm, nn, or ddp: data-parallel training of on
 COMMAND=${COMMAND:-}             # program and its arguments, such as "mnist_svm 48" (default: as in overlays/SEARCH)
 OPTIONS=${OPTIONS:---gpu all}    # of the program; for ddp all of its options but --data, --results and --resume
 IMAGE=${IMAGE:-}                 # built from k8s/Containerfile, in a registry that the cluster can read
-NODES=${NODES:-3}                # ranks; for ddp several numbers, such as "1 2 4", are trained one after the other
+NODES=${NODES:-3}                # ranks; for ddp several sizes, such as "1 2 4", until one of them cannot be had
 GPU=${GPU:-nvidia-l4}            # gcloud compute accelerator-types list
 GPUS_PER_NODE=${GPUS_PER_NODE:-1}
 MACHINE=${MACHINE:-g2-standard-8}
@@ -71,9 +72,14 @@ all() {
     owed=1
     for part in $PARTS; do
         NODES=$part
+        [[ $part == "${PARTS%% *}" ]] || grow "$part" || {
+            say "gke.sh: $part nodes cannot be had (above): the sizes before are all that is trained"
+            break
+        }
         submit
         follow || {
             fetch || say "gke.sh: no results could be fetched after the failure: the last copy is in $RESULTS"
+            [[ $SEARCH != ddp ]] || scaling
             return 1
         }
         fetch || {
@@ -82,6 +88,7 @@ all() {
             return 1
         }
         cost
+        [[ $SEARCH != ddp ]] || table_row
     done
     [[ $SEARCH != ddp ]] || scaling
     down
@@ -111,8 +118,8 @@ if [[ ${1:-} == --dry-run ]]; then
     shift
 fi
 case ${1:-} in
-    check | up | run | submit) settings ;;
-    put | follow | fetch | cost | down) ;;
+    check | up | run | submit) settings "$1" ;;
+    put | follow | fetch | cost | prices | down) ;;
     *)
         sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
         exit 2

@@ -1,11 +1,12 @@
 # shellcheck shell=bash
 # What would fail after money was spent, looked at before.
 
-settings() {
+settings() { # COMMAND
     [[ $IMAGE =~ ^[^:]+(:[0-9]+/[^:]+)?:[^:/]+$ ]] ||
         refuse "IMAGE=$IMAGE has no tag: give REGISTRY/search:TAG, built from k8s/Containerfile"
     case $SEARCH in svm | nn | ddp) ;; *) refuse "SEARCH=$SEARCH: give svm, nn or ddp" ;; esac
     [[ $SEARCH == ddp || $NODES != *" "* ]] || refuse "NODES=$NODES: several numbers are for SEARCH=ddp"
+    [[ $1 != submit || $NODES != *" "* ]] || refuse "NODES=$NODES: submit takes one number; run trains them all"
     local value
     for value in $NODES "$GPUS_PER_NODE" "$MAIN_NODES"; do
         [[ $value =~ ^[1-9][0-9]*$ ]] || refuse "NODES, GPUS_PER_NODE and MAIN_NODES are whole numbers from 1, not $value"
@@ -45,8 +46,8 @@ image_exists() {
     esac
 }
 
-quotas() { # refuse what the quotas do not allow; where a quota is not listed, say so
-    local n=$((MOST_NODES * GPUS_PER_NODE)) name listed
+quotas() { # refuse what the quotas do not allow, but of several sizes only the first; where one is not listed, say so
+    local n=$((${PARTS%% *} * GPUS_PER_NODE)) name listed
     name=${GPU#nvidia-}
     name=${name#tesla-}
     name=NVIDIA_$(tr 'a-z-' 'A-Z_' <<<"$name")_GPUS
@@ -77,6 +78,8 @@ within() { # METRIC N LISTED
         say "gke.sh: quota $1 is not listed for ${ZONE%-*}: look at it in the console (IAM & Admin, Quotas)"
     elif ((${free%.*} < $2)); then
         refuse "quota $1 leaves ${free%.*} of the $2 GPUs wanted: ask for more in the console (IAM & Admin, Quotas)"
+    elif ((${free%.*} < MOST_NODES * GPUS_PER_NODE)); then
+        say "gke.sh: quota $1 leaves ${free%.*} GPUs: Google will refuse the sizes of NODES=$NODES that need more"
     fi
 }
 

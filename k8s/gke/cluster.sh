@@ -5,6 +5,7 @@ THIS_CLUSTER="name=$CLUSTER AND location=$ZONE"
 THIS_NETWORK="name=$CLUSTER"
 ITS_DISKS="labels.goog-k8s-cluster-name=$CLUSTER" # of volumes; they carry it by --enable-cost-allocation
 DISK_NAMES=$RESULTS/.disks-of-$CLUSTER            # those of the volumes, for the time after the cluster
+BILL=$RESULTS/.bill-of-$CLUSTER                   # since when it has cost how much per hour
 
 names() { # KIND FILTER: of what exists
     # shellcheck disable=SC2086  # a kind is two words
@@ -22,7 +23,9 @@ up() {
     there=$(names "container clusters" "$THIS_CLUSTER" && names "compute networks" "$THIS_NETWORK")
     [[ -z $there ]] || refuse "$CLUSTER exists already: submit to it, take it down, or set another CLUSTER"
     owed=1
+    ((dry)) || rm -f "$BILL"
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU"
+    held 0
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters create "$CLUSTER" --zone "$ZONE" \
         --network "$CLUSTER" --enable-ip-alias --enable-gvnic --enable-cost-allocation "${bucket[@]}" \
         --num-nodes "$MAIN_NODES" --machine-type "$MAIN_MACHINE"
@@ -30,25 +33,36 @@ up() {
     store
     command_is_taken
     operator
-    # Full at once, so that missing GPUs show now; idle nodes go after ten minutes, down to none.
+    # At its first size at once, so that missing GPUs show now; idle nodes go after ten minutes, down to none.
+    held "${PARTS%% *}"
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container node-pools create gpu --cluster "$CLUSTER" --zone "$ZONE" \
         --machine-type "$MACHINE" --accelerator "type=$GPU,count=$GPUS_PER_NODE,gpu-driver-version=$DRIVER" \
         --enable-gvnic --threads-per-core "$THREADS_PER_CORE" "${spot[@]}" "${config[@]}" \
         --max-run-duration "$(pool_seconds)s" \
-        --num-nodes "$MOST_NODES" --enable-autoscaling --min-nodes 0 --max-nodes "$MOST_NODES"
-    until_true "$READY_TIMEOUT" "$((MOST_NODES * GPUS_PER_NODE)) GPUs" gpus_are_allocatable
+        --num-nodes "${PARTS%% *}" --enable-autoscaling --min-nodes 0 --max-nodes "$MOST_NODES"
+    gpus_within "${PARTS%% *}"
     owed=0
 }
 
-gpus_are_allocatable() {
+grow() { # NODES: the GPU pool, for the next part; fails where so many cannot be had
+    held "$1"
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters resize "$CLUSTER" --zone "$ZONE" --node-pool gpu \
+        --num-nodes "$1" && gpus_within "$1"
+}
+
+gpus_within() { # NODES
+    until_true "$READY_TIMEOUT" "$(($1 * GPUS_PER_NODE)) GPUs" gpus_are_allocatable $(($1 * GPUS_PER_NODE))
+}
+
+gpus_are_allocatable() { # NUMBER
     local counts
     # shellcheck disable=SC1083  # the braces are kubectl's
     counts=$(asked "${KUBECTL[@]}" get nodes -l "cloud.google.com/gke-accelerator=$GPU" \
         -o 'jsonpath={.items[*].status.allocatable.nvidia\.com/gpu}') || return
     local sum=0 count
     for count in $counts; do sum=$((sum + count)); done
-    ((dry)) || say "$sum of $((MOST_NODES * GPUS_PER_NODE)) GPUs can be allocated"
-    ((dry || sum >= MOST_NODES * GPUS_PER_NODE))
+    ((dry)) || say "$sum of $1 GPUs can be allocated"
+    ((dry || sum >= $1))
 }
 
 operator() {
@@ -144,6 +158,7 @@ empty_cluster() { # jobs, pods and claims, and then the volumes, whose disks the
     # `delete` deletes nothing at all where it does not know one of the kinds: an operator that is not there has none.
     kinds=$(asked "${KUBECTL[@]}" get customresourcedefinitions mpijobs.kubeflow.org pytorchjobs.kubeflow.org \
         --ignore-not-found -o name) || return
+    ((!dry)) || kinds=mpijobs.kubeflow.org
     kinds=$(sed 's#.*/##' <<<"$kinds" | paste -sd ,)
     rolled_out delete "${kinds:+$kinds,}deployment,job,pod,pvc" --all --ignore-not-found || return
     # A volume of Google's driver has the name of its disk.
@@ -161,8 +176,10 @@ down() {
     if until_true "$DELETE_TIMEOUT" "deleting the cluster" none_left "container clusters" "$THIS_CLUSTER" --zone "$ZONE" &&
         until_true "$DELETE_TIMEOUT" "deleting its disks" none_left "compute disks" "$disks" --zone "$ZONE" &&
         until_true "$DELETE_TIMEOUT" "deleting its network" none_left "compute networks" "$THIS_NETWORK"; then
-        ((dry)) || rm -f "$DISK_NAMES"
+        ((!dry)) || return 0
         say "nothing is left of $CLUSTER"
+        bill
+        rm -f "$DISK_NAMES" "$BILL"
     else
         warn
         return 1
@@ -173,5 +190,6 @@ warn() {
     say ""
     say "!! Cluster $CLUSTER in $ZONE of project $PROJECT MAY STILL EXIST AND COST MONEY."
     say "!! Look:   ${GCLOUD[*]} container clusters list"
+    bill
     say "!! Delete: PROJECT=$PROJECT ZONE=$ZONE CLUSTER=$CLUSTER k8s/gke.sh down"
 }

@@ -17,39 +17,72 @@ hourly() { # NODES: of a cluster with so many GPU nodes
     awk "BEGIN {printf \"%.2f\", $1 * ($machine + $GPUS_PER_NODE * $gpu) + $fee + $MAIN_NODES * $main}"
 }
 
+prices() { # per hour, for 1, 2, 4 ... 32 nodes
+    local n
+    echo "USD per hour, by the list prices in k8s/prices.csv: $GPUS_PER_NODE $GPU in each $MACHINE, and $MAIN_NODES $MAIN_MACHINE"
+    printf '%5s %5s %10s %10s\n' nodes GPUs "on demand" spot
+    for n in 1 2 4 8 16 32; do
+        printf '%5d %5d %10s %10s\n' $n $((n * GPUS_PER_NODE)) "$(SPOT=0 hourly $n)" "$(SPOT=1 hourly $n 2>/dev/null)"
+    done
+}
+
 budget() {
-    local rate most seconds
+    local rate most part terms
     rate=$(hourly "$MOST_NODES")
-    seconds=$((2 * CREATE_TIMEOUT + 3 * READY_TIMEOUT + $(wc -w <<<"$PARTS") * SEARCH_TIMEOUT + DELETE_TIMEOUT))
-    most=$(awk "BEGIN {printf \"%.2f\", $rate * $seconds / 3600}")
+    terms="$rate * $((CREATE_TIMEOUT + 2 * READY_TIMEOUT + DELETE_TIMEOUT))"
+    for part in $PARTS; do
+        terms+=" + $(hourly "$part" 2>/dev/null) * $((CREATE_TIMEOUT + READY_TIMEOUT + SEARCH_TIMEOUT))"
+    done
+    most=$(awk "BEGIN {printf \"%.2f\", ($terms) / 3600}")
     echo "budget: $rate USD per hour with $MOST_NODES nodes of $MACHINE; at most $most USD until all timeouts have passed"
     echo "budget: disks and network traffic are not in it; GPU nodes end by themselves after $(pool_seconds) s"
 }
 
 pool_seconds() { # GPU nodes do not outlive this, whatever becomes of the machine that runs gke.sh
-    echo $((READY_TIMEOUT + $(wc -w <<<"$PARTS") * SEARCH_TIMEOUT))
+    local n
+    n=$(wc -w <<<"$PARTS")
+    echo $((READY_TIMEOUT + n * SEARCH_TIMEOUT + (n - 1) * (CREATE_TIMEOUT + READY_TIMEOUT)))
+}
+
+held() { # NODES: so many GPU nodes are paid from now on, and the cluster
+    ((!dry)) || return 0
+    mkdir -p "$RESULTS"
+    echo "$(date +%s) $(hourly "$1" 2>/dev/null)" >>"$BILL"
+}
+
+bill() { # what the cluster has cost so far: each rate from when it was asked for until the next
+    [[ ! -e $BILL ]] || awk -v now="$(date +%s)" '
+        NR > 1 {sum += rate * ($1 - since)}
+        {since = $1; rate = $2; first = first ? first : $1}
+        END {
+            sum += rate * (now - since)
+            printf "in all: %.2f USD at most for %d s of the cluster, by list prices; without disks and traffic\n", sum / 3600, now - first
+        }' "$BILL"
 }
 
 cost() {
     local rate seconds journal=$RESULTS/$SEARCH/journal.jsonl
-    rate=$(hourly "$MOST_NODES")
-    echo "cluster: $rate USD per hour, $MOST_NODES nodes of $MACHINE, by the list prices in k8s/prices.csv"
+    rate=$(hourly "${NODES##* }")
+    echo "cluster: $rate USD per hour, ${NODES##* } nodes of $MACHINE, by the list prices in k8s/prices.csv"
     if [[ -e $journal ]]; then
         seconds=$(sed -n 's/^{"end":{.*"seconds":\([0-9.]*\).*/\1/p' "$journal" | awk '{sum += $1} END {print sum + 0}')
         awk "BEGIN {printf \"search: %.2f USD for %.0f s\n\", $rate * $seconds / 3600, $seconds}"
     fi
 }
 
-scaling() { # the last training of each number of nodes in one table with its cost, and the figure
-    local part table=$RESULTS/ddp.csv row
+table_row() { # the training that was fetched, with the cost of its time: all nodes that are held take part in it
+    local row table=$RESULTS/ddp.csv
     ((!dry)) || return 0
-    for part in $PARTS; do
-        row=$(tail -n 1 "$RESULTS/ddp-$part/ddp.csv")
-        [[ -e $table ]] || echo "$(head -n 1 "$RESULTS/ddp-$part/ddp.csv"),cost_usd" >"$table"
-        # Column 6 is seconds.
-        awk -F, -v row="$row" -v rate="$(hourly "$part")" \
-            'BEGIN {split(row, of, ","); printf "%s,%.4f\n", row, rate * of[6] / 3600}' >>"$table"
-    done
+    row=$(tail -n 1 "$RESULTS/ddp-$NODES/ddp.csv")
+    [[ -e $table ]] || echo "$(head -n 1 "$RESULTS/ddp-$NODES/ddp.csv"),cost_usd" >"$table"
+    # Column 6 is seconds.
+    awk -F, -v row="$row" -v rate="$(hourly "$NODES")" \
+        'BEGIN {split(row, of, ","); printf "%s,%.4f\n", row, rate * of[6] / 3600}' >>"$table"
+}
+
+scaling() { # the figure of all rows
+    local table=$RESULTS/ddp.csv
+    ((!dry)) && [[ -e $table ]] || return 0
     python3 -m mpitune scaling "$table" --into "$RESULTS" ||
         say "gke.sh: no figure; with the package installed: python -m mpitune scaling $table --into $RESULTS"
 }

@@ -83,6 +83,7 @@ submit() {
     local kind=mpijob
     [[ $SEARCH != ddp ]] || kind=pytorchjob
     [[ ${MEMORY:-} ]] || measure
+    [[ ! -e $BILL ]] || held "$NODES"
     put
     # To apply a job that has ended changes nothing: it is deleted and made anew, and goes on where its results are.
     rolled_out delete $kind "$SEARCH" --ignore-not-found

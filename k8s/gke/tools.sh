@@ -4,8 +4,9 @@
 GCLOUD=(gcloud --quiet --project "$PROJECT")
 # Named in every command, so that no other cluster is ever touched.
 KUBECTL=(kubectl --context "gke_${PROJECT}_${ZONE}_${CLUSTER}" --request-timeout "${CALL_TIMEOUT}s")
-PARTS=$NODES
-MOST_NODES=$(printf '%s\n' $NODES | sort -n | tail -n 1) # of the GPU pool
+NODES=$(printf '%s\n' $NODES | sort -n -u | paste -sd ' ')
+PARTS=$NODES            # the sizes of the GPU pool, one after the other
+MOST_NODES=${NODES##* } # the largest
 dry=0
 owed=0     # whether a failure from here on must delete the cluster
 generated= # a folder to remove at the end

@@ -87,7 +87,10 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
         if not state["cluster"] or not re.fullmatch(r"\d+s", option(arguments, "--max-run-duration")):
             raise Wrong("no cluster, or nodes without an end")
         kind, count, _ = option(arguments, "--accelerator").split(",")
-        state["pool"] = [kind.split("=")[1], int(count.split("=")[1]), int(option(arguments, "--num-nodes"))]
+        state["pool"] = [kind.split("=")[1], int(count.split("=")[1]), 0]
+        grown(state, arguments)
+    elif call.startswith(f"container clusters resize {name} --zone us-central1-a --node-pool gpu "):
+        grown(state, arguments)
     elif call.startswith(f"container clusters get-credentials {name} "):
         state["credentials"] = bool(state["cluster"])
     elif call.startswith("container clusters list "):
@@ -108,6 +111,17 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
     else:
         raise Wrong(call)
     return ""
+
+
+def grown(state: dict[str, Any], arguments: list[str]) -> None:
+    """The GPU pool gets so many nodes, as far as the quota goes."""
+    _, count, _ = state["pool"]
+    n = int(option(arguments, "--num-nodes"))
+    limit, used = state["quotas"].get("NVIDIA_L4_GPUS", [n * count, 0])
+    if n * count > limit - used:
+        short = f"request requires '{n * count}.0' and is short '{n * count - limit + used}.0'"
+        raise LookupError(f'code=403, message=Insufficient regional quota: resource "NVIDIA_L4_GPUS": {short}.')
+    state["pool"][2] = n
 
 
 def matches(disk: str, labels: list[str], condition: str) -> bool:

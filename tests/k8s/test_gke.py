@@ -114,12 +114,13 @@ def test_gcloud_has_the_options_that_are_used() -> None:
     if shutil.which("gcloud") is None:
         pytest.skip("no gcloud")
     text = (ROOT / "k8s" / "gke" / "cluster.sh").read_text()
-    for command, start in (("node-pools", "node-pools create gpu"), ("clusters", "clusters create")):
-        used = set(re.findall(r" (--[a-z-]+)", re.split(r"\n\n|\n    [a-z]", text[text.index(start) :])[0]))
-        asked = ["gcloud", "container", command, "create", "--help"]
+    for command, least in (("node-pools create", 6), ("clusters create", 6), ("clusters resize", 3)):
+        words = re.split(r"\n\n|\n    [a-z]| && ", text[text.index(f"container {command}") :])[0]
+        used = set(re.findall(r" (--[a-z-]+)", words))
+        asked = ["gcloud", "container", *command.split(), "--help"]
         shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         known = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
-        assert len(used) >= 6 and not [name for name in used if name not in known]
+        assert len(used) >= least and not [name for name in used if name not in known]
 
 
 def test_from_nothing_to_figures_and_nothing_left(cloud: Cloud) -> None:
@@ -180,6 +181,7 @@ def test_each_call_has_a_limit(cloud: Cloud) -> None:
         ({}, {"IMAGE": ""}, "has no tag"),
         ({}, {"SEARCH": "dance"}, "SEARCH=dance: give svm, nn or ddp"),
         ({}, {"NODES": "1 2"}, "several numbers are for SEARCH=ddp"),
+        ({"quotas": {"NVIDIA_L4_GPUS": [1, 0]}}, {"SEARCH": "ddp", "NODES": "2 4"}, "leaves 1 of the 2 GPUs"),
         ({}, {"GPUS_PER_NODE": "no"}, "whole numbers"),
         ({}, {"RESULTS_BUCKET": "gs://typo"}, "there is no bucket typo"),
         ({}, {"RESULTS_BUCKET": "gs://my-results/here"}, "give the name of a bucket alone"),
@@ -386,19 +388,37 @@ def test_a_cluster_of_that_name_is_left_alone(cloud: Cloud) -> None:
     assert cloud.left == {"cluster"} and not any(" create " in call for call in cloud.calls)
 
 
-@pytest.mark.slow
-def test_data_parallel_training_on_several_numbers_of_nodes(cloud: Cloud) -> None:
+def trained(cloud: Cloud, seconds: dict[int, int]) -> str:
+    """What trainings on numbers of nodes leave on the cluster. Returns the table's first line."""
     head = (ROOT / "benchmarks" / "results" / "ddp_mnist.csv").read_text().splitlines()[0]
-    for n, seconds in ((1, 3600), (2, 1800)):
+    for n, taken in seconds.items():
         folder = cloud.folder / "results" / f"ddp-{n}"
         folder.mkdir(parents=True)
-        row = f"{n},1,cuda,128,20,{seconds},0.99,0.03,900,kubeflow,mnist,nccl,ddp,0.01,"
+        row = f"{n},1,cuda,128,20,{taken},0.99,0.03,900,kubeflow,mnist,nccl,ddp,0.01,"
         (folder / "ddp.csv").write_text(f"{head}\n{row}\n")
-    done = cloud.run("run", SEARCH="ddp", NODES="1 2", OPTIONS="--batch-size 64 --epochs 3")
+    return head
+
+
+@pytest.mark.slow
+def test_data_parallel_training_doubles_the_nodes_until_they_cannot_be_had(cloud: Cloud) -> None:
+    head = trained(cloud, {1: 3600, 2: 1800})
+    cloud.state(quotas={"NVIDIA_L4_GPUS": [3, 0]})
+    done = cloud.run("run", SEARCH="ddp", NODES="4 1 2", OPTIONS="--batch-size 64 --epochs 3")
     assert done.returncode == 0, done.stderr
-    assert (
-        cloud.position("training-operator") < cloud.position("--dry-run=server") < cloud.position("node-pools create")
-    )
+    assert "quota NVIDIA_L4_GPUS leaves 3 GPUs" in done.stderr
+    assert "is short '1.0'" in done.stderr and "4 nodes cannot be had" in done.stderr
+    steps = [
+        ("training-operator",),
+        ("--dry-run=server",),
+        ("node-pools create", "--num-nodes 1", "--max-nodes 4"),
+        ("cp files:/results/ddp-1",),
+        ("resize", "--num-nodes 2"),
+        ("cp files:/results/ddp-2",),
+        ("resize", "--num-nodes 4"),
+        ("clusters delete",),
+    ]
+    positions = [cloud.position(*step) for step in steps]
+    assert positions == sorted(positions)
     job = cloud.applied("kind: PyTorchJob")
     for text in ("- /results/ddp-2", '- "64"', 'nprocPerNode: "1"', "gke-accelerator: nvidia-l4", "sizeLimit: 13"):
         assert text in job, text
@@ -406,6 +426,40 @@ def test_data_parallel_training_on_several_numbers_of_nodes(cloud: Cloud) -> Non
     assert table[0] == head + ",cost_usd" and len(table) == 3
     assert table[1].endswith(",1.0800") and table[2].endswith(",0.9650")  # 1 x 0.85 + 0.234 USD an hour
     assert (cloud.folder / "here" / "scaling.svg").exists()
+    assert cloud.left == set() and re.search(r"in all: \d+\.\d\d USD at most for \d+ s", done.stdout)
+
+
+@pytest.mark.slow
+def test_rows_are_kept_when_a_later_training_fails(cloud: Cloud) -> None:
+    trained(cloud, {1: 3600})
+    done = cloud.run("run", SEARCH="ddp", NODES="1 2", FAIL="get nodes", READY_TIMEOUT="2")
+    assert done.returncode == 1 and not (cloud.folder / "here" / "ddp.csv").exists()  # not even one node
+    done = cloud.run("run", SEARCH="ddp", NODES="1 2", FAIL="cp files:/results/ddp-2")
+    assert done.returncode == 1 and "the results are still there" in done.stderr
+    assert len((cloud.folder / "here" / "ddp.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_what_is_held_is_billed(cloud: Cloud) -> None:
+    """Each size from when it was asked for, also over several commands; and the sum where nothing is left."""
+    trained(cloud, {1: 3600, 2: 1800})
+    done = cloud.run("run", SEARCH="ddp", NODES="1 2", FAIL="clusters delete", DELETE_TIMEOUT="1")
+    assert done.returncode == 1 and "in all: " in done.stdout
+    ledger = cloud.folder / "here" / ".bill-of-search-test"
+    rates = [float(line.split()[1]) for line in ledger.read_text().splitlines()]
+    assert rates == sorted(rates) and set(rates) == {0.23, 1.08, 1.93}  # no, one and two GPU nodes
+    now = int(time.time())
+    ledger.write_text(f"{now - 5400} 0.50\n{now - 3600} 1.00\n{now - 1800} 2.00\n")
+    done = cloud.run("down")
+    assert done.returncode == 0 and "in all: 1.75 USD at most" in done.stdout and not ledger.exists()
+
+
+def test_prices_are_known_without_a_cloud(cloud: Cloud) -> None:
+    done = cloud.run("prices", MACHINE="n1-standard-16", GPU="nvidia-tesla-v100", GPUS_PER_NODE="4", IMAGE="")
+    assert done.returncode == 0 and cloud.calls == [], done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8", "16", "32"] and rows[2][1] == "16"
+    assert rows[0][2] == "10.91" and rows[1][2] == "21.59"  # 0.76 + 4 x 2.48 a node, and 0.234
 
 
 def test_wrong_use_says_what_to_do(cloud: Cloud) -> None:

@@ -36,13 +36,15 @@ DISK_SIZE=${DISK_SIZE:-10Gi}     # of the volume behind the NFS server, and its 
 DISK_CLASS=${DISK_CLASS:-standard-rwo}
 SPOT=${SPOT:-0}                  # 1: a third of the price, nodes may vanish, the search goes on
 THREADS_PER_CORE=${THREADS_PER_CORE:-1}
-MTU=${MTU:-8896}                 # of the network, in bytes: the largest that Google Cloud has
-DRIVER=${DRIVER:-latest}         # NVIDIA driver: latest or default
+NETWORK=${NETWORK:-}             # one that is there, which is never deleted (default: one for this cluster alone)
+MTU=${MTU:-8896}                 # of the cluster's own network, in bytes: the largest that Google Cloud has
+DRIVER=${DRIVER:-latest}         # NVIDIA driver: latest, default, or disabled: Google's DaemonSet installs it
 RESULTS_BUCKET=${RESULTS_BUCKET:-}  # copies of the results go to this bucket as well, from within the cluster
 NODE_CONFIG=${NODE_CONFIG:-}     # file for --system-config-from-file of the GPU nodes
 RELEASES=https://raw.githubusercontent.com/kubeflow
 OPERATOR=${OPERATOR:-$RELEASES/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml}
 DDP_OPERATOR=${DDP_OPERATOR:-github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.8.1}
+DRIVERS=${DRIVERS:-https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/nvidia-driver-installer/cos/daemonset-preloaded.yaml}
 RESULTS=${RESULTS:-results}
 CREATE_TIMEOUT=${CREATE_TIMEOUT:-1800}   # seconds, as are all below
 READY_TIMEOUT=${READY_TIMEOUT:-900}

@@ -32,8 +32,17 @@ check() {
     image_exists
     [[ -z $RESULTS_BUCKET ]] || asked "${GCLOUD[@]}" storage buckets describe "gs://$RESULTS_BUCKET" --format 'value(name)' \
         >/dev/null || refuse "there is no bucket $RESULTS_BUCKET, or you may not look at it: see k8s/README.md, Buckets"
+    network_exists
     quotas
     budget
+}
+
+network_exists() {
+    local mtu
+    [[ $NETWORK ]] || return 0
+    mtu=$(asked "${GCLOUD[@]}" compute networks describe "$NETWORK" --format 'value(mtu)') ||
+        refuse "there is no network $NETWORK: gcloud --project $PROJECT compute networks create $NETWORK --mtu $MTU"
+    ((dry)) || [[ $mtu == "$MTU" ]] || say "gke.sh: network $NETWORK has MTU $mtu, not $MTU: it is used as it is"
 }
 
 image_exists() {

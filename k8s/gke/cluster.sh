@@ -20,19 +20,21 @@ up() {
     # --addons takes the place of the default ones, so these are named too.
     [[ -z $RESULTS_BUCKET ]] || bucket=(--workload-pool "$PROJECT.svc.id.goog" --addons
         "HttpLoadBalancing,HorizontalPodAutoscaling,GcePersistentDiskCsiDriver,GcsFuseCsiDriver")
-    there=$(names "container clusters" "$THIS_CLUSTER" && names "compute networks" "$THIS_NETWORK")
+    there=$(names "container clusters" "$THIS_CLUSTER" && { [[ $NETWORK ]] || names "compute networks" "$THIS_NETWORK"; })
     [[ -z $there ]] || refuse "$CLUSTER exists already: submit to it, take it down, or set another CLUSTER"
     owed=1
     ((dry)) || rm -f "$BILL"
-    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU"
+    [[ $NETWORK ]] ||
+        limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU"
     held 0
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters create "$CLUSTER" --zone "$ZONE" \
-        --network "$CLUSTER" --enable-ip-alias --enable-gvnic --enable-cost-allocation "${bucket[@]}" \
+        --network "${NETWORK:-$CLUSTER}" --enable-ip-alias --enable-gvnic --enable-cost-allocation "${bucket[@]}" \
         --num-nodes "$MAIN_NODES" --machine-type "$MAIN_MACHINE"
     asked "${GCLOUD[@]}" container clusters get-credentials "$CLUSTER" --zone "$ZONE"
     store
     command_is_taken
     operator
+    [[ $DRIVER != disabled ]] || asked "${KUBECTL[@]}" apply -f "$DRIVERS"
     # At its first size at once, so that missing GPUs show now; idle nodes go after ten minutes, down to none.
     held "${PARTS%% *}"
     limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container node-pools create gpu --cluster "$CLUSTER" --zone "$ZONE" \
@@ -175,7 +177,7 @@ down() {
     [[ ! -s $DISK_NAMES ]] || disks="$ITS_DISKS OR name=($(paste -sd ' ' "$DISK_NAMES"))"
     if until_true "$DELETE_TIMEOUT" "deleting the cluster" none_left "container clusters" "$THIS_CLUSTER" --zone "$ZONE" &&
         until_true "$DELETE_TIMEOUT" "deleting its disks" none_left "compute disks" "$disks" --zone "$ZONE" &&
-        until_true "$DELETE_TIMEOUT" "deleting its network" none_left "compute networks" "$THIS_NETWORK"; then
+        { [[ $NETWORK ]] || until_true "$DELETE_TIMEOUT" "deleting its network" none_left "compute networks" "$THIS_NETWORK"; }; then
         ((!dry)) || return 0
         say "nothing is left of $CLUSTER"
         bill

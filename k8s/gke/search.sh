@@ -21,8 +21,14 @@ measure() { # sets CPUS and MEMORY (MiB): what a pod may ask of a node of MACHIN
     local cpus memory described
     described=$(asked "${GCLOUD[@]}" compute machine-types describe "$MACHINE" --zone "$ZONE" \
         --format 'csv[no-heading](guestCpus,memoryMb)') || refuse "there is no machine $MACHINE in $ZONE"
-    ((!dry)) || described=8,32768
+    ((!dry)) || described=$(awk -F, -v item="$MACHINE" '$1 == item && $6 {print $6 "," $7}' "$HERE/prices.csv")
+    [[ $described ]] || {
+        say "gke.sh: --dry-run does not know $MACHINE: CPUs and memory below are those of g2-standard-8: add a line to k8s/prices.csv"
+        described=8,32768
+    }
     IFS=, read -r cpus memory <<<"$described"
+    ((cpus >= 4 * GPUS_PER_NODE)) ||
+        say "gke.sh: warning: $MACHINE has $cpus CPUs for $GPUS_PER_NODE GPUs: with fewer than 4 for each, training waits for CPUs"
     ((THREADS_PER_CORE != 1)) || cpus=$((cpus / 2))
     # Of memory GKE keeps 25, 20, 10, 6 and 2 % of ever larger parts and 100 MiB; 1 GiB and half a CPU are for its pods.
     read -r CPUS MEMORY <<<"$(awk -v cpus=$cpus -v memory="$memory" '

@@ -28,6 +28,7 @@ NEW: dict[str, Any] = {
     "images": ["us-docker.pkg.dev/test/search:gpu", "registry.io/search:gpu"],
     "quotas": {"NVIDIA_L4_GPUS": [8, 0], "GPUS_ALL_REGIONS": [8, 0], "PREEMPTIBLE_NVIDIA_L4_GPUS": [0, 0]},
     "buckets": ["my-results"],
+    "networks": {"mtu9k": "8896"},
     "cluster": None, "network": False, "pool": None, "disks": {}, "credentials": False, "jobs": {}, "kinds": [],
 }  # fmt: skip
 # Kinds of Kubernetes itself by the names that kubectl takes; what an operator adds is in the state.
@@ -76,9 +77,15 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
         if option(arguments, "--format") != "csv[no-heading](guestCpus,memoryMb)":
             raise Wrong("not what is asked")
         return MACHINES[arguments[3]]
+    if call.startswith("compute networks describe "):
+        if arguments[3] not in state["networks"]:
+            raise LookupError(f"{arguments[3]} was not found")
+        return state["networks"][arguments[3]]
     if call.startswith(f"compute networks create {name} "):
         state["network"] = True
     elif call.startswith(f"container clusters create {name} "):
+        if not state["network"] and option(arguments, "--network") not in state["networks"]:
+            raise LookupError("no such network")
         fuse = "--addons" in arguments
         if fuse and (option(arguments, "--workload-pool"), option(arguments, "--addons")) != (POOL, ADDONS):
             raise Wrong("a bucket needs the pool; and --addons switches off those that are not named")

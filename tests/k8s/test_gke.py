@@ -185,6 +185,7 @@ def test_each_call_has_a_limit(cloud: Cloud) -> None:
         ({}, {"GPUS_PER_NODE": "no"}, "whole numbers"),
         ({}, {"RESULTS_BUCKET": "gs://typo"}, "there is no bucket typo"),
         ({}, {"RESULTS_BUCKET": "gs://my-results/here"}, "give the name of a bucket alone"),
+        ({}, {"NETWORK": "typo"}, "there is no network typo: gcloud --project test compute networks create typo"),
         ({}, {"NODE_CONFIG": "/no/such/file"}, "/no/such/file cannot be read"),
     ],
 )
@@ -460,6 +461,36 @@ def test_prices_are_known_without_a_cloud(cloud: Cloud) -> None:
     rows = [line.split() for line in done.stdout.splitlines()[2:]]
     assert [row[0] for row in rows] == ["1", "2", "4", "8", "16", "32"] and rows[2][1] == "16"
     assert rows[0][2] == "10.91" and rows[1][2] == "21.59"  # 0.76 + 4 x 2.48 a node, and 0.234
+
+
+@pytest.mark.slow
+def test_a_network_of_ones_own_is_used_and_kept(cloud: Cloud) -> None:
+    """With the drivers by Google's DaemonSet, before there is a GPU node."""
+    done = cloud.run("run", NETWORK="mtu9k", DRIVER="disabled")
+    assert done.returncode == 0 and cloud.left == set(), done.stderr
+    assert cloud.position("clusters create", "--network mtu9k") < cloud.position("apply", "daemonset-preloaded.yaml")
+    assert cloud.position("daemonset-preloaded.yaml") < cloud.position("node-pools create", "gpu-driver-version=disabled")
+    assert not [call for call in cloud.calls if re.search("networks (create|delete|list)", call)]
+
+
+def dry_requests(cloud: Cloud, machine: str, gpus: str) -> tuple[set[str], str]:
+    """What a dry run would request of CPUs and memory, and all that it says."""
+    done = cloud.run("--dry-run", "run", MACHINE=machine, GPU="nvidia-tesla-v100", GPUS_PER_NODE=gpus)
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"requests: {(cpu: \w+, memory: \w+)", done.stderr)), done.stderr
+
+
+def test_a_dry_run_requests_what_the_machine_has(cloud: Cloud) -> None:
+    small, said = dry_requests(cloud, "n1-standard-4", "1")
+    assert "fewer than 4" not in said and "nothing is left" not in said
+    large, said = dry_requests(cloud, "n1-standard-16", "4")
+    assert "fewer than 4" not in said
+    assert len(small) == len(large) == 1 and small != large and "cpu: 1440m" in small.pop()
+    assert "cpu: 7260m" in large.pop()
+    _, said = dry_requests(cloud, "n1-standard-8", "4")
+    assert "warning: n1-standard-8 has 8 CPUs for 4 GPUs" in said
+    _, said = dry_requests(cloud, "x9-abacus", "1")
+    assert "--dry-run does not know x9-abacus" in said
 
 
 def test_wrong_use_says_what_to_do(cloud: Cloud) -> None:

@@ -90,7 +90,7 @@ rolled_out() { # a waiting kubectl command, whose requests have no limit of thei
 }
 
 store() {
-    local address copies="" disk="  - target: {kind: PersistentVolumeClaim, name: nfs-disk}
+    local address copies="" components="" disk="  - target: {kind: PersistentVolumeClaim, name: nfs-disk}
     patch: |
       - {op: replace, path: /spec/resources/requests/storage, value: $DISK_SIZE}
       - {op: add, path: /spec/storageClassName, value: $DISK_CLASS}"
@@ -98,13 +98,12 @@ store() {
   - target: {kind: Pod, name: files}
     patch: |
       - {op: test, path: /spec/volumes/2/name, value: bucket}
-      - {op: replace, path: /spec/volumes/2/csi/volumeAttributes/bucketName, value: $RESULTS_BUCKET}
-components: [../../components/bucket]"
-    overlay nfs-server "$disk" apply
+      - {op: replace, path: /spec/volumes/2/csi/volumeAttributes/bucketName, value: $RESULTS_BUCKET}" components=bucket
+    overlay nfs "$disk" apply -l app=nfs
     address=$(asked "${KUBECTL[@]}" get service nfs -o 'jsonpath={.spec.clusterIP}')
     ((!dry)) || address=ADDRESS
     # Nodes, not pods, mount the volumes, and they do not ask the cluster's name server.
-    overlay nfs "$disk
+    overlay "nfs $components" "$disk
   - target: {kind: PersistentVolume}
     patch: |
       - {op: replace, path: /spec/nfs/server, value: $address}$copies" apply

@@ -53,13 +53,13 @@ EOF
 
 mpijob() { # KUBECTL COMMAND...
     local launcher=/spec/mpiReplicaSpecs/Launcher/template/spec worker=/spec/mpiReplicaSpecs/Worker
-    overlay gke "  - target: {kind: MPIJob}
+    overlay "$SEARCH gke" "  - target: {kind: MPIJob}
     patch: |
       - {op: replace, path: /spec/runPolicy/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
       - {op: replace, path: $launcher/containers/0/env/0/value, value: \"$(search_command)\"}
       - {op: replace, path: $launcher/containers/0/env/2/value, value: \"$OPTIONS\"}
       - {op: replace, path: $worker/replicas, value: $NODES}
-$(pod_patches $worker/template/spec)" "$@" -l "search=$SEARCH"
+$(pod_patches $worker/template/spec)" "$@"
 }
 
 pytorchjob() { # KUBECTL COMMAND...
@@ -79,7 +79,7 @@ $(pod_patches $replicas/$role/template/spec)
         patches+="
       - {op: replace, path: $replicas/Worker/replicas, value: $((NODES - 1))}"
     fi
-    overlay gke-ddp "  - target: {kind: PyTorchJob}
+    overlay "ddp gke" "  - target: {kind: PyTorchJob}
     patch: |
       - {op: replace, path: /spec/runPolicy/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
       - {op: replace, path: /spec/nprocPerNode, value: \"$GPUS_PER_NODE\"}$patches" "$@"

@@ -45,14 +45,17 @@ until_true() { # SECONDS WHAT COMMAND...: wait until the command succeeds
     done
 }
 
-overlay() { # FOLDER PATCHES COMMAND...: run kubectl COMMAND on an overlay with this cluster's image and patches
-    local folder=$1 patches=$2
+overlay() { # "FOLDER COMPONENTS..." PATCHES COMMAND...: run kubectl COMMAND on them with this cluster's image and patches
+    local words patches=$2 components=""
+    read -r -a words <<<"$1"
+    ((${#words[@]} == 1)) || components=$(printf '../../components/%s, ' "${words[@]:1}")
     shift 2
     generated=$(mktemp -d "$HERE/overlays/.gke.$$.XXXXXX")
     cat >"$generated/kustomization.yaml" <<EOF
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [../$folder]
+resources: [../${words[0]}]
+components: [${components%, }]
 images:
   - {name: search, newName: "${IMAGE%:*}", newTag: "${IMAGE##*:}"}
 patches:

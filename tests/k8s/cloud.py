@@ -160,7 +160,8 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     if arguments[0] == "apply" and "--server-side" in arguments:
         state["kinds"] += next(found for name, found in OPERATORS.items() if name in call)
     elif arguments[0] == "apply" and "-k" in arguments:
-        applied(state, option(arguments, "-k"), "--dry-run=server" in arguments)
+        label = option(arguments, "-l").replace("=", ": ") if "-l" in arguments else ""
+        applied(state, option(arguments, "-k"), label, "--dry-run=server" in arguments)
     elif call.startswith("get pods -l app in (files,nfs) "):
         image = os.environ["IMAGE"]
         return "true \ntrue " if image in state["images"] else "false ContainerCreating\nfalse ImagePullBackOff"
@@ -227,23 +228,30 @@ def resources(state: dict[str, Any], arguments: list[str]) -> list[str]:
     return found
 
 
-def applied(state: dict[str, Any], folder: str, only_asked: bool) -> None:
+def applied(state: dict[str, Any], folder: str, label: str, only_asked: bool) -> None:
     real = os.environ["KUSTOMIZE"]
     if real and "//" not in folder and "github.com" not in folder:
         done = subprocess.run([real, "kustomize", folder], capture_output=True, text=True)
         if done.returncode:
             raise Wrong(done.stderr)
-        n = len(list(FOLDER.glob("applied-*")))
-        (FOLDER / f"applied-{n}").write_text(done.stdout)
-        mounts = "driver: gcsfuse.csi.storage.gke.io" in done.stdout
-        if mounts and not (state["cluster"]["fuse"] and 'gke-gcsfuse/volumes: "true"' in done.stdout):
+        made = [one for one in done.stdout.split("---\n") if label in one]
+        text = "---\n".join(made)
+        before = list(FOLDER.glob("applied-*"))
+        (FOLDER / f"applied-{len(before)}").write_text(text)
+        volumes = {one for one in made if "kind: PersistentVolume\n" in one}
+        for earlier in before:
+            there = {one for one in earlier.read_text().split("---\n") if "kind: PersistentVolume\n" in one}
+            if there and volumes and there != volumes:
+                raise LookupError("spec.persistentvolumesource is immutable after creation")
+        mounts = "driver: gcsfuse.csi.storage.gke.io" in text
+        if mounts and not (state["cluster"]["fuse"] and 'gke-gcsfuse/volumes: "true"' in text):
             raise Wrong("nobody mounts the bucket")
-        if "name: nfs-disk" in done.stdout:
+        if "name: nfs-disk" in text:
             labels = [f"goog-k8s-cluster-name={CLUSTER}"] if state["cluster"]["cost"] else []
             state["disks"]["pvc-1"] = labels
     name = os.environ["SEARCH"]
     text = (Path(folder) / "kustomization.yaml").read_text() if Path(folder).exists() else ""
-    if not only_asked and "resources: [../gke" in text:
+    if not only_asked and "components/gke]" in text:
         state["jobs"][name] = [state["jobs"].get(name, [0])[0] + 1, 0]
 
 

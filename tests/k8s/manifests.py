@@ -1,6 +1,7 @@
 """The manifests of k8s/, as `kubectl apply -k` would send them."""
 
 import functools
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,10 +14,14 @@ from tests.helpers import ROOT
 yaml = pytest.importorskip("yaml", reason="no PyYAML: pip install -r requirements-dev.txt")
 
 K8S = ROOT / "k8s"
-KUSTOMIZATIONS = sorted(
-    path.parent for path in K8S.rglob("kustomization.yaml") if "kind: Kustomization\n" in path.read_text()
-)
-MPIJOB_OVERLAYS = ("svm", "nn", "gke", "kueue", "mig", "cpu")
+OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir() if not path.name.startswith("."))
+MPIJOB_OVERLAYS = ("svm", "nn", "cpu", "svm gke", "nn kueue", "nn mig", "svm gke gke-mig")
+# What show.sh makes of an overlay and components, as the README names them.
+COMBINATIONS = (
+    "svm gke", "nn gke", "svm gke gke-mig", "nn mig kueue", "ddp gke", "ddp cpu", "ddp one-node", "ddp one-node gke",
+    "shards finish", "shards seeds", "shards gke gke-mig", "trainjob kueue", "storage kueue", "storage bucket",
+    "storage filestore", "nfs disk-1tb",
+)  # fmt: skip
 
 Manifest = dict[str, Any]
 
@@ -32,11 +37,28 @@ def build(folder: Path) -> list[Manifest]:
         pytest.skip("kubectl and kustomize are not installed")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return list(yaml.load_all(done.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    return load(done.stdout)
 
 
+@functools.cache
 def overlay(name: str) -> list[Manifest]:
-    return build(K8S / "overlays" / name)
+    """An overlay; or one and components, as show.sh makes them."""
+    if " " not in name:
+        return build(K8S / "overlays" / name)
+    if not shutil.which("kubectl"):
+        pytest.skip("no kubectl")
+    return load(shown(*name.split()))
+
+
+def shown(*words: str, image: str = "search") -> str:
+    """What k8s/show.sh prints."""
+    done = subprocess.run([K8S / "show.sh", *words], capture_output=True, text=True, env={**os.environ, "IMAGE": image})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def load(text: str) -> list[Manifest]:
+    return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def mpijobs(name: str) -> dict[str, Manifest]:

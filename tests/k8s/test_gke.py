@@ -469,7 +469,7 @@ def test_a_network_of_ones_own_is_used_and_kept(cloud: Cloud) -> None:
     done = cloud.run("run", NETWORK="mtu9k", DRIVER="disabled")
     assert done.returncode == 0 and cloud.left == set(), done.stderr
     assert cloud.position("clusters create", "--network mtu9k") < cloud.position("apply", "daemonset-preloaded.yaml")
-    assert cloud.position("daemonset-preloaded.yaml") < cloud.position("node-pools create", "gpu-driver-version=disabled")
+    assert cloud.position("daemonset-preloaded") < cloud.position("node-pools create", "gpu-driver-version=disabled")
     assert not [call for call in cloud.calls if re.search("networks (create|delete|list)", call)]
 
 

@@ -7,9 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,15 @@ from mpitune.settings import from_namespace
 from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT
 from tests.k8s.manifests import (
-    KUSTOMIZATIONS,
+    COMBINATIONS,
     MPIJOB_OVERLAYS,
+    OVERLAYS,
     Manifest,
-    build,
     environment,
     mpijobs,
     overlay,
     pod_specs,
+    shown,
     yaml,
 )
 from tests.programs import EXPERIMENTS, accepted
@@ -39,22 +38,22 @@ CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.envi
 KUBERNETES = "1.32"
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
-each_kustomization = pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
+each_kustomization = pytest.mark.parametrize("name", [*OVERLAYS, *COMBINATIONS])
 each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
 
 
 @each_kustomization
-def test_core_kinds_are_valid(folder: Path) -> None:
+def test_core_kinds_are_valid(name: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-    for manifest in build(folder):
+    for manifest in overlay(name):
         if manifest["apiVersion"] in CORE:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
 @each_kustomization
-def test_other_kinds_are_valid(folder: Path) -> None:
+def test_other_kinds_are_valid(name: str) -> None:
     """Against the operators' own definitions, in every version that is here, where every field must be known."""
-    for manifest in build(folder):
+    for manifest in overlay(name):
         if manifest["apiVersion"] in CORE:
             continue
         for judge in judges_of(manifest["apiVersion"], manifest["kind"]):
@@ -141,7 +140,7 @@ def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
         program, *arguments = env["SEARCH"].split()
         accepted(program, [*arguments, "--data", "/data", "--results", env["RESULTS"], *env["OPTIONS"].split()])
         searches.add(program)
-    assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name, set(EXPERIMENTS))
+    assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name.split()[0], set(EXPERIMENTS))
 
 
 def run_pod(manifest: Manifest, index: int, **settings: str) -> None:
@@ -159,7 +158,7 @@ def run_pod(manifest: Manifest, index: int, **settings: str) -> None:
 @pytest.mark.slow
 def test_shards_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
     """The commands of both manifests as they are, but for a smaller search."""
-    (job,), (finish,) = overlay("indexed-job"), overlay("indexed-job-finish")
+    (job,), (finish,) = overlay("shards"), overlay("shards finish")
     env = environment(pod_specs(job)[0]["containers"][0])
     assert int(env["SHARDS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert environment(pod_specs(finish)[0]["containers"][0]) == env
@@ -180,9 +179,9 @@ def container(job: Manifest, role: str) -> Manifest:
 
 
 @each_kustomization
-def test_pods_are_unprivileged_bounded_and_whole(folder: Path) -> None:
+def test_pods_are_unprivileged_bounded_and_whole(name: str) -> None:
     """Memory is limited, nothing runs as root, and each mount has its volume; the NFS server is the one exception."""
-    for manifest in build(folder):
+    for manifest in overlay(name):
         for pod in pod_specs(manifest):
             volumes = {volume["name"] for volume in pod.get("volumes", [])}
             for one in pod["containers"] + pod.get("initContainers", []):
@@ -199,10 +198,10 @@ def test_pods_are_unprivileged_bounded_and_whole(folder: Path) -> None:
 
 
 @each_kustomization
-def test_claims_are_those_of_the_storage(folder: Path) -> None:
-    claims = {one["metadata"]["name"] for one in build(ROOT / "k8s" / "storage") if one["kind"].endswith("Claim")}
+def test_claims_are_those_of_the_storage(name: str) -> None:
+    claims = {one["metadata"]["name"] for one in overlay("storage") if one["kind"].endswith("Claim")}
     assert claims == {"results", "data"}
-    for manifest in build(folder):
+    for manifest in overlay(name):
         for pod in pod_specs(manifest):
             used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod.get("volumes", [])]
             assert set(used) <= claims | {"nfs-disk", None}
@@ -223,9 +222,9 @@ def test_what_each_place_changes() -> None:
 
 
 def test_deleting_a_search_keeps_its_results() -> None:
-    for folder in KUSTOMIZATIONS:
-        if folder.name not in ("storage", "nfs", "nfs-server", "nfs-1tb", "filestore", "cpu"):
-            assert not [one for one in build(folder) if one["kind"] in ("PersistentVolumeClaim", "PersistentVolume")]
+    for name in [*OVERLAYS, *COMBINATIONS]:
+        if name.split()[0] not in ("storage", "nfs", "cpu", "service"):
+            assert not [one for one in overlay(name) if one["kind"] in ("PersistentVolumeClaim", "PersistentVolume")]
 
 
 def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
@@ -236,8 +235,8 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
     asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]
     assert all(words[:2] == ["-m", "mnist_nn.ddp"] for words in asked) and job["spec"]["nprocPerNode"] == "1"
     trainjob = overlay("trainjob")[0]["spec"]["trainer"]["args"]
-    small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp-cpu")[0])]
-    assert "nvidia" not in str(overlay("ddp-cpu"))
+    small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp cpu")[0])]
+    assert "nvidia" not in str(overlay("ddp cpu"))
     for arguments in [words[2:] for words in [*asked, *small]] + [trainjob]:
         parser = Parser(prog="ddp")
         add_settings(parser, Settings)
@@ -246,34 +245,57 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
         assert settings.resume and settings.results == Path("/results/ddp") and settings.data_folder == Path("/data")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "kind"),
-    [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("indexed-job", "Job"), ("seeds", "Job"), ("trainjob", "TrainJob")],
+    [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("shards", "Job"), ("shards seeds", "Job"), ("trainjob", "TrainJob")],
 )
-def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str, combined: Any) -> None:
-    """What is written into a combination as the README shows it."""
-    job = next(one for one in combined(base, "kueue") if one["kind"] == kind)
+def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> None:
+    """As show.sh combines them."""
+    job = next(one for one in overlay(f"{base} kueue") if one["kind"] == kind)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
     assert job["spec"].get("runPolicy", job["spec"])["suspend"] is True
     if kind == "TrainJob":
         return  # its pods are the runtime's
-    for components in (("gke",), ("gke", "mig")):
-        job = next(one for one in combined(base, *components) if one["kind"] == kind)
+    gke, slices = "cloud.google.com/gke-accelerator", "cloud.google.com/gke-gpu-partition-size"
+    for components, labels in (
+        ("gke", {gke}), ("gke gke-mig", {gke, slices}), ("mig", {"nvidia.com/gpu.product"}),
+    ):  # fmt: skip
+        job = next(one for one in overlay(f"{base} {components}") if one["kind"] == kind)
         for pod in pod_specs(job):
             if "nvidia.com/gpu" in pod["containers"][0]["resources"]["limits"]:
-                assert {one["key"] for one in pod["tolerations"]} == {"nvidia.com/gpu", "cloud.google.com/gke-spot"}
-                assert ("cloud.google.com/gke-gpu-partition-size" in pod["nodeSelector"]) == ("mig" in components)
+                assert set(pod["nodeSelector"]) == labels
+                tolerated = {one["key"] for one in pod.get("tolerations", [])}
+                assert tolerated == ({"nvidia.com/gpu", "cloud.google.com/gke-spot"} if gke in labels else set())
 
 
-def test_data_is_loaded_through_the_queue_too(combined: Any) -> None:
-    (job,) = (one for one in combined("../storage", "kueue") if one["kind"] == "Job")
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches" and job["spec"]["suspend"] is True
+def test_two_pods_of_two_gpus_are_on_one_node() -> None:
+    (job,) = overlay("ddp one-node")
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert job["spec"]["nprocPerNode"] == "2"
+    assert replicas["Master"]["replicas"] == replicas["Worker"]["replicas"] == 1
+    for pod in pod_specs(job):
+        assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 2
+    # Workers are where the pod is to which the operator gives these labels; a master may be anywhere.
+    (term,) = replicas["Worker"]["template"]["spec"]["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"]["training.kubeflow.org/replica-type"] == "master"
+    assert "affinity" not in replicas["Master"]["template"]["spec"]
 
 
-def test_copies_of_results_go_to_a_bucket_again_and_again(combined: Any, tmp_path: Path) -> None:
+def test_data_is_loaded_through_the_queue_too_and_so_are_copies() -> None:
+    made = overlay("storage kueue")
+    (job,) = (one for one in made if one["kind"] == "Job")
+    (pod,) = (one for one in made if one["kind"] == "Pod")
+    assert job["spec"]["suspend"] is True
+    for one in (job, pod):
+        assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
+
+
+def test_copies_of_results_go_to_a_bucket_again_and_again(tmp_path: Path) -> None:
     """The container's own command on folders, and the pod as a cluster would judge it."""
-    made = combined("../storage", "bucket")
+    made = overlay("storage bucket")
     (pod,) = (one for one in made if one["kind"] == "Pod")
     pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate").validate(
         pod, KUBERNETES, strict=True
@@ -306,36 +328,31 @@ def test_copies_of_results_go_to_a_bucket_again_and_again(combined: Any, tmp_pat
         process.wait()
 
 
-def test_the_image_of_a_trainjob_is_replaced(combined: Any) -> None:
-    (job,) = combined("trainjob", image="registry/search")
-    assert job["spec"]["trainer"]["image"] == "registry/search:7"
+@pytest.mark.parametrize("words", ["svm", "trainjob", "ddp gke", "nfs"])
+def test_show_puts_the_image_everywhere(words: str) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl")
+    text = shown(*words.split(), image="localhost:5000/a/search:7")
+    assert set(re.findall(r" image: (.*)", text)) == {"localhost:5000/a/search:7"}
 
 
-@pytest.fixture
-def combined() -> Iterator[Any]:
-    """Builds a kustomization of an overlay and components in a folder beside the overlays."""
-    made = []
-
-    def build_one(base: str, *components: str, image: str = "") -> list[Manifest]:
-        folder = Path(tempfile.mkdtemp(prefix=".test-", dir=ROOT / "k8s" / "overlays"))
-        made.append(folder)
-        text = f"resources: [../{base}]\ncomponents: [{', '.join('../../components/' + one for one in components)}]\n"
-        if image:
-            shutil.copy(ROOT / "k8s" / "overlays" / base / "images.yaml", folder)
-            text += f"configurations: [images.yaml]\nimages: [{{name: search, newName: {image}, newTag: '7'}}]\n"
-        (folder / "kustomization.yaml").write_text(
-            f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization # of a test\n{text}"
+def test_show_says_what_there_is() -> None:
+    for words, image, says in (
+        ((), "a/b:c", "give an overlay"),
+        (("dance",), "a/b:c", "there is no overlay dance"),
+        (("svm", "waltz"), "a/b:c", "there is no component waltz"),
+        (("svm",), "", "IMAGE=: give the image"),
+    ):
+        done = subprocess.run(
+            [ROOT / "k8s" / "show.sh", *words], capture_output=True, text=True, env={**os.environ, "IMAGE": image}
         )
-        return build(folder)
-
-    yield build_one
-    for folder in made:
-        shutil.rmtree(folder)
+        assert done.returncode == 2 and says in done.stderr and not done.stdout
+        assert "overlays: cpu ddp" in done.stderr and "components: bucket cpu" in done.stderr
 
 
 @pytest.mark.slow
 def test_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
-    (job,) = overlay("seeds")
+    (job,) = overlay("shards seeds")
     assert job["spec"]["completions"] == 3
     env = environment(pod_specs(job)[0]["containers"][0])
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--seed", "2"])

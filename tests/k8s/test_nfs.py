@@ -1,4 +1,4 @@
-"""The NFS server of overlays/nfs-server, with its own command, configuration and rights, and a client of NFS 4."""
+"""The NFS server of overlays/nfs, with its own command, configuration and rights, and a client of NFS 4."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def missing() -> str:
 @pytest.fixture
 def server() -> Iterator["subprocess.Popen[str]"]:
     need(missing(), "" if os.geteuid() == 0 else "namespaces need root")
-    (deployment,) = (one for one in overlay("nfs-server") if one["kind"] == "Deployment")
+    (deployment,) = (one for one in overlay("nfs") if one["kind"] == "Deployment")
     pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
     (init,), (container,) = pod["initContainers"], pod["containers"]
     security = container["securityContext"]

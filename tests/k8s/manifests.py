@@ -42,7 +42,9 @@ def build(folder: Path) -> list[Manifest]:
 
 @functools.cache
 def overlay(name: str) -> list[Manifest]:
-    """An overlay; or one and components, as show.sh makes them."""
+    """An overlay; or one and components, as show.sh makes them; or a file."""
+    if name.endswith(".yaml"):
+        return load((K8S / name).read_text())
     if " " not in name:
         return build(K8S / "overlays" / name)
     if not shutil.which("kubectl"):

@@ -38,7 +38,7 @@ CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.envi
 KUBERNETES = "1.32"
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
-each_kustomization = pytest.mark.parametrize("name", [*OVERLAYS, *COMBINATIONS])
+each_kustomization = pytest.mark.parametrize("name", [*OVERLAYS, *COMBINATIONS, "queue.yaml"])
 each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
 
 

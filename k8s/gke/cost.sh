@@ -71,13 +71,16 @@ cost() {
 }
 
 table_row() { # the training that was fetched, with the cost of its time: all nodes that are held take part in it
-    local row table=$RESULTS/ddp.csv
+    local head from=$RESULTS/ddp-$NODES/ddp.csv table=$RESULTS/ddp.csv
     ((!dry)) || return 0
-    row=$(tail -n 1 "$RESULTS/ddp-$NODES/ddp.csv")
-    [[ -e $table ]] || echo "$(head -n 1 "$RESULTS/ddp-$NODES/ddp.csv"),cost_usd" >"$table"
-    # Column 6 is seconds.
-    awk -F, -v row="$row" -v rate="$(hourly "$NODES")" \
-        'BEGIN {split(row, of, ","); printf "%s,%.4f\n", row, rate * of[6] / 3600}' >>"$table"
+    head="$(head -n 1 "$from"),cost_usd"
+    # A table of an earlier version, with other columns, stays beside it.
+    [[ ! -e $table || $(head -n 1 "$table") == "$head" ]] || mv "$table" "$table.$(date +%s)"
+    [[ -e $table ]] || echo "$head" >"$table"
+    awk -F, -v rate="$(hourly "$NODES")" '
+        NR == 1 {for (i = 1; i <= NF; i++) if ($i == "seconds") column = i}
+        {row = $0; seconds = $column}
+        END {printf "%s,%.4f\n", row, rate * seconds / 3600}' "$from" >>"$table"
 }
 
 scaling() { # the figure of all rows

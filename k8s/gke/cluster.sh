@@ -137,7 +137,7 @@ remember_disks() {
     handles=$(asked "${KUBECTL[@]}" get persistentvolumes -o 'jsonpath={.items[*].spec.csi.volumeHandle}') || return
     ((!dry)) || return 0
     mkdir -p "$RESULTS"
-    printf '%s\n' $handles | sed 's#.*/##' >"$DISK_NAMES"
+    printf '%s\n' $handles | sed '/^$/d; s#.*/##' >"$DISK_NAMES"
 }
 
 none_left() { # KIND FILTER OPTIONS...: delete what exists; succeeds once nothing does

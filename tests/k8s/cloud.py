@@ -203,6 +203,8 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
             raise LookupError("timed out waiting for the condition on persistentvolumeclaims/results")
         state["disks"] = {} if not os.environ["KEEP_DISKS"] else state["disks"]
     elif arguments[:3] == ["wait", "--for", "delete"]:
+        if "persistentvolume/" in arguments:
+            raise LookupError("arguments in resource/name form must have a single resource and name")
         if left := [word for word in arguments if word.removeprefix("persistentvolume/") in state["disks"]]:
             raise LookupError(f"timed out waiting for the condition on {left[0]}")
     elif arguments[0] == "logs":

@@ -303,11 +303,14 @@ def test_a_disk_that_the_cluster_left_is_deleted(labelled: bool, cloud: Cloud) -
 
 
 @pytest.mark.parametrize("kinds", [[], ["mpijobs"], pytest.param(["mpijobs", "pytorchjobs"], marks=pytest.mark.slow)])
-def test_the_cluster_deletes_its_volumes_whichever_operators_it_has(kinds: list[str], cloud: Cloud) -> None:
+@pytest.mark.parametrize("disks", [[], pytest.param(["pvc-1"], marks=pytest.mark.slow)])
+def test_the_cluster_deletes_its_volumes_whichever_operators_it_has(
+    kinds: list[str], disks: list[str], cloud: Cloud
+) -> None:
     """One kind that is unknown to the cluster would keep kubectl from deleting any."""
     labels = ["goog-k8s-cluster-name=search-test"]
     there = {"cluster": {"cost": True}, "network": True, "credentials": True}
-    cloud.state(**there, disks={"pvc-1": labels}, kinds=kinds)
+    cloud.state(**there, disks=dict.fromkeys(disks, labels), kinds=kinds)
     done = cloud.run("down")
     assert done.returncode == 0 and cloud.left == set(), done.stderr
     assert "were not deleted by itself" not in done.stderr

@@ -31,7 +31,7 @@ check() {
     measure
     image_exists
     [[ -z $RESULTS_BUCKET ]] || asked "${GCLOUD[@]}" storage buckets describe "gs://$RESULTS_BUCKET" --format 'value(name)' \
-        >/dev/null || refuse "there is no bucket $RESULTS_BUCKET, or you may not look at it: see k8s/README.md, Buckets"
+        >/dev/null || refuse "there is no bucket $RESULTS_BUCKET, or you may not look at it: see k8s/README.md, GKE"
     network_exists
     quotas
     budget

@@ -241,9 +241,13 @@ class Server:
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
         spec = job["spec"]
         if spec.get("suspend"):
+            # Its pods go, also those that ran before somebody suspended it again.
+            for pod in self.listed("pods", namespace, {"labelSelector": f"job-name={name}"}):
+                self.remove("pods", namespace, pod["metadata"]["name"])
             queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
             if ("localqueues", namespace, queue) in self.objects:
-                self.put("jobs", {**job, "spec": {**spec, "suspend": False}})
+                admitted = {key: value for key, value in job.items() if key != "status"}
+                self.put("jobs", {**admitted, "spec": {**spec, "suspend": False}})
             return
         n = spec.get("completions", 1)
         labels = {"job-name": name, "batch.kubernetes.io/job-name": name}
@@ -253,7 +257,7 @@ class Server:
             for index in range(n):
                 middle = f"-{index}" if spec.get("completionMode") == "Indexed" else ""
                 given = {**labels, "batch.kubernetes.io/job-completion-index": str(index)}
-                self._make_pod(f"{name}{middle}-{index}x", namespace, spec["template"], given, name)
+                self._make_pod(f"{name}{middle}-{len(self.events)}x", namespace, spec["template"], given, name)
             return
         phases = [pod["status"].get("phase") for pod in pods]
         status: Manifest = {"ready": phases.count("Running"), "succeeded": phases.count("Succeeded")}

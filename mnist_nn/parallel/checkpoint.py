@@ -1,4 +1,4 @@
-"""The state of a training after an epoch, in a file that is whole or not there."""
+"""The state of a training after an epoch, or after a step, in a file that is whole or not there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ from mpitune.storage.files import written_whole
 NAME, FORMAT, BEFORE = "checkpoint.pt", 3, "checkpoint-before.pt"
 
 
+class Begun(NamedTuple):
+    """What is done of an epoch that is not done: images, steps, and the sum of the images' losses."""
+
+    images: int = 0
+    steps: int = 0
+    loss: float = 0.0
+
+
 class Checkpoint(NamedTuple):
     """What a training continues from: epochs and number of steps that are done, weights, states of PyTorch."""
 
@@ -26,11 +34,12 @@ class Checkpoint(NamedTuple):
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
+    begun: Begun
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
     """Replace the checkpoint in `folder`; a continuation must have `settings` in common. Raises StorageError."""
-    content = {**state._asdict(), "epochs": [asdict(epoch) for epoch in state.epochs]}
+    content = {**state._asdict(), "epochs": [asdict(epoch) for epoch in state.epochs], "begun": list(state.begun)}
     try:
         with written_whole(folder / NAME) as file:
             torch.save({"format": FORMAT, "settings": settings, **content}, file)
@@ -52,8 +61,9 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         stored = content["settings"]
-        fields = {name: content[name] for name in Checkpoint._fields}
-        state = Checkpoint(**{**fields, "epochs": [Epoch(**epoch) for epoch in fields["epochs"]]})
+        content["begun"] = Begun(*content.get("begun", ()))  # which earlier versions did not write
+        content["epochs"] = [Epoch(**epoch) for epoch in content["epochs"]]
+        state = Checkpoint(**{name: content[name] for name in Checkpoint._fields})
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same

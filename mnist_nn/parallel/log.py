@@ -74,6 +74,24 @@ class Log:
         self.write(epoch=epoch, step=step, **figures)
         self._show(total_steps, figures)
 
+    @staticmethod
+    def hosts(
+        names: Sequence[str], shares: Sequence[Sequence[float]], epoch: int, step: int, figures: Mapping[str, Any],
+        seconds: float,
+    ) -> None:  # fmt: skip
+        """Print a line for each host; `shares` of each process (see `DistributedTraining`), which is on that host."""
+        for host in dict.fromkeys(names):
+            columns = list(
+                zip(*(share for name, share in zip(names, shares, strict=True) if name == host), strict=True)
+            )
+            loss, n_images, ranges = sum(columns[0]), sum(columns[1]), columns[2:]
+            layers = zip(figures.get("activations", ()), ranges[::2], ranges[1::2], strict=True)
+            print(
+                f"{host}: epoch {epoch}  step {step}  loss {loss / max(1, n_images):.4f}  "
+                f"learning rate {figures['learning_rate']:.4g}  {n_images / seconds:,.0f} images/s",
+                *(f"{layer} {min(low):.3g}..{max(high):.3g}" for layer, low, high in layers), sep="  ", flush=True,
+            )  # fmt: skip
+
     def epoch(self, epoch: Epoch) -> None:
         self.write(**asdict(epoch))
         self._show(epoch.epoch, {"epoch": {k: v for k, v in asdict(epoch).items() if k != "epoch"}})

@@ -44,9 +44,9 @@ def gradient_statistics(weights: Mapping[str, nn.Parameter]) -> dict[str, float]
 
 @torch.no_grad()
 def activation_statistics(network: Network, forward: Any, pixels: Tensor) -> dict[str, dict[str, float]]:
-    """Mean, standard deviation and the fraction of zeros of what each layer puts out for normalised pixels (n, h, w).
+    """Mean, standard deviation, fraction of zeros, least and largest of what each layer puts out.
 
-    `forward` calls the network; all processes must take part.
+    pixels: normalised, (n, h, w). `forward` calls the network; all processes must take part.
     """
     network.seen = {}
     try:
@@ -62,4 +62,6 @@ def _norm(gradient: Tensor) -> float:
 
 
 def _figures(out: Tensor) -> dict[str, float]:
-    return {"mean": float(out.mean()), "std": float(out.std()), "zeros": float((out == 0).float().mean())}
+    low, high = out.aminmax()
+    zeros = float((out == 0).float().mean())
+    return {"mean": float(out.mean()), "std": float(out.std()), "zeros": zeros, "min": float(low), "max": float(high)}

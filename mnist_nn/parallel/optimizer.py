@@ -1,7 +1,8 @@
 """The optimizer with its learning rate in each step, and how a network lies on the processes.
 
-Each process has all weights (ddp), or a shard of them (fsdp). What only fsdp needs is imported where it is used: it
-takes as long as half of PyTorch.
+Each process has all weights (ddp), or a shard of them (fsdp), or all weights and a shard of the optimizer's state
+(zero1: stage 1 of ZeRO, Rajbhandari et al., 2020). What only shards need is imported where it is used: it takes as long
+as half of PyTorch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from mnist_nn.parallel.settings import BETAS, EPS
 from mpitune.errors import UsageError
 
 States = tuple[dict[str, Any], dict[str, Any]]
@@ -26,8 +28,10 @@ class Rule(NamedTuple):
         learning_rate: what the optimizer gets after the warm-up.
         momentum: of sgd.
         weight_decay: of sgd it is a part of the gradient, of adamw it is not (Loshchilov and Hutter, 2019).
-        warmup_steps: in which the learning rate grows linearly.
-        schedule: constant, or half a cosine down to zero.
+        betas, eps: of adamw.
+        warmup_steps: in which the learning rate grows, linearly or with the logarithm of the step.
+        schedule: constant, or down to zero along a line or half a cosine.
+        total_steps: that the schedule takes; None for the length of the training.
     """
 
     name: str = "sgd"
@@ -36,25 +40,37 @@ class Rule(NamedTuple):
     weight_decay: float = 0.0
     warmup_steps: int = 0
     schedule: str = "constant"
+    betas: tuple[float, float] = BETAS
+    eps: float = EPS
+    warmup_type: str = "linear"
+    total_steps: int | None = None
 
     def rate(self, step: int, n_steps: int) -> float:
         """The learning rate of a step, the first of which is 0, of a training of n_steps."""
         if step < self.warmup_steps:
+            if self.warmup_type == "log":
+                return self.learning_rate * math.log(step + 1) / math.log(max(2, self.warmup_steps))
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return self.learning_rate
-        done = (step - self.warmup_steps) / max(1, n_steps - self.warmup_steps)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        n_steps = self.total_steps or n_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, n_steps - self.warmup_steps))
+        return self.learning_rate * (1 - done if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, *, sharded: bool) -> torch.optim.Optimizer:
+def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, strategy: str) -> torch.optim.Optimizer:
     """The optimizer of a rule; its operations are fused into one where each weight is whole in every process."""
-    fused = None if sharded else True
+    kind: type[torch.optim.Optimizer] = torch.optim.SGD
+    given: dict[str, Any] = {"momentum": rule.momentum}
     if rule.name == "adamw":
-        return torch.optim.AdamW(weights, lr=rule.learning_rate, weight_decay=rule.weight_decay, fused=fused)
-    return torch.optim.SGD(
-        weights, lr=rule.learning_rate, momentum=rule.momentum, weight_decay=rule.weight_decay, fused=fused
-    )
+        kind, given = torch.optim.AdamW, {"betas": rule.betas, "eps": rule.eps}
+    fused = None if strategy == "fsdp" else True
+    given |= {"lr": rule.learning_rate, "weight_decay": rule.weight_decay, "fused": fused}
+    if strategy == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(weights, kind, **given)
+    return kind(weights, **given)
 
 
 def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
@@ -87,6 +103,9 @@ def whole_states(network: nn.Module, optimizer: torch.optim.Optimizer, strategy:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
         return get_state_dict(network, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if strategy == "zero1":
+        optimizer.consolidate_state_dict(to=0)
+        return network.state_dict(), optimizer.state_dict() if dist.get_rank() == 0 else {}
     return network.state_dict(), optimizer.state_dict()
 
 

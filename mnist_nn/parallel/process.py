@@ -107,12 +107,16 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         training = DistributedTraining(job.settings, job.rule, job.params, rank_info, device, data)
         if job.checkpoint:
             training.restore(job.checkpoint)
-        while len(training.epochs) < job.settings.epochs:
-            training.epoch(recorder.log if recorder else None)
+
+        def keep() -> None:
             state = training.state()
-            stored = _broadcast_object(recorder and recorder.epoch_done(state), device)
+            stored = _broadcast_object(recorder and recorder.keep(state), device)
             if stored is not None:
                 raise stored
+
+        while len(training.epochs) < job.settings.epochs:
+            training.epoch(recorder.log if recorder else None, keep)
+            keep()
         state = training.state()
         stored = _broadcast_object(recorder and recorder.finish(state), device)
         if stored is not None:

@@ -19,7 +19,15 @@ from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
 from mnist_nn.parallel.optimizer import Rule
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.settings import ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, LEARNING_RATE, MOMENTUM, Settings
+from mnist_nn.parallel.settings import (
+    ADAMW_LEARNING_RATE,
+    ADAMW_WEIGHT_DECAY,
+    BETAS,
+    EPS,
+    LEARNING_RATE,
+    MOMENTUM,
+    Settings,
+)
 from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
 from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import HYPERPARAMETERS, best_set
@@ -72,13 +80,15 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
         **result_settings(settings), "lr": rule.learning_rate, "momentum": rule.momentum,
         "weight_decay": rule.weight_decay, "params": params,
     }  # fmt: skip
-    if settings.schedule == "cosine":
-        fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
-        n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / (settings.batch_size * n_processes))
+    if settings.schedule != "constant":
+        n_steps = settings.total_steps
+        if n_steps is None:
+            fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
+            n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / (settings.batch_size * n_processes))
         if settings.warmup_steps >= n_steps:
             raise UsageError(
                 f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
-                "so none is left for --schedule cosine: give fewer"
+                f"so none is left for --schedule {settings.schedule}: give fewer"
             )
     known = checkpoint.read(settings.results, fixed) if settings.resume else None
     shapes = {name: array.shape for name, array in arrays.items()}
@@ -137,6 +147,10 @@ def _rule(settings: Settings, params: Parameters) -> Rule:
         weight_decay=decay if settings.weight_decay is None else settings.weight_decay,
         warmup_steps=settings.warmup_steps,
         schedule=settings.schedule,
+        betas=(settings.betas[0], settings.betas[1]) if settings.betas else BETAS,
+        eps=EPS if settings.eps is None else settings.eps,
+        warmup_type=settings.warmup_type or "linear",
+        total_steps=settings.total_steps,
     )
 
 
@@ -168,9 +182,10 @@ class Recorder:
         layout = {"nodes": rank_info.nodes, "processes": rank_info.size, "device": device, "backend": backend}
         self.log.write(run={**inputs.fixed, **layout, "parameters": inputs.n_weights}, versions=versions())
 
-    def epoch_done(self, state: Checkpoint) -> UsageError | None:
-        """Say what the epoch came to, and keep the state."""
-        self.log.epoch(state.epochs[-1])
+    def keep(self, state: Checkpoint) -> UsageError | None:
+        """Keep the state; after an epoch say what it came to."""
+        if not state.begun.images:
+            self.log.epoch(state.epochs[-1])
         try:
             checkpoint.write(self.settings.results, self.inputs.fixed, state)
         except UsageError as error:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.data import DatasetSettings
+from mnist_nn.parallel import deepspeed
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, setting
 
 PROG = "python -m mnist_nn.ddp"
-BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "fsdp")
-OPTIMIZERS, SCHEDULES = ("sgd", "adamw"), ("constant", "cosine")
+BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "zero1", "fsdp")
+OPTIMIZERS, SCHEDULES, WARMUPS = ("sgd", "adamw"), ("constant", "linear", "cosine"), ("linear", "log")
 LEARNING_RATE, MOMENTUM = 0.01, 0.5
-ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY = 0.001, 0.01
+ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, BETAS, EPS = 0.001, 0.01, (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +45,23 @@ class Settings(DatasetSettings):
         metavar="W",
         advanced=True,
     )
-    warmup_steps: int = setting(
-        0, "steps in which the learning rate grows linearly from 0", low=0, metavar="N", advanced=True
-    )
+    betas: tuple[float, ...] | None = setting(
+        None, "of adamw: how slowly the two means of the gradients change (default {} {})".format(*BETAS), low=0,
+        metavar="B", advanced=True,
+    )  # fmt: skip
+    eps: float | None = setting(None, f"of adamw, added to its divisor (default {EPS})", low=0, advanced=True)
+    warmup_steps: int = setting(0, "steps in which the learning rate grows from 0", low=0, metavar="N", advanced=True)
+    warmup_type: str | None = setting(
+        None, "how it grows: linear (the default), or log (with the logarithm of the step)", choices=WARMUPS,
+        advanced=True,
+    )  # fmt: skip
     schedule: str = setting(
-        "constant", "the learning rate after the warm-up: constant, or cosine (down to 0 in the last epoch)",
+        "constant", "the learning rate after the warm-up: constant, or down to 0 along a line or a cosine",
         choices=SCHEDULES, advanced=True,
+    )  # fmt: skip
+    total_steps: int | None = setting(
+        None, "the learning rate of --schedule is 0 after N steps (default: at the end of the last epoch)", low=1,
+        metavar="N", advanced=True,
     )  # fmt: skip
     scale_lr: bool = setting(False, "multiply the learning rate by the number of processes", advanced=True)
     seed: int = setting(1, "seed of the initial weights and of the order of the images", low=0)
@@ -58,7 +72,10 @@ class Settings(DatasetSettings):
     source: Path | None = setting(
         None, "results of an mnist_nn search", flag="--from", metavar="RESULTS", changes_results=False
     )
-    strategy: str = setting("ddp", "ddp: each process has all weights; fsdp: each has a shard", choices=STRATEGIES)
+    strategy: str = setting(
+        "ddp", "ddp: each process has all weights; zero1: and a shard of the optimizer's state; fsdp: a shard of both",
+        choices=STRATEGIES,
+    )  # fmt: skip
     amp: str | None = setting(
         None,
         "compute in bf16, or in fp16 with a scaled loss; the weights stay float32",
@@ -82,6 +99,14 @@ class Settings(DatasetSettings):
         advanced=True,
     )
     log_interval: int = setting(10, "steps between two losses in the log", low=1, changes_results=False, advanced=True)
+    print_steps: bool = setting(
+        False, "print each logged loss, of every host; with --statistics how large activations are",
+        changes_results=False, advanced=True,
+    )  # fmt: skip
+    checkpoint_steps: int | None = setting(
+        None, "write a checkpoint every N steps, too (default: after each epoch)", low=1, changes_results=False,
+        metavar="N", advanced=True,
+    )  # fmt: skip
     log_path: Path | None = setting(
         None, "JSON lines (default log.jsonl in the results)", changes_results=False, metavar="FILE", advanced=True
     )
@@ -97,19 +122,25 @@ class Settings(DatasetSettings):
     save_model: bool = setting(
         False, "keep the trained network as model.pt in the results, for mnist_nn.predict", changes_results=False
     )
-    resume: bool = setting(False, "continue after the last finished epoch in the results", changes_results=False)
+    resume: bool = setting(False, "continue from the checkpoint in the results", changes_results=False)
     results: Path = setting(
         Path("results/mnist_nn_ddp"), "folder for checkpoint, log, table and figure", changes_results=False
     )
 
     config: Path | None = setting(
-        None, 'options as a JSON object, {"batch-size": 128}; those given here win', changes_results=False,
-        metavar="FILE", advanced=True,
+        None, 'options as a JSON object, {"batch-size": 128}, or DeepSpeed\'s; those given here win',
+        changes_results=False, metavar="FILE", advanced=True,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.optimizer == "adamw" and self.momentum is not None:
             raise UsageError(f"--momentum {self.momentum} is for --optimizer sgd: leave it out")
+        if self.betas and not (len(self.betas) == 2 and max(self.betas) < 1):
+            raise UsageError(f"--betas {' '.join(map(str, self.betas))}: give two numbers below 1")
+        if self.optimizer == "sgd" and (self.betas or self.eps is not None):
+            raise UsageError(f"--{'betas' if self.betas else 'eps'} is for --optimizer adamw: give that, too")
+        if self.schedule == "constant" and self.total_steps is not None:
+            raise UsageError(f"--total-steps {self.total_steps} is for --schedule linear or cosine: give one, too")
         if self.network == "search" and self.source is None:
             raise UsageError("--network search needs --from RESULTS, the results folder of an mnist_nn search")
         if self.network == "kubeflow" and self.source is not None:
@@ -123,8 +154,8 @@ class ConfigUnreadable(UsageError):
 def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What `parser`, which has an option --config, makes of the arguments and of the file that it names.
 
-    The file is a JSON object of options by name, such as {"batch-size": 128, "resume": true}. An option on the command
-    line wins. A value of null or false counts as not given.
+    The file is a JSON object of options by name, such as {"batch-size": 128, "resume": true}, or a configuration of
+    DeepSpeed. An option on the command line wins. A value of null or false counts as not given.
 
     Raises:
         UsageError: the parser would not take it; the file is named.
@@ -134,16 +165,19 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
         return given
     path: Path = given.config
     names = {name: action for action in parser._actions for name in action.option_strings}
-    words: list[str] = []
-    for name, value in _object(path).items():
-        option = "--" + name.replace("_", "-")
-        if option not in names or option in ("--config", "--help", "--help-all"):
-            raise UsageError(f"--config {path}: there is no option {name} (see {parser.prog} --help)")
-        words += _words(path, option, value, switch=names[option].nargs == 0)
+    content, words = _object(path), list[str]()
     try:
+        options, unused = deepspeed.options_of(content)
+        for name, value in options.items():
+            option = "--" + name.replace("_", "-")
+            if option not in names or option in ("--config", "--help", "--help-all"):
+                raise UsageError(f"there is no option {name} (see {parser.prog} --help)")
+            words += _words(option, value, names[option].nargs)
         from_file = parser.parse_args(words)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from error
+    if unused and not os.environ.get("RANK", "0").strip("0"):
+        print(f"{parser.prog}: --config {path}: not needed here: {', '.join(unused)}", file=sys.stderr)
     for action in parser._actions:
         if action.dest in getattr(from_file, "given", ()) and action.dest not in getattr(given, "given", ()):
             setattr(given, action.dest, getattr(from_file, action.dest))
@@ -162,11 +196,12 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _words(path: Path, option: str, value: Any, switch: bool) -> list[str]:
-    """An entry as a command line would say it."""
+def _words(option: str, value: Any, nargs: Any) -> list[str]:
+    """An entry as a command line would say it; `nargs` of its option as argparse has it."""
     if value is None or value is False:
         return []
-    if switch != (value is True) or isinstance(value, list | dict):
+    switch, many = nargs == 0, nargs == "+" and isinstance(value, list)
+    if switch != (value is True) or (isinstance(value, list | dict) and not many):
         fit = "true or false" if switch else "a number or a name"
-        raise UsageError(f"--config {path}: {option[2:]} is {json.dumps(value)}: give {fit}")
-    return [option] if switch else [f"{option}={value}"]
+        raise UsageError(f"{option[2:]} is {json.dumps(value)}: give {fit}")
+    return [option] if switch else [option, *map(str, value)] if many else [f"{option}={value}"]

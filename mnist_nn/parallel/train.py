@@ -9,8 +9,9 @@ gradients is the gradient of the global batch's mean loss.
 from __future__ import annotations
 
 import math
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from common.data import N_CLASSES
 from mnist_nn.net import Images
-from mnist_nn.parallel.checkpoint import Checkpoint
+from mnist_nn.parallel.checkpoint import Begun, Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
 from mnist_nn.parallel.optimizer import Rule, load_states, make_optimizer, whole_states, wrap_model
@@ -88,45 +89,94 @@ class DistributedTraining:
         self.network = wrap_model(self._module, settings.strategy, device)
         self._weights = dict(self._module.named_parameters())
         self._forward = torch.compile(self.network) if settings.compile else self.network
-        self.optimizer = make_optimizer(self._weights.values(), rule, sharded=settings.strategy == "fsdp")
+        self.optimizer = make_optimizer(self._weights.values(), rule, settings.strategy)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self.epochs: list[Epoch] = []
+        self.begun = Begun()
         self.n_done = 0  # steps
+        self._hosts = [socket.gethostname()] * rank_info.size
+        if settings.print_steps:
+            dist.all_gather_object(self._hosts, self._hosts[0])
         self._set_length()
 
-    def epoch(self, log: Log | None) -> Epoch:
-        """Train for one epoch and evaluate. Raises FloatingPointError in all processes where the loss is not finite."""
+    def epoch(self, log: Log | None, keep: Callable[[], None] = lambda: None) -> Epoch:
+        """Train for one epoch, or for what is left of it, and evaluate. `keep` is called where a checkpoint is due.
+
+        Raises FloatingPointError in all processes where the loss is not finite.
+        """
         number, start = len(self.epochs) + 1, time.perf_counter()
-        n_images, total, step = len(self.data.train_labels), 0.0, 0
+        n_images, n_before = len(self.data.train_labels), self.begun.images
         order = order_of(n_images, self.settings.seed, number).to(self.device)
-        before: Callable[[], float] | None = None
-        for images in order.split(self.settings.batch_size * self.rank_info.size * self.settings.log_interval):
+        before: Callable[[], None] | None = None
+        self._read_at = start
+        for images, is_kept in self._blocks(order[n_before:]):
             taken = self._parts(images, self.settings.batch_size)
-            losses, step = self.steps(taken), step + len(taken)
+            losses = self.steps(taken)
             figures = self._figures(taken[-1])
+            shares = self._shares(taken, losses, figures) if self.settings.print_steps else None
             dist.all_reduce(losses)
             if before:  # a GPU computes this block while the one before is read
-                total += before()
-            before = partial(self._read_block, log, losses, len(images), figures, number, step, self.n_done)
+                before()
+            before = partial(self._read_block, log, losses, len(images), figures, shares, number, self.n_done)
+            if is_kept or shares is not None:  # lines with a speed are printed when the steps are done
+                before()
+                before = None
+            if is_kept:
+                keep()
+                self._read_at = time.perf_counter()
         if before:
-            total += before()
+            before()
         training_seconds = time.perf_counter() - start
         test_loss, accuracy = self.evaluate()
-        seconds = time.perf_counter() - start
-        done = Epoch(number, total / n_images, test_loss, accuracy, n_images / training_seconds, seconds)
+        seconds, speed = time.perf_counter() - start, (n_images - n_before) / training_seconds
+        done = Epoch(number, self.begun.loss / n_images, test_loss, accuracy, speed, seconds)
         self.epochs.append(done)
+        self.begun = Begun()
         return done
 
+    def _blocks(self, order: Tensor) -> Iterator[tuple[Tensor, bool]]:
+        """What is left of an epoch, cut where a loss is logged or a checkpoint is due, and whether one is."""
+        step, interval, every = self.begun.steps, self.settings.log_interval, self.settings.checkpoint_steps
+        while len(order):
+            to_log = interval - step % interval
+            to_keep = every - self.n_done % every if every else to_log + 1
+            n = min(to_log, to_keep) * self.settings.batch_size * self.rank_info.size
+            images, order, step = order[:n], order[n:], step + min(to_log, to_keep)
+            yield images, to_keep <= to_log and len(order) > 0
+
+    def _shares(self, taken: list[Part], losses: Tensor, figures: Mapping[str, Any]) -> Tensor:
+        """Of each process, float64: its sum of losses, its images, the least and largest activations of each layer."""
+        n_images = sum(len(part.indices) for part in taken if part.weight)
+        ranges = [layer[name] for layer in figures.get("activations", {}).values() for name in ("min", "max")]
+        counted = torch.tensor([n_images, *ranges], dtype=torch.float64, device=self.device)
+        mine = torch.cat([losses.sum()[None], counted])
+        everyone = [torch.empty_like(mine) for _ in range(self.rank_info.size)]
+        dist.all_gather(everyone, mine)
+        return torch.stack(everyone)
+
     def _read_block(
-        self, log: Log | None, losses: Tensor, n_images: int, figures: dict[str, Any], epoch: int, step: int, done: int
-    ) -> float:
-        """The sum of the losses (n_steps,) of a block of steps, which ends with this step; it is logged."""
+        self,
+        log: Log | None,
+        losses: Tensor,
+        n_images: int,
+        figures: dict[str, Any],
+        shares: Tensor | None,
+        epoch: int,
+        done: int,
+    ) -> None:
+        """Add the losses (n_steps,) of a block to those of the epoch, and log them. After it `done` steps are done."""
         total = math.fsum(losses.tolist())
+        images, step, loss = self.begun
+        step += len(losses)
+        self.begun = Begun(images + n_images, step, loss + total)
+        now = time.perf_counter()
+        seconds, self._read_at = now - self._read_at, now
         if log:
             log.block(epoch, step, done, loss=total / n_images, **figures)
+            if shares is not None:
+                log.hosts(self._hosts, shares.tolist(), epoch, step, figures, seconds)
         if not math.isfinite(total):
             raise FloatingPointError(f"the loss is not finite in step {step} of epoch {epoch}")
-        return total
 
     def _parts(self, order: Tensor, batch_size: int) -> list[Part]:
         return list(parts(order, batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
@@ -198,16 +248,18 @@ class DistributedTraining:
         All processes must call this.
         """
         states = whole_states(self._module, self.optimizer, self.settings.strategy)
-        return Checkpoint(list(self.epochs), self.n_done, *states, self._scaler.state_dict())
+        return Checkpoint(list(self.epochs), self.n_done, *states, self._scaler.state_dict(), self.begun)
 
     def restore(self, state: Checkpoint) -> None:
         """Continue from there. All processes must call this, each with the whole state."""
-        self.epochs, self.n_done = list(state.epochs), state.steps
+        self.epochs, self.begun, self.n_done = list(state.epochs), state.begun, state.steps
         load_states(self._module, self.optimizer, self.settings.strategy, (state.weights, state.optimizer))
         self._scaler.load_state_dict(state.scaler)
         self._set_length()
 
     def _set_length(self) -> None:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
-        per_epoch = math.ceil(len(self.data.train_labels) / (self.settings.batch_size * self.rank_info.size))
-        self._n_steps = self.n_done + (self.settings.epochs - len(self.epochs)) * per_epoch
+        per_step, n_images = self.settings.batch_size * self.rank_info.size, len(self.data.train_labels)
+        epochs = self.settings.epochs - len(self.epochs)
+        self._n_steps = self.n_done + max(0, epochs - 1) * math.ceil(n_images / per_step)
+        self._n_steps += math.ceil((n_images - self.begun.images) / per_step) if epochs > 0 else 0

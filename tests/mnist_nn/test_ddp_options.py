@@ -71,6 +71,11 @@ def test_the_rate_of_each_step() -> None:
     assert [rule.rate(step, 12) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert [rule.rate(step, 12) for step in (4, 8, 12)] == pytest.approx([0.8, 0.4, 0.0])
     assert [rule._replace(schedule="constant").rate(step, 12) for step in (3, 4, 100)] == [0.8] * 3
+    line = rule._replace(schedule="linear")
+    assert [line.rate(step, 12) for step in (3, 4, 8, 12, 13)] == pytest.approx([0.8, 0.8, 0.4, 0.0, 0.0])
+    assert [line._replace(total_steps=8).rate(step, 12) for step in (4, 6, 8, 12)] == pytest.approx([0.8, 0.4, 0, 0])
+    rates = [line._replace(warmup_type="log").rate(step, 12) for step in range(4)]
+    assert rates == pytest.approx([0, 0.4, 0.8 * math.log(3) / math.log(4), 0.8])
 
 
 @pytest.mark.slow
@@ -140,6 +145,54 @@ def test_a_killed_training_with_a_schedule_is_the_uninterrupted_one_to_the_bit(
     assert all(torch.equal(one[name], two[name]) for name in one)
     rates = [{(x["epoch"], x["step"]): x["learning_rate"] for x in lines(tmp_path / n) if "step" in x} for n in "ab"]
     assert rates[0] == rates[1] and len(lines(tmp_path / "b")) > before
+
+
+@pytest.mark.slow
+def test_a_training_killed_within_an_epoch_is_the_uninterrupted_one_to_the_bit(
+    train: Any, data: Path, tmp_path: Path
+) -> None:
+    """Two processes with shards of the optimizer's state, three steps of 100 images an epoch, a checkpoint each step.
+
+    So the checkpoint that the kill leaves is, most times, of the middle of an epoch; and it ends as plain ddp does.
+    """
+    options = ["--optimizer", "adamw", "--schedule", "linear", "--batch-size", "50", "--save-model", *TWO]
+    options += ["--checkpoint-steps", "1", "--epochs", "12"]
+    command = [sys.executable, *DDP, "--data", str(data), "--results", str(tmp_path / "b"), *options]
+    command += ["--strategy", "zero1"]
+    killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL)
+    wait_for_an_epoch(tmp_path / "b", killed)
+    killed_at, members = 0, family(killed.pid)
+    while killed_at < 4 or not killed_at % 3:
+        killed_at = checkpoint(tmp_path / "b")["steps"]
+        assert killed.poll() is None
+    killed.kill()
+    killed.wait()
+    wait_for_the_end_of(members)
+    train("b", *options, "--strategy", "zero1", "--resume")
+    train("a", *options)
+    one, two = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    epochs = [[line for line in lines(tmp_path / name) if "accuracy" in line] for name in "ab"]
+    assert [line["epoch"] for line in epochs[1]] == list(range(1, 13)), "each epoch once"
+    for here, there in zip(*epochs, strict=True):
+        assert here["train_loss"] == pytest.approx(there["train_loss"]) and here["test_loss"] == there["test_loss"]
+
+
+def test_a_checkpoint_within_an_epoch_is_continued_there(train_here: Any, tmp_path: Path) -> None:
+    """A checkpoint of step 4, of 3 steps an epoch; and one as earlier versions wrote it, after an epoch."""
+    given = ("--batch-size", "100", "--save-model", "--log-interval", "2")
+    train_here("a", *given, "--epochs", "2")
+    kept = checkpoint(tmp_path / "a")
+    for name in ("betas", "eps", "warmup_type", "total_steps"):
+        del kept["settings"][name]
+    del kept["begun"]
+    torch.save(kept, tmp_path / "a" / "checkpoint.pt")
+    train_here("a", *given, "--epochs", "3", "--resume")
+    train_here("b", *given, "--epochs", "3", "--checkpoint-steps", "4")
+    steps = [(line["epoch"], line["step"]) for line in lines(tmp_path / "b") if "step" in line]
+    assert steps == [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]
+    one, two = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.slow
@@ -233,6 +286,70 @@ def test_a_file_of_options_and_the_command_line_wins(data: Path, tmp_path: Path)
     assert run["run"]["train_size"] == 200 and run["run"]["scale_lr"] is True
 
 
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 50,
+    "gradient_accumulation_steps": 1,
+    "steps_per_print": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.5, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.1}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.002, "warmup_num_steps": 4, "total_num_steps": 12},
+    },
+    "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8},
+    "fp16": {"enabled": False, "loss_scale": 0},
+    "bf16": {"enabled": "auto"},
+    "gradient_clipping": 0.0,
+    "wall_clock_breakdown": False,
+}
+
+
+def test_a_configuration_of_deepspeed_is_read_as_it_is(train_here: Any, tmp_path: Path, capsys: Any) -> None:
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps({**DEEPSPEED, "statistics": True}))
+    train_here("theirs", "--config", str(config), "--epochs", "2")
+    done = capsys.readouterr()
+    not_needed = "not needed here: wall_clock_breakdown, zero_optimization.reduce_bucket_size\n"
+    assert done.err == f"python -m mnist_nn.ddp: --config {config}: {not_needed}"
+    printed = [line for line in done.out.splitlines() if line.startswith(f"{socket.gethostname()}: epoch ")]
+    assert len(printed) == 6 and all("  learning rate " in line and " images/s  conv1 0.." in line for line in printed)
+    options = (
+        "--batch-size 50 --optimizer adamw --lr 0.002 --betas 0.8 0.95 --eps 1e-7 --weight-decay 0.1 --log-interval 2 "
+        "--warmup-steps 4 --warmup-type log --schedule linear --total-steps 12"
+    )
+    train_here("ours", *options.split(), "--epochs", "2")
+    theirs, ours = ([line for line in lines(tmp_path / name) if "step" in line] for name in ("theirs", "ours"))
+    assert [line["loss"] for line in theirs] == [line["loss"] for line in ours]
+    rates = [0.002 * rate for rate in (0.5, 1, 7 / 8, 5 / 8, 3 / 8, 1 / 8)]
+    assert [line["learning_rate"] for line in theirs] == pytest.approx(rates)
+    least, largest = (float(part) for part in printed[-1].split("  output ")[1].split(".."))
+    assert least == pytest.approx(theirs[-1]["activations"]["output"]["min"], rel=1e-2)
+    assert largest == pytest.approx(theirs[-1]["activations"]["output"]["max"], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3: only 0 or 1 can be done here"),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "zero_optimization.offload_optimizer.device"),
+        ({"optimizer": {"type": "Lamb"}}, 'optimizer.type is "Lamb": only "adamw" or "adam" or "sgd" can be done here'),
+        ({"optimizer": {"type": ["Adam"]}}, 'optimizer.type is ["Adam"]: only'),
+        ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, "--betas 0.9: give two numbers below 1"),
+        ({"scheduler": {"type": "WarmupDecayLR"}}, "scheduler.params.total_num_steps is missing: give it"),
+        ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0: only 0 can be done here"),
+        ({"train_batch_size": 64}, "train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too"),
+        ({"fp16": {"enabled": True, "hysteresis": 2}}, "fp16.hysteresis has no counterpart here: take it out"),
+    ],
+)
+def test_what_deepspeed_does_and_this_program_does_not_is_refused_by_name(
+    tmp_path: Path, capsys: Any, entry: dict[str, Any], says: str
+) -> None:
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps(entry))
+    assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -267,6 +384,9 @@ def test_a_file_of_options_that_cannot_work_ends_in_one_line(
         ("--amp fp8", "'fp8' is not one of bf16, fp16"),
         ("--warmup-steps -1", "-1 is too small"),
         ("--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1", "--warmup-steps 5 takes all 3 steps"),
+        ("--total-steps 5", "--total-steps 5 is for --schedule linear or cosine"),
+        ("--eps 1e-9", "--eps is for --optimizer adamw"),
+        ("--optimizer adamw --betas 0.9 1", "--betas 0.9 1.0: give two numbers below 1"),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
     ],
@@ -316,9 +436,12 @@ def test_lines_of_several_hosts_say_whose_they_are(data: Path, tmp_path: Path, s
     script = 'hostname other; mount -t tmpfs none $0; exec "$@"'
     apart = ["unshare", "--uts", "--mount", "sh", "-c", script, str(results)]
     given = ("--data", data, "--results", results, "--epochs", "1", "--strategy", strategy, "--train-size", "100")
+    given = (*given, "--print-steps", "--statistics")
     both = pods(given, given, wrappers=((), apart), stdout=subprocess.PIPE)
     out, said = both[0].communicate(timeout=PATIENCE)
     both[1].communicate(timeout=PATIENCE)
     assert both[0].returncode == Exit.DONE, said
     assert out and all(line.startswith(f"[{socket.gethostname()} 0] ") for line in out.splitlines()), out
+    for host in (socket.gethostname(), "other"):
+        assert f"] {host}: epoch 1  step 1  loss " in out, out
     assert len(rows(results)) == 1

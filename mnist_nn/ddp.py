@@ -14,10 +14,11 @@ import multiprocessing.connection
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from mnist_nn.parallel.rendezvous import Address, RankInfo, Rendezvous, join, launch_info, ranks_here
+from mnist_nn.parallel.rendezvous import RankInfo, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, ConfigUnreadable, Settings, parse_with_config
 from mpitune._jit.folders import set_cache_variables
 from mpitune.devices.devices import visible_gpus
@@ -32,7 +33,7 @@ from mpitune.storage.provenance import code_and_libraries
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status; where processes end together, that of rank 0."""
-    parser = Parser(prog=PROG, description=Settings.__doc__)
+    parser, began = Parser(prog=PROG, description=Settings.__doc__), time.time()
     try:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parse_with_config(parser, arguments))
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if launch_info().rank == 0:
                 raise
             problem = str(error)  # only this node may have it, so the others must hear of it
+        joining = time.time()
         rendezvous = join()
         ranks = ranks_here(
             rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
@@ -67,10 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_error(f"{PROG} on {socket.gethostname()}", error)
     except UsageError as error:
         return print_error(PROG, error, launch_info().rank)
-    alone = len(ranks) == 1
-    status = (
-        run(settings, ranks[0], rendezvous.address, rendezvous.run) if alone else _start(settings, ranks, rendezvous)
-    )
+    shared = rendezvous.address, rendezvous.run, began, time.time() - joining
+    status = run(settings, ranks[0], *shared) if len(ranks) == 1 else _start(settings, ranks, *shared)
     if rendezvous.transport is not None:
         if status:
             rendezvous.transport.abort(status)
@@ -86,13 +86,12 @@ def _gpu_names() -> list[str]:
         return []
 
 
-def _start(settings: Settings, ranks: Sequence[RankInfo], rendezvous: Rendezvous) -> int:
+def _start(settings: Settings, ranks: Sequence[RankInfo], *shared: Any) -> int:
     """Start the processes of this node and wait for them; when one fails, end the others."""
     context = multiprocessing.get_context("spawn")
     running: dict[int, Any] = {}
     for rank_info in ranks:
-        arguments = (settings, rank_info, rendezvous.address, rendezvous.run, os.getpid())
-        process = context.Process(target=_child, args=arguments)
+        process = context.Process(target=_child, args=(os.getpid(), settings, rank_info, *shared))
         process.start()
         running[process.sentinel] = process
     status = 0
@@ -109,11 +108,11 @@ def _start(settings: Settings, ranks: Sequence[RankInfo], rendezvous: Rendezvous
     return status
 
 
-def _child(settings: Settings, rank_info: RankInfo, address: Address, name: str, parent: int) -> None:
+def _child(parent: int, *arguments: Any) -> None:
     from mnist_nn.parallel.process import run
 
     die_with(parent)
-    sys.exit(run(settings, rank_info, address, name))
+    sys.exit(run(*arguments))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python -m mnist_nn.predict RESULTS IMAGE...
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -45,15 +46,16 @@ class Predict:
 
 
 def save_model(path: Path, model: SavedNetwork) -> None:
-    """Write a model for `torch.load(path, weights_only=True)`: a dictionary of plain values and tensors."""
+    """Write the weights for `torch.load(path, weights_only=True)` and `load_state_dict`, and all else as .json."""
     import torch
 
-    weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
     image = asdict(model.frame)
     image["white"] = image.pop("max_pixel")  # its name in files
-    content = {"format": FORMAT, "parameters": dict(model.params), "image": image, "weights": weights}
+    with written_whole(path.with_suffix(".json"), "w") as file:
+        json.dump({"format": FORMAT, "parameters": dict(model.params), "image": image}, file, indent=2)
+        file.write("\n")
     with written_whole(path) as file:
-        torch.save(content, file)
+        torch.save({name: torch.from_numpy(array) for name, array in model.weights.items()}, file)
 
 
 def load_model(path: Path) -> SavedNetwork:
@@ -62,6 +64,8 @@ def load_model(path: Path) -> SavedNetwork:
 
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if "format" not in content:  # earlier versions wrote all into one file
+            content = {**json.loads(path.with_suffix(".json").read_bytes()), "weights": content}
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         image, params = dict(content["image"]), dict(content["parameters"])

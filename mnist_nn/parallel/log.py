@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import io
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +13,13 @@ from typing import Any
 
 from mpitune.engine.progress import duration
 from mpitune.errors import StorageError
+from mpitune.storage.table import write_table
 
 TABLE = "ddp.csv"
 COLUMNS = (
     "nodes", "devices", "device", "batch", "epochs", "seconds", "accuracy", "loss", "images_per_second", "network",
-    "dataset", "backend", "strategy", "lr", "amp",
+    "dataset", "backend", "strategy", "lr", "amp", "train_size", "optimizer", "trained_epochs", "startup_seconds",
+    "rendezvous_seconds",
 )  # fmt: skip
 
 
@@ -31,6 +32,8 @@ class Epoch:
         accuracy: fraction of the test images that are told right.
         images_per_second: of the training, over all processes.
         seconds: wall time, the test included.
+
+    Of an epoch that was continued, the last two are of the run that ended it.
     """
 
     epoch: int
@@ -113,24 +116,21 @@ class Log:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a row of `COLUMNS` to a table, which begins with their names, in one write."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    with open(path, "a", encoding="utf-8") as file:
-        if not file.tell():
-            writer.writeheader()
-        writer.writerow(row)
-        file.write(text.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
+    """Add a row of `COLUMNS` to a table, which is whole at all times, and gets those columns that it lacks."""
+    rows: list[Mapping[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError), open(path, newline="", encoding="utf-8", errors="replace") as file:
+        rows = list(csv.DictReader(file))
+    names = dict.fromkeys(name for name in (*(rows[0] if rows else ()), *COLUMNS) if name)
+    write_table(path, [{name: each.get(name, "") for name in names} for each in (*rows, row)])
 
 
 def summary(row: Mapping[str, Any]) -> str:
     """The row as a line for people."""
-    nodes, devices = row["nodes"], row["devices"]
+    nodes, devices, trained = row["nodes"], row["devices"], row["trained_epochs"]
+    here = "" if trained == f"{row['epochs']}" else f" ({trained} of them in this run)"
     return (
         f"{nodes} node{'s' * (nodes > 1)}, {devices} {row['device']} process{'es' * (devices > 1)}, "
-        f"batch {row['batch']} each, {row['epochs']} epoch{'s' * (row['epochs'] > 1)}: "
+        f"batch {row['batch']} each, {row['epochs']} epoch{'s' * (row['epochs'] > 1)}{here}: "
         f"{duration(float(row['seconds']))}, accuracy {float(row['accuracy']):.2%}, loss {float(row['loss']):.4f}"
     )
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 import traceback
 from datetime import timedelta
 from typing import Any
@@ -47,8 +48,12 @@ def what_torch_sees() -> str:
     return f"PyTorch {torch.__version__} sees {torch.cuda.device_count() or 'no'} GPU"
 
 
-def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) -> Exit:
+def run(
+    settings: Settings, rank_info: RankInfo, address: Address, name: str, began: float, joining_seconds: float
+) -> Exit:
     """Train in this process as one rank, with the store at `address`, in which `name` is that of this attempt.
+
+    `began` is the time at which the command began, which has waited `joining_seconds` for others so far.
 
     Where an exception ends the training, the process ends at once, and the others soon after.
     """
@@ -66,6 +71,7 @@ def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) ->
     watched.set_timeout(timedelta(seconds=HEARTBEAT_TIMEOUT_S))
     watchdog = Watchdog(dist.PrefixStore(f"{name}/watch", watched), rank_info.rank, rank_info.size)
     try:
+        here = time.time()
         watchdog.wait_for_all(JOIN_SECONDS)
         watchdog.start()  # what follows is where a GPU or a network that does not work shows, while others wait in it
         if kind == "cuda":
@@ -74,7 +80,7 @@ def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) ->
             backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=rank_info.rank,
             world_size=rank_info.size, device_id=device if backend == "nccl" else None,
         )  # fmt: skip
-        status = _train(settings, rank_info, device, backend)
+        status = _train(settings, rank_info, device, backend, began, joining_seconds + time.time() - here)
         dist.barrier()
         dist.destroy_process_group()
         watchdog.leave()
@@ -87,7 +93,9 @@ def run(settings: Settings, rank_info: RankInfo, address: Address, name: str) ->
     return status
 
 
-def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backend: str) -> Exit:
+def _train(
+    settings: Settings, rank_info: RankInfo, device: torch.device, backend: str, began: float, rendezvous_seconds: float
+) -> Exit:
     """Only rank 0 reads, writes and says something; its status counts."""
     recorder: Recorder | None = None
     job: Job | UsageError | None = None
@@ -107,6 +115,9 @@ def _train(settings: Settings, rank_info: RankInfo, device: torch.device, backen
         training = DistributedTraining(job.settings, job.rule, job.params, rank_info, device, data)
         if job.checkpoint:
             training.restore(job.checkpoint)
+
+        if recorder:
+            recorder.startup_seconds, recorder.rendezvous_seconds = time.time() - began, rendezvous_seconds
 
         def keep() -> None:
             state = training.state()

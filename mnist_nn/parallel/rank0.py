@@ -166,6 +166,8 @@ class Recorder:
         board = settings.results / "tensorboard" if settings.tensorboard else None
         known = self.job.checkpoint
         self._n_known = len(known.epochs) if known else 0
+        self._images_known = known.begun.images if known else 0
+        self.startup_seconds = self.rendezvous_seconds = 0.0
         self.log = Log(
             settings.log_path or settings.results / "log.jsonl", resume=known is not None, board=board,
             done=known.steps if known else 0,
@@ -211,22 +213,29 @@ class Recorder:
         return None
 
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:
-        last, n_images = epochs[-1], len(self.inputs.arrays["train_labels"])
-        training_seconds = sum(n_images / epoch.images_per_second for epoch in epochs)
+        """Seconds and speed are of this run, accuracy and loss of the whole training."""
+        last, n_images, here = epochs[-1], len(self.inputs.arrays["train_labels"]), epochs[self._n_known :]
+        images = [n_images - self._images_known, *[n_images] * (len(here) - 1)][: len(here)]
+        training_seconds = sum(n / epoch.images_per_second for n, epoch in zip(images, here, strict=True))
         return {
             "nodes": self.rank_info.nodes,
             "devices": self.rank_info.size,
             "device": self.device,
             "batch": self.settings.batch_size,
             "epochs": len(epochs),
-            "seconds": f"{sum(epoch.seconds for epoch in epochs):.6g}",
+            "seconds": f"{sum(epoch.seconds for epoch in here):.6g}",
             "accuracy": f"{last.accuracy:.6g}",
             "loss": f"{last.test_loss:.6g}",
-            "images_per_second": f"{n_images * len(epochs) / training_seconds:.6g}",
+            "images_per_second": f"{sum(images) / training_seconds if here else 0:.6g}",
             "network": self.job.params["network"],
             "dataset": self.settings.dataset,
             "backend": self.backend,
             "strategy": self.settings.strategy,
             "lr": f"{self.job.rule.learning_rate:.6g}",
             "amp": self.settings.amp or "",
+            "train_size": n_images,
+            "optimizer": self.settings.optimizer,
+            "trained_epochs": f"{sum(images) / n_images:.6g}",
+            "startup_seconds": f"{self.startup_seconds:.6g}",
+            "rendezvous_seconds": f"{self.rendezvous_seconds:.6g}",
         }

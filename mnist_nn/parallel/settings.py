@@ -120,7 +120,7 @@ class Settings(DatasetSettings):
         False, "write the log for TensorBoard too, into the results", changes_results=False, advanced=True
     )
     save_model: bool = setting(
-        False, "keep the trained network as model.pt in the results, for mnist_nn.predict", changes_results=False
+        False, "keep the weights as model.pt in the results, for PyTorch and mnist_nn.predict", changes_results=False
     )
     resume: bool = setting(False, "continue from the checkpoint in the results", changes_results=False)
     results: Path = setting(

@@ -9,7 +9,8 @@ slot. Busy is the share of the slots' time in which trials ran. The rest is star
 is less than busy, the trials themselves became slower.
 
 It also takes tables of trainings instead of results folders, such as the ddp.csv of `mnist_nn.ddp`. All rows must have
-the same network, data and number of epochs. Batch sizes may differ; a row's name says its own.
+the same network, images, optimizer and number of epochs, in all and in this run: after a resume the seconds are of the
+last run only. Batch sizes may differ; a row's name says its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from mpitune.storage.history import History, differing_setting, read_study, requ
 from mpitune.storage.table import write_table
 
 LAYOUT = ("nodes", "devices", "seconds")  # columns of a table of trainings that are needed
-SAME = ("network", "dataset", "epochs", "device", "strategy", "amp")  # columns in which its rows must agree
+SAME = (  # columns in which its rows must agree
+    "network", "dataset", "train_size", "epochs", "trained_epochs", "device", "optimizer", "strategy", "amp",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

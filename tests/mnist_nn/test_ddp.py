@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.data import load
 from mnist_nn.ddp import main
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.predict import load_model
@@ -102,18 +104,41 @@ def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Pa
 # What is kept
 
 
-def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path, capsys: Any) -> None:
     command = ["--data", str(data), "--batch-size", "50", "--save-model", "--results"]
     assert main([*command, str(tmp_path / "a"), "--epochs", "3"]) == Exit.DONE
     assert main([*command, str(tmp_path / "b"), "--epochs", "1"]) == Exit.DONE
     assert main([*command, str(tmp_path / "b"), "--epochs", "3", "--resume"]) == Exit.DONE
-    one, two = (torch.load(tmp_path / name / "model.pt", weights_only=True)["weights"] for name in "ab")
+    one, two = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in "ab")
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
     assert losses(tmp_path / "a") == losses(tmp_path / "b")
     assert main([*command, str(tmp_path / "c"), "--epochs", "1", "--seed", "2"]) == Exit.DONE
     assert losses(tmp_path / "c")[0] != losses(tmp_path / "a")[0]
-    assert [row["epochs"] for row in rows(tmp_path / "b")] == ["1", "3"]
+    table = rows(tmp_path / "b")
+    assert [(row["epochs"], row["trained_epochs"]) for row in table] == [("1", "1"), ("3", "2")]
+    assert "batch 50 each, 3 epochs (2 of them in this run): " in capsys.readouterr().out
+    log = [json.loads(line) for line in (tmp_path / "b" / "log.jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in log if "accuracy" in line and "epoch" in line]
+    assert [float(row["seconds"]) for row in table] == pytest.approx([seconds[0], sum(seconds[1:])], rel=1e-4)
+    for row in table:
+        assert (row["train_size"], row["optimizer"]) == ("300", "sgd")
+        assert 0 < float(row["rendezvous_seconds"]) < float(row["startup_seconds"])
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_saved_network_is_a_state_of_a_module_of_ones_own(data: Path, tmp_path: Path) -> None:
+    """The module of docs/training.md, which knows nothing of this package."""
+    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "20", "--save-model"]
+    assert main(command) == Exit.DONE
+    text = (ROOT / "docs" / "training.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?model\.pt.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block.replace("results/mnist_nn_ddp", str(tmp_path)), names)
+    arrays = load("mnist", data)
+    with torch.no_grad():
+        answers = names["network"](torch.tensor((arrays["test_images"][:, None] - 127.5) / 73.61).float()).argmax(1)
+    share = float((answers.numpy() == arrays["test_labels"]).mean())
+    assert share == pytest.approx(float(rows(tmp_path)[0]["accuracy"])) and share > 0.3
 
 
 @pytest.mark.slow
@@ -127,6 +152,17 @@ def test_shards_in_half_precision_at_a_scaled_rate_of_another_data_set(
     assert load_model(tmp_path / "r" / "model.pt").params["network"] == "kubeflow"
     (row,) = rows(tmp_path / "r")
     assert (row["lr"], row["strategy"], row["dataset"], row["amp"]) == ("0.02", "fsdp", "fashion-mnist", "bf16")
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    from mnist_nn.parallel.log import COLUMNS, append_row
+
+    old, new = {"nodes": "1", "lr": "0.1", "note": "mine"}, dict.fromkeys(COLUMNS, "7")
+    (tmp_path / "ddp.csv").write_text("nodes,lr,note\n1,0.1,mine\n")
+    append_row(tmp_path / "ddp.csv", new)
+    append_row(tmp_path / "ddp.csv", new)
+    first, *others = rows(tmp_path)
+    assert {name: first[name] for name in old} == old and others == [{**new, "note": ""}] * 2
 
 
 def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: Any) -> None:

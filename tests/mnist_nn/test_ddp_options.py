@@ -59,7 +59,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)["weights"]
+    found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
     return found
 
 

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -79,11 +80,23 @@ def test_what_cannot_be_read_is_refused_by_name(
     assert "give another --output" in refusal(capsys, results, six, "--output", tmp_path / "text.png")
 
 
+def one_file(path: Path) -> dict[str, object]:
+    """A model as earlier versions wrote it."""
+    return {**json.loads(path.with_suffix(".json").read_text()), "weights": torch.load(path)}
+
+
+def test_a_model_of_an_earlier_version_is_read(results: Path, tmp_path: Path) -> None:
+    path = results / "models" / "bootstrap-00.pt"
+    torch.save(one_file(path), tmp_path / "old.pt")
+    before, now = load_model(tmp_path / "old.pt"), load_model(path)
+    assert before[:2] == now[:2] and all((before.weights[name] == now.weights[name]).all() for name in now.weights)
+
+
 def test_a_bad_model_is_refused_by_name(
     results: Path, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = (results / "models" / "bootstrap-00.pt").read_bytes()
-    content = torch.load(results / "models" / "bootstrap-00.pt", weights_only=True)
+    content = one_file(results / "models" / "bootstrap-00.pt")
     contents: dict[str, object] = {
         "empty": b"",
         "text": b"six",
@@ -93,6 +106,7 @@ def test_a_bad_model_is_refused_by_name(
         "other-network": {**content, "parameters": {**PARAMS, "n_hidden_layer": 25}},
         "large-kernel": {**content, "parameters": {**PARAMS, "kernel_size": 9}},
         "no-weights": {**content, "weights": {}},
+        "nothing-beside": content["weights"],
     }
     for name, bad in contents.items():
         path = tmp_path / name / "models" / "bootstrap-00.pt"

@@ -116,6 +116,18 @@ def test_rows_that_cannot_be_compared(tmp_path: Path, capsys: Any, text: str, re
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("column", "values"), [("train_size", "60000 20000"), ("optimizer", "sgd adamw"), ("trained_epochs", "2 1.5")]
+)
+def test_only_equal_trainings_are_compared(tmp_path: Path, capsys: Any, column: str, values: str) -> None:
+    one, two = values.split()
+    head, first, *others = ROWS.splitlines()
+    rows = [f"{head},{column}", f"{first},{one}", *(f"{row},{two}" for row in others)]
+    (tmp_path / "ddp.csv").write_text("\n".join(rows))
+    assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.USAGE
+    assert f"ddp.csv:3 has {column} = {two}, ddp.csv:2 has {one}: compare the same" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "nodes,devices\n1,1\n", "\xff\xfe", ROWS.splitlines()[0]])
 def test_what_is_no_table_of_trainings_is_refused(tmp_path: Path, capsys: Any, text: str) -> None:
     (tmp_path / "ddp.csv").write_text(text, encoding="latin-1")

@@ -62,6 +62,14 @@ class Trial:
 _set_key, _set_params = vars(Trial)["key"].__set__, vars(Trial)["params"].__set__  # as the class is frozen
 
 
+FOLDS = ("fold", "split", "@fold")  # parameters that say which part of the data a trial is validated on
+
+
+def parameter_set(trial: Trial) -> frozenset[tuple[str, Parameter]]:
+    """The parameters that trials of one set have in common, whatever their fold."""
+    return frozenset((name, value) for name, value in trial.params.items() if name not in FOLDS)
+
+
 @dataclass(frozen=True)
 class Gang:
     """The slots that a trial needs at a time: so many devices of one node, or so many whole nodes."""

@@ -45,7 +45,7 @@ from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.process import start_resource_tracker
-from mpitune.trial import NoRoom, Place, Result
+from mpitune.trial import NoRoom, Place, Result, parameter_set
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class Agent:
         threads: numerical threads per worker.
         trial_timeout: seconds that a trial may take.
         recycle: batches after which a worker is replaced by a fresh one; 0 for never.
+        most_sets: the same of parameter sets; a batch is not divided.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.
@@ -94,12 +95,14 @@ class Agent:
         threads: int = 1,
         trial_timeout: float | None = None,
         recycle: int = 0,
+        most_sets: int = 0,
         preload: Sequence[str] = (),
         output: Path | None = None,
         plainly: bool = False,
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
-        self._trial_timeout, self._recycle, self._preload = trial_timeout, recycle, tuple(preload)
+        self._trial_timeout, self._recycle, self._most_sets = trial_timeout, recycle, most_sets
+        self._preload = tuple(preload)
         start_resource_tracker()
         self.slots = [
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
@@ -209,13 +212,21 @@ class Agent:
             slot.process = self._start(slot, slot.waiting[0])
         process = slot.process
         while slot.waiting and process is not None and not process.ending:
-            worn_out = self._recycle and process.n_sent >= self._recycle
-            if worn_out or process.device != self._device_of(slot, slot.waiting[0]):
+            if self._is_worn_out(process, slot.waiting[0]) or process.device != self._device_of(slot, slot.waiting[0]):
                 process.end()
                 return
             if not process.send(slot.waiting[0], self._time, self._arrays):
                 return
             slot.waiting.popleft()
+
+    def _is_worn_out(self, process: WorkerProcess, run: Run) -> bool:
+        """Whether a fresh worker shall evaluate this batch."""
+        if self._most_sets:
+            sets = process.sets | {parameter_set(trial) for trial in run.batch}
+            if process.sets and len(sets) > max(len(process.sets), self._most_sets):
+                return True
+            process.sets = sets
+        return 0 < self._recycle <= process.n_sent
 
     def _device_of(self, slot: Slot, run: Run) -> Device:
         return joined([slot.device, *(self.slots[number].device for number in run.beside)])

@@ -26,9 +26,13 @@ class RunOptions:
     threads: int = setting(
         1, "numerical threads per worker; another number changes the last bits", low=1, high=1024, advanced=True
     )
+    batch: int = setting(
+        0, "tuning parameters (parameter sets; all folds of one count once) per worker before a new one is started; 0 "
+        "keeps the worker", low=0, metavar="N"
+    )  # fmt: skip
     max_batches_per_worker: int = setting(
-        0, "replace a worker after this many batches of work; 0 keeps it", low=0, metavar="N",
-        flag="--max-batches-per-worker/--batch",
+        0, "batches of work per worker before a new one is started; 0 keeps the worker", low=0, metavar="N",
+        advanced=True,
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "rename the study in the results folder and begin a new one")

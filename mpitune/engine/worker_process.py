@@ -26,6 +26,7 @@ from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks import keeper
 from mpitune.ranks.fork_server import Fork, server_for
 from mpitune.ranks.process import stops_wait, without_main
+from mpitune.trial import Parameter
 
 SOCKET_BYTES = 1 << 16  # batches waiting inside a worker's socket: less than any system's buffer, so no send blocks
 OUTPUT_TAIL = 20  # lines of output kept of each worker
@@ -45,6 +46,7 @@ class WorkerProcess:
     device: Device  # of its slot, or several where a gang has more
     sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
+    sets: set[frozenset[tuple[str, Parameter]]] = field(default_factory=set)  # of these, where they are counted
     known: dict[str, SharedArrays] = field(default_factory=dict)  # arrays that it has
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False

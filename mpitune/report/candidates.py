@@ -14,9 +14,8 @@ import numpy as np
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.statistics import cross_validated
 from mpitune.storage.history import History
-from mpitune.trial import Parameter, Result, Trial
+from mpitune.trial import FOLDS, Parameter, Result, Trial
 
-FOLDS = ("fold", "split", "@fold")  # parameters that say which part of the data a trial is validated on
 NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own
 
 

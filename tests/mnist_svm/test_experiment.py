@@ -341,3 +341,10 @@ def test_a_first_search_says_that_it_compiles(program: Callable[..., Any], tmp_p
     said = program(*command, env=env, ranks=2).stderr
     assert said.count("compiling the solver (once per machine") == 1
     assert said.index("compiling the solver") < said.index("6 of 6 trials")
+
+
+def test_a_worker_is_replaced_after_so_many_tuning_parameters(program: Any, tmp_path: Path) -> None:
+    """Batches are of three parameter sets, all folds together; a batch is not divided."""
+    command = ("-m", "mnist_svm", 3, *DIGITS, "--train-size", 200, "--workers", 1, "--solver", "sklearn", "-v")
+    said = program(*command, "--batch", 6, "--results", tmp_path / "r").stderr
+    assert said.count("replaced after 2 batches") == said.count("replaced after") == 1, said

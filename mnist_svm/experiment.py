@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ class SvmGrid(ImageSettings):
     solver: str = setting(
         "auto",
         "auto (shared), shared (the whole grid as one computation, on CPU cores), sklearn (on CPU cores) or cuml "
-        "(point by point, on GPUs)",
+        "(cuML of NVIDIA's RAPIDS, point by point, on GPUs)",
         choices=("auto", "shared", "sklearn", "cuml"),
     )
     compare: bool = setting(
@@ -100,7 +101,9 @@ class SvmGrid(ImageSettings):
         if self.solver == "cuml":
             return ""
         why = "it has no code for GPUs" if self.solver == "sklearn" else "points of the grid share work only there"
-        return f"--solver {self.solver} uses all CPU cores, as {why}; --solver cuml fits point by point on the GPUs"
+        there = "cuML is installed, but " if find_spec("cuml") and self.solver == "auto" else ""
+        how = "--solver cuml fits point by point on the GPUs"
+        return f"{there}--solver {self.solver} uses all CPU cores, as {why}; {how}"
 
     def check(self, device: str, visible: str) -> None:
         """Raises UsageError where cuML is asked for and cannot be used.

@@ -21,6 +21,11 @@ BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "zero1", "fsdp")
 OPTIMIZERS, SCHEDULES, WARMUPS = ("sgd", "adamw"), ("constant", "linear", "cosine"), ("linear", "log")
 LEARNING_RATE, MOMENTUM = 0.01, 0.5
 ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, BETAS, EPS = 0.001, 0.01, (0.9, 0.999), 1e-8
+INSTEAD = {  # of options of other programs that train this network
+    "--backend mpi": "PyTorch's packages are built without it: give gloo or nccl; mpirun starts processes for both",
+    "--gpus": "all GPUs that are visible are used: name them in CUDA_VISIBLE_DEVICES, or give --nproc-per-node N",
+    "--num-nodes": "the launcher says how many nodes there are: use mpirun, srun, or torchrun --nnodes N",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +165,7 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
     Raises:
         UsageError: the parser would not take it; the file is named.
     """
-    given = parser.parse_args(arguments)
+    given = _parsed(parser, sys.argv[1:] if arguments is None else arguments)
     if given.config is None:
         return given
     path: Path = given.config
@@ -173,7 +178,7 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
             if option not in names or option in ("--config", "--help", "--help-all"):
                 raise UsageError(f"there is no option {name} (see {parser.prog} --help)")
             words += _words(option, value, names[option].nargs)
-        from_file = parser.parse_args(words)
+        from_file = _parsed(parser, words)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from error
     if unused and not os.environ.get("RANK", "0").strip("0"):
@@ -182,6 +187,17 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
         if action.dest in getattr(from_file, "given", ()) and action.dest not in getattr(given, "given", ()):
             setattr(given, action.dest, getattr(from_file, action.dest))
     return given
+
+
+def _parsed(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
+    try:
+        return parser.parse_args(words)
+    except UsageError:
+        said = " ".join(words).replace("=", " ")
+        for option, instead in INSTEAD.items():
+            if f"{option} " in f"{said} ":
+                raise UsageError(f"{option}: {instead}") from None
+        raise
 
 
 def _object(path: Path) -> dict[str, Any]:

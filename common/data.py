@@ -247,10 +247,11 @@ def _download(name: str, root: Path) -> None:
             for file in source.sums:
                 os.replace(Path(folder) / file, raw / file)
     except Exception as error:  # whatever a network, a proxy or a full disk may raise, the fix is the same
-        if not was_there:
-            with contextlib.suppress(OSError):
-                root.rmdir()
         raise _absent(name, root, f" and cannot be downloaded ({_one_line(error)})") from error
+    finally:
+        if not was_there:
+            with contextlib.suppress(OSError):  # it is not empty
+                root.rmdir()
 
 
 def _fetched(mirrors: Sequence[str], file: str, digest: str) -> bytes:

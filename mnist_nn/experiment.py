@@ -32,6 +32,7 @@ from mnist_nn.tuning import (
     STRATEGIES,
     Losses,
     ParameterSets,
+    Ranges,
     all_folds,
     best_set,
     chosen_strategy,
@@ -49,6 +50,11 @@ from mpitune.storage.table import write_table, write_trials
 from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 
+def _rate(help: str, usual: float) -> Any:
+    """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
+    return setting(None, f"{help} (default {usual:g})", low=1e-12, high=1, metavar="X", advanced=True)
+
+
 @dataclass(frozen=True)
 class Bagging(ImageSettings):
     """Choose and train an ensemble of small convolutional networks, one for each bootstrap sample.
@@ -62,13 +68,19 @@ class Bagging(ImageSettings):
     n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
     n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
     max_conv_layer: int = setting(
-        999, "most channels of the convolution", low=1, high=100_000, flag="--max-channels/--max-conv-layer",
-        advanced=True,
+        Ranges().n_conv_layer[1], "most channels of the convolution", low=1, high=100_000,
+        flag="--max-channels/--max-conv-layer", advanced=True,
     )  # fmt: skip
-    max_hidden_layer: int = setting(1999, "most units of the hidden layer", low=1, high=1_000_000, advanced=True)
-    max_kernel_size: int = setting(
-        10, "largest side of the kernel, in pixels; at most that of an image", low=2, advanced=True
+    max_hidden_layer: int = setting(
+        Ranges().n_hidden_layer[1], "most units of the hidden layer", low=1, high=1_000_000, advanced=True
     )
+    max_kernel_size: int = setting(
+        Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, advanced=True
+    )
+    min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
+    max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
+    min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
+    max_momentum: float | None = _rate("largest momentum that is drawn", Ranges().momentum[1])
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
@@ -103,6 +115,11 @@ class Bagging(ImageSettings):
         if self.strategy in ADAPTIVE and self.racing:
             why = f"--racing needs all parameter sets beforehand, --strategy {self.strategy} does not"
             raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
+        for name in ("learning_rate", "momentum"):
+            low, high = getattr(self._ranges, name)
+            if low > high:
+                option = name.replace("_", "-")
+                raise ValueError(f"--min-{option} {low:g} is above --max-{option} {high:g}: give a smaller one")
 
     def check(self, device: str, visible: str) -> None:
         """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
@@ -166,8 +183,20 @@ class Bagging(ImageSettings):
 
     @cached_property
     def _sets(self) -> ParameterSets:
-        most = self.max_conv_layer, min(self.max_kernel_size, *self.image_shape), self.max_hidden_layer
-        return ParameterSets(self.strategy, seed=self.seed, n=self.n_tuning, most=most)
+        return ParameterSets(self.strategy, seed=self.seed, n=self.n_tuning, ranges=self._ranges)
+
+    @property
+    def _ranges(self) -> Ranges:
+        usual = Ranges()
+        least, largest = usual.learning_rate
+        weakest, strongest = usual.momentum
+        return Ranges(
+            n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
+            kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
+            n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
+            learning_rate=(self.min_learning_rate or least, self.max_learning_rate or largest),
+            momentum=(self.min_momentum or weakest, self.max_momentum or strongest),
+        )
 
     def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
         return {**sample.params, "tuning": tuning, **self._sets.params(sample.name, tuning)}

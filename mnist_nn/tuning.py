@@ -7,8 +7,10 @@ sets for a few epochs only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,18 +27,27 @@ HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_ra
 EVEN, ADAPTIVE = ("sobol", "halton"), ("tpe", "hyperband")
 STRATEGIES = ("random", *EVEN, *ADAPTIVE)
 ROUND = 8  # sets that TPE proposes at a time; with all their folds, and those of other samples, that keeps devices busy
-Most = tuple[int, int, int]  # the largest number of channels, side of the kernel, and number of hidden units
 # (tuning, limit, folds) -> the batches of the set of this number on these folds, trained for so many epochs at most.
 Batches = Callable[[int, int, np.ndarray], list[Batch]]
 # Returns losses float64 (sets, folds): inf where a training diverged, NaN where it failed.
 Losses = Generator[Sequence[Batch], list[Result], np.ndarray]
 
 
-class ParameterSets:
-    """The parameter sets of all bootstrap samples of a study, at most n of each, and their largest values."""
+class Ranges(NamedTuple):
+    """What HYPERPARAMETERS are drawn from, ends included: numbers evenly, rate and momentum by their logarithm."""
 
-    def __init__(self, strategy: str, *, seed: int, n: int, most: Most) -> None:
-        self._strategy, self._seed, self._n, self._most = strategy, seed, n, most
+    n_conv_layer: tuple[int, int] = (1, 999)
+    kernel_size: tuple[int, int] = (2, 10)
+    n_hidden_layer: tuple[int, int] = (1, 1999)
+    learning_rate: tuple[float, float] = (1e-5, 1e-1)
+    momentum: tuple[float, float] = (1e-2, 1.0)
+
+
+class ParameterSets:
+    """The parameter sets of all bootstrap samples of a study, at most n of each."""
+
+    def __init__(self, strategy: str, *, seed: int, n: int, ranges: Ranges) -> None:
+        self._strategy, self._seed, self._n, self._ranges = strategy, seed, n, ranges
         self._proposed: dict[tuple[str, int], Mapping[str, Parameter]] = {}
 
     def params(self, sample: str, number: int) -> Mapping[str, Parameter]:
@@ -44,20 +55,19 @@ class ParameterSets:
         if self._strategy in ADAPTIVE:
             return self._proposed[sample, number]
         if self._strategy in EVEN:
-            return _even(self._strategy, self._seed, sample, self._n, self._most)[number]
+            return _even(self._strategy, self._seed, sample, self._n, self._ranges)[number]
         random = np.random.default_rng(seed_of(self._seed, f"{sample}/t{number}"))
-        channels, kernel, hidden = self._most
-        return {
-            "n_conv_layer": int(random.integers(1, channels, endpoint=True)),
-            "kernel_size": int(random.integers(2, kernel, endpoint=True)),
-            "n_hidden_layer": int(random.integers(1, hidden, endpoint=True)),
-            "learning_rate": float(10 ** random.uniform(-5, -1)),
-            "momentum": float(10 ** random.uniform(-2, 0)),
-        }
+        drawn: dict[str, Parameter] = {}
+        for name, (low, high) in self._ranges._asdict().items():
+            if isinstance(low, int):
+                drawn[name] = int(random.integers(low, high, endpoint=True))
+            else:
+                drawn[name] = float(10 ** random.uniform(math.log10(low), math.log10(high)))
+        return drawn
 
     def proposed(self, sample: str, folds: int, epochs: int, batches: Batches) -> Losses:
         """The cross-validation of sets proposed by the losses of those before; NaN where one was stopped early."""
-        problem = _problem(self._seed, sample, self._n, self._most)
+        problem = _problem(self._seed, sample, self._n, self._ranges)
         schedulers = chosen_strategy(self._strategy, epochs).begin(problem)
         shape = self._n, folds
         losses, ended, whole = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(self._n, bool)
@@ -83,35 +93,28 @@ class ParameterSets:
 def chosen_strategy(strategy: str, epochs: int) -> Strategy:
     """The strategy that proposes sets; raises UsageError where Optuna is missing that it needs."""
     chosen = strategy_of(Hyperband(max_steps=epochs) if strategy == "hyperband" else strategy)
-    chosen.begin(_problem(0, "", 1, (2, 3, 2)))
+    chosen.begin(_problem(0, "", 1, Ranges()))
     return chosen
 
 
 @lru_cache(maxsize=16)
-def _even(strategy: str, seed: int, sample: str, n: int, most: Most) -> Sequence[Mapping[str, Parameter]]:
+def _even(strategy: str, seed: int, sample: str, n: int, ranges: Ranges) -> Sequence[Mapping[str, Parameter]]:
     """The first n sets of a bootstrap sample, of a low-discrepancy sequence."""
-    problem = _problem(seed, sample, n, most)
+    problem = _problem(seed, sample, n, ranges)
     points = Points(strategy_of(strategy).draws(problem), problem)  # type: ignore[attr-defined]
     return [problem.space.given(point) for _, point in points.rest()]
 
 
-def _problem(seed: int, sample: str, n: int, most: Most) -> Problem:
-    channels, kernel, hidden = most
-    space = Space(
-        {
-            "n_conv_layer": _up_to(1, channels),
-            "kernel_size": _up_to(2, kernel),
-            "n_hidden_layer": _up_to(1, hidden),
-            "learning_rate": Float(1e-5, 1e-1, log=True),
-            "momentum": Float(1e-2, 1.0, log=True),
-        }
-    )
+def _problem(seed: int, sample: str, n: int, ranges: Ranges) -> Problem:
+    space = Space({name: _between(low, high) for name, (low, high) in ranges._asdict().items()})
     own_seed = int(seed_of(seed, sample).generate_state(1)[0])
     return Problem(space, {"loss": False}, own_seed, n, round_size=ROUND, staged=True)
 
 
-def _up_to(low: int, high: int) -> Int | int:
-    return Int(low, high) if low < high else low
+def _between(low: Any, high: Any) -> Any:
+    if low == high:
+        return low
+    return Int(low, high) if isinstance(low, int) else Float(low, high, log=True)
 
 
 def all_folds(shape: tuple[int, int], epochs: int, batches: Batches) -> Losses:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -235,6 +237,25 @@ def test_two_processes_that_fetch_at_once_both_end_with_the_data(mirror: tuple[s
         assert out == "mnist: 30 train images, 10 test images\n"
     assert [path.name for path in root.iterdir()] == ["MNIST"]
     assert_same(load("mnist", root, download=False), write_files(tmp_path / "expected"))
+
+
+def test_a_download_that_is_stopped_leaves_nothing_behind(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    """A mirror that takes the question and does not answer; then Ctrl-C."""
+    root = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = fetch(f"http://127.0.0.1:{silent.getsockname()[1]}/", mirror[1], root)
+        silent.settimeout(PATIENCE)
+        silent.accept()
+        assert list(root.iterdir())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode and not root.exists()
+
+
+def test_what_the_original_calls_fetches_the_data(tmp_path: Path) -> None:
+    write_files(tmp_path / "MNIST" / "raw")
+    done = subprocess.run([sys.executable, "mnist.py", "--data", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "mnist: 30 train images, 10 test images\n", done.stderr
 
 
 def fetched_here(address: str, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> int:

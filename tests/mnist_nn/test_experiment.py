@@ -182,6 +182,9 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"{mean:.2%} by mean probability" in capsys.readouterr().out
     names = {path.stem.split("-test-")[0] for path in (tmp_path / "figures").glob("*.svg")}
     assert names == {"unsure-01", "unsure-02", "unsure-03", "least-sure", "no-digit"}
+    page = (ROOT / "docs" / "plots.md").read_text()
+    for name in re.findall(r"^`([\w/-]+)`(?: has two parts| of `mnist_nn [\d])", page, re.MULTILINE):
+        assert (tmp_path / f"{name}.png").exists(), f"docs/plots.md: {name}"
     with Image.open(tmp_path / "figures" / "no-digit.png") as figure:
         assert figure.width > figure.height > 300
 

@@ -11,11 +11,11 @@ import pytest
 
 from mnist_nn.experiment import Bagging
 from mnist_nn.keys import EPOCH_LIMIT, Sample
-from mnist_nn.tuning import best_set
+from mnist_nn.tuning import STRATEGIES, Ranges, best_set
 from mpitune import evaluate, per_trial
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Evaluation, Rounds, Trial
-from tests.helpers import journal_of, table_without_run
+from tests.helpers import ROOT, journal_of, table_without_run
 from tests.mnist_nn.small import FULL
 
 
@@ -47,6 +47,28 @@ def test_even_draws_are_within_the_bounds_and_can_go_on(strategy: str) -> None:
     rates = np.log10([float(s["learning_rate"]) for s in sets])
     assert np.histogram(rates, 4, (-5, -1))[0].min() >= 12
     assert all(2 <= int(s["kernel_size"]) <= 8 and 0.01 <= float(s["momentum"]) <= 1 for s in sets)
+
+
+def test_the_draws_are_those_of_earlier_versions_within_ranges_that_can_be_given() -> None:
+    """The page of small runs says what the ranges are."""
+    second = asked(next(iter(replace(FULL, max_conv_layer=999, max_hidden_layer=1999).searches())))[1]
+    assert second == {
+        "bootstrap": 0, "tuning": 1, "n_conv_layer": 27, "kernel_size": 4, "n_hidden_layer": 434,
+        "learning_rate": 0.00014822159030369612, "momentum": 0.029122412230617345,
+    }  # fmt: skip
+    for strategy in STRATEGIES[:3]:
+        given = replace(
+            FULL, n_tuning=40, strategy=strategy, min_learning_rate=0.01, min_momentum=0.5, max_momentum=0.5
+        )
+        sets = asked(next(iter(given.searches())))
+        rates = [float(each["learning_rate"]) for each in sets]
+        assert 0.01 <= min(rates) < 0.02 and 0.05 < max(rates) <= 0.1
+        assert [each["momentum"] for each in sets] == pytest.approx([0.5] * 40)
+    with pytest.raises(ValueError, match=r"--min-momentum 0.9 is above --max-momentum 0.8: give a smaller one"):
+        replace(FULL, min_momentum=0.9, max_momentum=0.8)
+    page = (ROOT / "docs" / "small-runs.md").read_text()
+    for low, high in Ranges():
+        assert f"| {low:g} | {high:g}" in page
 
 
 def test_racing_drops_losers_and_keeps_the_winner() -> None:

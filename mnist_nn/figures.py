@@ -95,16 +95,16 @@ def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Seque
 
 @styled()
 def box_plot(shown: Shown, noun: str) -> Any:
-    """Certainty of the networks per class, with the image at the right; the true class is green."""
-    figure, (axes, right) = subplots(1, 2, size=(7.2, 3.6), width_ratios=(3.4, 1))
+    """Certainty of the networks per class, with the image at the top left; the true class is green."""
+    figure, (left, axes) = subplots(1, 2, size=(7.2, 3.6), width_ratios=(1, 3.4))
     draw_boxes(axes, shown, points=len(shown.probabilities) <= MOST_POINTS)
     axes.set_xlabel(noun)
     axes.set_ylabel("certainty of a network")
     axes.set_title(_plain(shown.title))
     axes.set_title(f"ensemble: {shown.answer}, {100 * shown.certainty:.0f} % sure", loc="right", color=shown.colour)
-    draw_image(right, shown.image)
-    right.set_anchor("N")
-    right.set_xlabel(shown.votes, color=INK, fontsize=8.5)
+    draw_image(left, shown.image)
+    left.set_anchor("N")
+    left.set_xlabel(shown.votes, color=INK, fontsize=8.5)
     return figure
 
 
@@ -121,6 +121,7 @@ def draw_sheet(shown: Sequence[Shown], title: str = "The ensemble is least sure 
         axes.set_visible(False)
     for asked, image, certainties in zip(shown, grid.flat[::2], grid.flat[1::2], strict=False):
         draw_image(image, asked.image)
+        image.set_anchor("N")
         draw_boxes(certainties, asked, points=False)
         certainties.tick_params(labelsize=7.5, length=2)
         said = f"ensemble {asked.answer} ({100 * asked.certainty:.0f} %)"

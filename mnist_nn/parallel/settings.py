@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from common.data import DatasetSettings
 from mnist_nn.parallel import deepspeed
+from mnist_nn.parallel.rendezvous import launch_info
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, setting
 
@@ -181,7 +181,7 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
         from_file = _parsed(parser, words)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from error
-    if unused and not os.environ.get("RANK", "0").strip("0"):
+    if unused and launch_info().rank == 0:
         print(f"{parser.prog}: --config {path}: not needed here: {', '.join(unused)}", file=sys.stderr)
     for action in parser._actions:
         if action.dest in getattr(from_file, "given", ()) and action.dest not in getattr(given, "given", ()):

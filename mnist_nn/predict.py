@@ -88,7 +88,8 @@ def predict(model: SavedNetwork, images: np.ndarray) -> np.ndarray:
     from mnist_nn.training import probabilities
 
     weights = {name: torch.from_numpy(array) for name, array in model.weights.items()}
-    return probabilities(weights, Images(torch.from_numpy(images), float(model.frame.max_pixel))).numpy()
+    pixels = torch.from_numpy(np.require(images, requirements="W"))  # PyTorch warns of arrays that are read-only
+    return probabilities(weights, Images(pixels, float(model.frame.max_pixel))).numpy()
 
 
 def judge(settings: Predict) -> Exit:
